@@ -22,6 +22,7 @@ from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.operators import LIMITS, OPERATORS
 from delegate.backends.dsp.precision import in_integers
 from delegate.backends.dsp.rewrite import rewritten
+from delegate.backends.dsp.rounding import not_rounded
 from delegate.backends.dsp.runtime import OPTIONS, settings
 from delegate.backends.dsp.schemes import SCHEMES
 from delegate.backends.dsp.targets import DEFAULT, TARGETS, Target
@@ -129,7 +130,7 @@ class DspBackend(OnnxBackend):
         return made
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        if refused := infinite_constants(region):
+        if refused := infinite_constants(region) | not_rounded(region):
             raise RegionRefused(refused)
         return super().preprocess(rewritten(region))
 

@@ -38,14 +38,9 @@ _PASSING = MOVES | {
         "mul.Tensor", "neg.default", "sub.Tensor", "sum.default", "sum.dim_IntList", "where.self",
     )
 }  # fmt: skip
-# Operators that give the same for the HTP's least number as for -infinity, beside any other number.
-_OF_THE_GREATEST = frozenset(
-    f"aten.{name}"
-    for name in (
-        "_softmax.default", "_safe_softmax.default", "softmax.int", "amax.default", "max.dim", "maximum.default",
-        "max_pool2d_with_indices.default", "max_pool2d.default",
-    )
-)  # fmt: skip
+# Operators that give the same for the HTP's least number as for -infinity, beside any other number. Of nothing but
+# -infinity they give NaN or 0, so that none is shown: a maximum would show it.
+_SOFTMAX = frozenset({"aten._softmax.default", "aten._safe_softmax.default", "aten.softmax.int"})
 
 
 _Held = Mapping[Node, Set[float]]  # constant -> the infinities in it
@@ -55,7 +50,7 @@ _WHY = "the HTP has no infinity, and the program names one here"
 def without_infinity(node: Node, held: _Held = MappingProxyType({})) -> Verdict:
     """No infinity that the program names among the operands or in the result.
 
-    An exception is -infinity that only operators on the greatest of several elements read, as in a mask of attention.
+    An exception is -infinity that only softmax reads, as in a mask of attention.
 
     Args:
         node: to check.
@@ -65,7 +60,7 @@ def without_infinity(node: Node, held: _Held = MappingProxyType({})) -> Verdict:
     if not found:
         return YES
     is_passing = op_name(node) in _NAMING | _PASSING
-    is_right = op_name(node) in _OF_THE_GREATEST or (is_passing and _is_for_the_greatest(node))
+    is_right = op_name(node) in _SOFTMAX or (is_passing and _is_for_softmax(node))
     if found == {-math.inf} and is_right:
         return YES
     return no(Reason.INACCURATE, _WHY)
@@ -99,12 +94,12 @@ def _named(node: Node) -> list[float]:
     return [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, float) and math.isinf(a)]
 
 
-def _is_for_the_greatest(node: Node) -> bool:
-    """Return true if operators on the greatest element alone read a node, directly or after passing operators."""
+def _is_for_softmax(node: Node) -> bool:
+    """Return true if only softmax reads a node, directly or after passing operators."""
     seen, stack = {node}, list(node.users)
     while stack:
         user = stack.pop()
-        if user in seen or op_name(user) in _OF_THE_GREATEST:
+        if user in seen or op_name(user) in _SOFTMAX:
             continue
         if op_name(user) not in _PASSING or len(seen) >= _FAR:
             return False

@@ -156,16 +156,49 @@ def _kept_cast(node: Node) -> Verdict:
 
 
 def _small_power(node: Node) -> Verdict:
-    """The exponent is a number from 0 to 5, or -1: QNN 2.7 computes others as 2**(exponent * log2(base)).
+    """The exponent is -1, or a whole or a half number from 0.5 to 5: QNN 2.7 computes powers as 2**(exponent * log2).
 
-    That wraps around beyond float16, whose log2 is from -24 to 16, and a negative power of 0 is 0 there.
+    That wraps around beyond float16, whose log2 is from -24 to 16, and is wrong for 0, -0.0 and negative bases.
     """
     exponent = arguments(node)["exponent"]
-    if isinstance(exponent, int | float) and (0 <= exponent <= 5 or exponent == -1):
+    if exponent in (-1, 0.5) or power_factors(exponent):
         return YES
-    return no(Reason.INACCURATE, f"the exponent {exponent}, of which powers beyond float16 wrap around")
+    return no(Reason.INACCURATE, f"the exponent {exponent}: {_WRAPS}")
 
 
+def power_factors(exponent: object) -> tuple[int, bool] | None:
+    """Return how many bases a power is the product of, and if their root is one more factor.
+
+    None if the power is no such product: with other exponents than whole and half numbers from 1 to 5.
+    """
+    if not isinstance(exponent, int | float) or not 1 <= exponent <= 5 or exponent * 2 % 1:
+        return None
+    return int(exponent), bool(exponent % 1)
+
+
+def _no_power(node: Node) -> Verdict:
+    """Never: powers beyond float16 wrap around on the HTP, 0**0 is 0 there, and negative bases have wrong signs."""
+    return no(Reason.INACCURATE, f"powers of tensors: {_WRAPS}")
+
+
+def _positive_base(node: Node) -> Verdict:
+    """The base is a positive number."""
+    base = arguments(node)["self"]
+    if isinstance(base, int | float) and 0 < base < math.inf:
+        return YES
+    return no(Reason.INACCURATE, f"powers of {base}: {_WRAPS}")
+
+
+def _norm_without_powers(node: Node) -> Verdict:
+    """The norm is that of the exponent 0, 1, 2 or an infinity."""
+    given = arguments(node)
+    exponent = given["ord"] if "ord" in given else given["p"]
+    if exponent in (0, 1, 2) or math.isinf(exponent):
+        return YES
+    return no(Reason.INACCURATE, f"the norm of the exponent {exponent}: {_WRAPS}")
+
+
+_WRAPS = "the HTP computes 2**(exponent * log2(base)), which wraps around beyond float16 and has no sign"
 _POOLS = (
     "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_avg_pool1d", "adaptive_avg_pool3d",
     "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
@@ -177,8 +210,13 @@ LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
     "aten.addmm.default": plain(beta=1, alpha=1),
     "aten.grid_sampler_2d.default": _no_cubic,
     "aten.pow.Tensor_Scalar": _small_power,
+    "aten.pow.Tensor_Tensor": _no_power,
+    "aten.pow.Scalar": _positive_base,
     "aten.index.Tensor": _no_gathered_images,
     **{f"aten.upsample_{mode}2d.{form}": _by_sizes for mode in ("bilinear", "nearest") for form in ("vec", "default")},
     **dict.fromkeys((f"aten.{name}.default" for name in _POOLS), _plain_pool),
+    **dict.fromkeys(
+        (f"aten.{name}.default" for name in ("linalg_vector_norm", "dist", "_cdist_forward")), _norm_without_powers
+    ),
     **dict.fromkeys((f"aten.{name}.default" for name in ("isnan", "isinf", "fmax", "fmin")), _no_infinity),
 }

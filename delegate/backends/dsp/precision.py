@@ -10,13 +10,13 @@ from torch.fx import Node
 from delegate.edge.node import is_constant, op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
-_CODING = "quantized_decomposed."
+CODING = "quantized_decomposed."
 _CLAMPS = frozenset({"aten.relu.default", "aten.hardtanh.default"})  # QNN makes them one with what stands before them
 
 
 def in_integers(node: Node) -> Verdict:
     """Yes where no float16 arithmetic is needed: what reads decoded integers and is encoded again, and the coding."""
-    if op_name(node).startswith(_CODING) or not any(_is_float(n) for n in (node, *node.all_input_nodes)):
+    if op_name(node).startswith(CODING) or not any(is_float(n) for n in (node, *node.all_input_nodes)):
         return YES
     float_ = next((n for n in _operands(node) if not _is_decoded(n)), None) or next(_readers_of_floats(node), None)
     if float_ is None:
@@ -31,7 +31,8 @@ def in_integers(node: Node) -> Verdict:
 def _operands(node: Node) -> list[Node]:
     """What the node reads; of a clamp, what that before it reads."""
     (first, *others) = node.all_input_nodes or [node]
-    if op_name(node) in _CLAMPS and len(first.users) == 1 and not _is_decoded(first):
+    follows = first.op == "call_function" and len(first.users) == 1
+    if op_name(node) in _CLAMPS and follows and not _is_decoded(first):
         return [*first.all_input_nodes, *others]
     return [first, *others]
 
@@ -40,14 +41,15 @@ def _readers_of_floats(node: Node) -> Iterator[Node]:
     """What reads the node's floats as they are: neither encodes them nor clamps them before they are encoded."""
     for user in node.users:
         if user.target is operator.getitem or (op_name(user) in _CLAMPS and len(node.users) == 1):
-            yield from (u for u in user.users if not op_name(u).startswith(_CODING))
-        elif not op_name(user).startswith(_CODING):
+            yield from (u for u in user.users if not op_name(u).startswith(CODING))
+        elif not op_name(user).startswith(CODING):
             yield user
 
 
 def _is_decoded(node: Node) -> bool:
-    return op_name(node).startswith(_CODING) or is_constant(node) or not _is_float(node)
+    return op_name(node).startswith(CODING) or is_constant(node) or not is_float(node)
 
 
-def _is_float(node: Node) -> bool:
+def is_float(node: Node) -> bool:
+    """Return true for a node that gives a tensor of floats."""
     return any(t.dtype.is_floating_point for t in tensors(node))

@@ -9,10 +9,12 @@ Llama, weights first, the compiler runs out of memory; it knows them by their po
 behind a sum whose operand is broadcast is wrong from the second of a batch on: there the operand is expanded first.
 What a slice, a part of a split or a roll takes from within becomes part of the convolution or pool behind it, which
 then reads other places, or beyond its memory, and so do joined rows: there elements are gathered by index.
+Quantization rounds to the nearest integer behind a clamp alone (`rounding.py`).
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Set
 
@@ -21,6 +23,8 @@ from torch.fx import Graph, Node
 from torch.fx.node import Argument
 
 from delegate.backends.aot import Region
+from delegate.backends.dsp.operators import power_factors
+from delegate.backends.dsp.rounding import QUANTIZE, needs_clamp
 from delegate.edge.node import arguments, op_name, tensor
 
 aten = torch.ops.aten
@@ -36,7 +40,6 @@ _WINDOWED = frozenset(
     f"aten.{name}.default"
     for name in ("convolution", "avg_pool2d", "max_pool2d_with_indices", "adaptive_avg_pool2d", "_adaptive_avg_pool2d")
 )
-_QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 
 
@@ -51,14 +54,18 @@ def rewritten(region: Region) -> Region:
             _spell_out(node)
         elif op_name(node) == "aten.mul.Tensor":
             _order(node)
-        elif op_name(node) == "aten.pow.Tensor_Scalar" and node.args[1] == 2:
-            node.target, node.args = aten.mul.Tensor, (node.args[0], node.args[0])
+        elif op_name(node) == "aten.pow.Tensor_Scalar" and (factors := power_factors(node.args[1])):
+            _multiply(node, *factors)
         elif op_name(node) in _JOINED and not _is_quantized(node):
             _keep_apart(node, _JOINED[op_name(node)])
         elif op_name(node) == "aten.add.Tensor" and not _is_quantized(node) and _is_normalized(node):
             node.args = tuple(_expanded(operand, node) for operand in node.args)
-        elif op_name(node) == _QUANTIZE and _is_hidden_int16(node):
+        elif op_name(node) == "aten.pow.Scalar":
+            _spell_out_power(node)
+        elif op_name(node) == QUANTIZE and _is_hidden_int16(node):
             _make_unsigned(node)
+    for node in [n for n in made.graph.nodes if op_name(n) == QUANTIZE and needs_clamp(n)]:
+        _keep_apart(node, _LARGEST)
     return made
 
 
@@ -152,8 +159,35 @@ def _keep_apart(node: Node, bound: float) -> None:
     source, *others = node.args
     with node.graph.inserting_before(node):
         clamped = node.graph.call_function(aten.hardtanh.default, (source, -bound, bound))
-    clamped.meta = dict(node.meta)
+    assert isinstance(source, Node)
+    clamped.meta = dict(source.meta)
     node.args = (clamped, *others)
+
+
+def _multiply(node: Node, count: int, of_root: bool) -> None:
+    """Make a product of a power: the HTP's own power of -0.0 is 16, or beyond 65504."""
+    base = node.args[0]
+    assert isinstance(base, Node)
+    factors = [base] * count
+    with node.graph.inserting_before(node):
+        if of_root:
+            factors.append(node.graph.call_function(aten.sqrt.default, (base,)))
+            factors[-1].meta = dict(node.meta)
+        product, *others = factors
+        for factor in others[:-1]:
+            product = node.graph.call_function(aten.mul.Tensor, (product, factor))
+            product.meta = dict(node.meta)
+    node.target, node.args = (aten.mul.Tensor, (product, others[-1])) if others else (aten.clone.default, (product,))
+
+
+def _spell_out_power(node: Node) -> None:
+    """Make exp(x * log(base)) of a power: float16 holds the logarithm of a base near 1 with more digits."""
+    base, exponent = node.args
+    assert isinstance(base, int | float)  # `operators` refuses any other
+    with node.graph.inserting_before(node):
+        scaled = node.graph.call_function(aten.mul.Tensor, (exponent, math.log(base)))
+    scaled.meta = dict(node.meta)
+    node.target, node.args = aten.exp.default, (scaled,)
 
 
 def _order(node: Node) -> None:

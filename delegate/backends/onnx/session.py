@@ -87,7 +87,9 @@ def session_options(
     # Threads that wait for the next call by spinning take the cores of whoever runs in between: other partitions.
     settings.add_session_config_entry("session.force_spinning_stop", "1")
     # Pad_Fusion (ONNX Runtime 1.31) makes zeros before a maximum the padding of the window, which is never the maximum.
-    settings.add_session_config_entry("optimization.disable_specified_optimizers", "Pad_Fusion")
+    # DoubleQDQPairsRemover makes one quantization of two with different scales, which rounds to neither.
+    disabled = "Pad_Fusion;DoubleQDQPairsRemover"
+    settings.add_session_config_entry("optimization.disable_specified_optimizers", disabled)
     # A forged graph may name files: they would be in a folder that is none.
     settings.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
     provider.add_to(settings, options)

@@ -53,8 +53,9 @@ def fmod(x: Any, y: Any) -> Any:
 
 
 def modulo(x: Any, y: Any) -> Any:
-    """What is left of x, with its sign, by the operator for it."""
-    return ops().Mod(*_both(x, y), fmod=1)
+    """Return what is left of x, with its sign: of floats by the operator for it, which computes integers in float64."""
+    x, y = _both(x, y)
+    return fmod(x, y) if is_integer(y) else ops().Mod(x, y, fmod=1)
 
 
 def _with_sign_of(y: Any, left: Any) -> Any:
@@ -72,9 +73,9 @@ def remainder(x: Any, y: Any) -> Any:
 
 
 def floor_modulo(x: Any, y: Any) -> Any:
-    """What is left of x, with the sign of y, by the operator for what has the sign of x."""
+    """Return what is left of x, with the sign of y: of integers by the operator for it."""
     x, y = _both(x, y)
-    return _with_sign_of(y, modulo(x, y))
+    return ops().Mod(x, y) if is_integer(y) else _with_sign_of(y, modulo(x, y))
 
 
 def divide(x: Any, y: Any, *, rounding_mode: str) -> Any:
