@@ -11,6 +11,7 @@ import torch.utils._pytree as pytree
 from hypothesis import HealthCheck, Phase, given, reject, settings
 
 import delegate
+from delegate.compiled import CompiledProgram
 from delegate.errors import DelegateError, ExecutionError
 from delegate.testing.comparison import assert_same
 from delegate.testing.generated.families import FAMILIES
@@ -19,31 +20,8 @@ from delegate.testing.generated.sample import Sample, vary
 _SMALLEST = 0.01  # where terms of a sum cancel, its error is relative to the terms, not to the sum
 
 
-def comparison_property(
-    family: str, backends: Any, tolerance: float, examples: int, *, dynamic: bool = True, delegated_only: bool = False
-) -> Callable[[], None]:
-    """Return a property test: lowered samples of a family equal eager. The samples are the same in every run.
-
-    Args:
-        family: a key of `FAMILIES`.
-        backends, tolerance, delegated_only: see `check`.
-        examples: the number of samples.
-        dynamic: if some samples have dynamic sizes.
-    """
-
-    @settings(
-        max_examples=examples, database=None, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    @given(vary(FAMILIES[family], dynamic=dynamic))
-    def run(sample: Sample) -> None:
-        check(sample, backends, tolerance, delegated_only=delegated_only)
-
-    return run
-
-
-def check(sample: Sample, backends: Any, tolerance: float, *, delegated_only: bool = False) -> set[str]:
-    """Lower a sample, compare it with eager at all its sizes, and return the backends that run a part of it.
+def check(sample: Sample, backends: Any, tolerance: float, *, delegated_only: bool = False) -> CompiledProgram:
+    """Lower a sample, compare it with eager at all its sizes, and return the program.
 
     Samples that torch cannot export are rejected. If the exported module refuses a size, the program must refuse it.
 
@@ -64,9 +42,8 @@ def check(sample: Sample, backends: Any, tolerance: float, *, delegated_only: bo
         reject()
     config = backends if isinstance(backends, dict) else None
     program = delegate.to_backend(exported, backends if config is None else None, config=config)
-    used = {node.backend for node in program.report.nodes}
     if delegated_only and not program.report.partitions:
-        return used
+        return program
     reference = exported.module()
     assert_same(program(*map(_by_columns, first)), module(*first), tolerance, at_least=_SMALLEST)
     for inputs in (first, *others):
@@ -76,7 +53,39 @@ def check(sample: Sample, backends: Any, tolerance: float, *, delegated_only: bo
             _assert_refused(program, inputs)
         else:
             assert_same(program(*inputs), module(*inputs), tolerance, at_least=_SMALLEST)
-    return used
+    return program
+
+
+def comparison_property(
+    family: str,
+    backends: Any,
+    tolerance: float,
+    examples: int,
+    *,
+    dynamic: bool = True,
+    delegated_only: bool = False,
+    check: Callable[..., object] = check,
+) -> Callable[[], None]:
+    """Return a property test: lowered samples of a family equal eager. The samples are the same in every run.
+
+    Args:
+        family: a key of `FAMILIES`.
+        backends, tolerance, delegated_only: see `check`.
+        examples: the number of samples.
+        dynamic: if some samples have dynamic sizes.
+        check: called with each sample and the arguments of `check`, e.g. to count the nodes that a backend runs.
+    """
+
+    # Hypothesis seeds itself with the source of the next function: an edit of it changes the samples.
+    @settings(
+        max_examples=examples, database=None, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(vary(FAMILIES[family], dynamic=dynamic))
+    def run(sample: Sample) -> None:
+        check(sample, backends, tolerance, delegated_only=delegated_only)
+
+    return run
 
 
 def _by_columns(x: torch.Tensor) -> torch.Tensor:
