@@ -127,6 +127,14 @@ LARGE = {  # for machines with a GPU
 }
 
 
+_LARGE_ERRORS = {"resnet50": 1e-4}  # 2.4e-5 is measured, also on portable kernels
+
+
+def tolerance(name: str) -> float:
+    """Return the largest relative error of a network in float32 that sums in another order than eager."""
+    return _LARGE_ERRORS.get(name, 1.6e-5)  # 3.9e-6 is measured of mobilenet_v2, and less of the others
+
+
 def calibrate(module: torch.nn.Module, inputs: Inputs, samples: int = 2) -> torch.nn.Module:
     """Gives BatchNorm layers the statistics of one batch, in place, and returns the module in eval mode.
 

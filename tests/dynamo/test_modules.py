@@ -149,5 +149,5 @@ def test_as_in_eager(name: str, trains: bool) -> None:
                 if losses:
                     sum(losses).backward()
     for (key, a), (_, b) in zip(eager.named_parameters(), other.named_parameters(), strict=True):
-        assert_same({key: b.grad}, {key: a.grad}, 1e-4, at_least=1.0)  # gradients may be sums that cancel
+        assert_same({key: b.grad}, {key: a.grad}, 2e-6, at_least=1.0)  # gradients may be sums that cancel
     assert_same(dict(other.named_buffers()), dict(eager.named_buffers()))

@@ -22,7 +22,7 @@ from tests.e2e.worker import Worker
 from tests.lowering import relative_error
 from tests.zoo import Inputs, libraries
 
-MAX_ERROR = 1e-4
+MAX_ERROR = 1e-4  # 2.4e-5 is measured of resnet50
 MAX_WASTE = 1.05
 
 

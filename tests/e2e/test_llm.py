@@ -286,7 +286,7 @@ def test_sampling_follows_the_probabilities():
     sampler = Sampler(temperature=2.0, seed=1)
     counts = np.bincount([sampler.pick(LOGITS) for _ in range(4000)], minlength=5) / 4000
     chances = np.exp(LOGITS / 2) / np.exp(LOGITS / 2).sum()
-    assert_same(counts, chances.astype(np.float64), 0.03, at_least=1.0)  # 4000 draws: a deviation of 0.008
+    assert_same(counts, chances.astype(np.float64), 0.02, at_least=1.0)  # 4000 draws: a deviation of 0.008
 
 
 def test_a_seed_draws_the_same_tokens(qwen):

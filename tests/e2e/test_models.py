@@ -107,9 +107,9 @@ STATIC = {
     "no elements": (Function(lambda _, a: (torch.relu(a), a.sum(0))), (x(0, 4),)),
     "no dimensions": (Function(lambda _, a: torch.relu(a) * 2), (x(),)),
 }
-LOW_PRECISION = {
+LOW_PRECISION = {  # 6e-4 and 5.3e-3 are measured: less than a step of each
     "float16": (seeded(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).half(), x(3, 4, dtype=torch.float16), 2e-3),
-    "bfloat16": (seeded(nn.Conv2d(3, 8, 3), nn.SiLU()).bfloat16(), x(1, 3, 8, 8, dtype=torch.bfloat16), 3e-2),
+    "bfloat16": (seeded(nn.Conv2d(3, 8, 3), nn.SiLU()).bfloat16(), x(1, 3, 8, 8, dtype=torch.bfloat16), 1.6e-2),
 }
 UNTOUCHED = ("all constant", "constants as outputs", "no inputs", "empty graph", "integers", "float64", "no elements")
 

@@ -36,7 +36,7 @@ def test_lowered_saved_and_loaded(name, tmp_path):
     assert type(actual) is type(expected)
     leaves = [pytree.tree_leaves(tree) for tree in (actual, expected)]
     for got, wanted in zip(*leaves, strict=True):
-        assert relative_error(got, wanted) <= 1e-4
+        assert relative_error(got, wanted) <= zoo.tolerance(name)
 
     program.save(tmp_path / "model.dlg")
     with delegate.load(tmp_path / "model.dlg") as loaded:

@@ -104,7 +104,7 @@ def test_attention_gives_the_sums_that_gradients_need(how, dtype):
     }.get(how, {})
     whole = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     parts = core_decompositions()[whole](q, k, v, **given)
-    tolerance = 1e-2 if dtype is torch.bfloat16 else 1e-5
+    tolerance = 1e-2 if dtype is torch.bfloat16 else 1e-6  # 3.9e-3 is measured: half a step
     for found, wanted in zip(parts, whole(q, k, v, **given), strict=True):
         assert_same(found, wanted, tolerance)
 

@@ -32,7 +32,7 @@ def test_architecture(name, kept):
     before = len(program.graph.nodes)
     program = optimize(program, HONEST)
     assert len(program.graph.nodes) <= before
-    assert_as_module(module, program, inputs, tolerance=5e-5)  # folding BatchNorm rounds once more
+    assert_as_module(module, program, inputs, tolerance=zoo.tolerance(name))
     assert all(n.meta.get("nn_module_stack") for n in program.graph.nodes if n.op == "call_function")
 
 

@@ -117,7 +117,7 @@ def test_every_dtype_that_torch_accepts(names):
                         expected = list(tensors(op(*arguments, **named)))
                     except (RuntimeError, ValueError, IndexError, NotImplementedError):
                         continue  # torch refuses the dtype
-                    if not all(t.numel() for t in expected):
+                    if not any(t.numel() for t in expected):
                         continue  # it computes nothing
                     first = next(tensors((arguments, named)), None)
                     row = f"{op}[{str((expected[0] if first is None else first).dtype).removeprefix('torch.')}]"

@@ -79,16 +79,16 @@ BUILDS: Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "residual": (Residual, (2, 3, 24, 20)),
     "encoder": (Encoder, (2, 6, 64)),
 }
-# Model, scheme -> dB against floats at least.
+# Model, scheme -> dB against floats at least; 8 to 11 more are measured.
 CASES = {
-    ("residual", "static_int8"): 20,
-    ("residual", "dynamic_int8"): 25,
-    ("residual", "weight_only_int8"): 30,
-    ("encoder", "static_int8"): 25,
-    ("encoder", "dynamic_int8"): 30,
-    ("encoder", "dynamic_int4"): 15,
-    ("encoder", "weight_only_int8"): 35,
-    ("encoder", "weight_only_int4"): 15,
+    ("residual", "static_int8"): 32,
+    ("residual", "dynamic_int8"): 35,
+    ("residual", "weight_only_int8"): 35,
+    ("encoder", "static_int8"): 27,
+    ("encoder", "dynamic_int8"): 40,
+    ("encoder", "dynamic_int4"): 22,
+    ("encoder", "weight_only_int8"): 46,
+    ("encoder", "weight_only_int4"): 22,
 }
 
 
@@ -176,7 +176,7 @@ def test_hybrid(name: str) -> None:
     for path, kinds in expected.items():
         assert {k.replace("weights", "weight") for k in sources[path]} == kinds, path
     require_whole(compiled)
-    assert sqnr(module(*inputs).detach(), compiled(*inputs)) >= 20
+    assert sqnr(module(*inputs).detach(), compiled(*inputs)) >= 27
 
 
 def test_training() -> None:
@@ -197,7 +197,7 @@ def test_training() -> None:
     program = convert(prepared)
     compiled = delegate.to_backend(program, "xnnpack")
     require_whole(compiled)
-    assert sqnr(program.module()(x).detach(), compiled(x)) >= 20
+    assert sqnr(program.module()(x).detach(), compiled(x)) >= 27
 
 
 @pytest.mark.parametrize("scheme", ["weight_only_int8", pytest.param("dynamic_int8", marks=pytest.mark.slow)])
@@ -269,7 +269,7 @@ def test_a_decoded_weight_with_several_readers() -> None:
     for config in ({}, {"partitioning": {"exclude": [decoding]}}):
         compiled = delegate.to_backend(program, config={"backends": ["xnnpack"], **config})
         for got, reference in zip(compiled(x), program.module()(x), strict=True):
-            assert sqnr(reference.detach(), got) >= 35
+            assert sqnr(reference.detach(), got) >= 50
 
 
 class Twice(nn.Module):

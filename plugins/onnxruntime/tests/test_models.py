@@ -11,4 +11,4 @@ from tests.whole_models import QUICK, check
 
 @pytest.mark.parametrize("name", QUICK)
 def test_model(name: str, tmp_path: Path) -> None:
-    check(name, "onnxruntime", tmp_path, 1e-4)
+    check(name, "onnxruntime", tmp_path, 2e-6)

@@ -19,7 +19,7 @@ def slow(name: str) -> object:
 
 @pytest.mark.parametrize("name", [*QUICK, *map(slow, ["mobilenet_v2", "resnet18", "vit_tiny"])])
 def test_model_on_the_host(name, tmp_path):
-    check(name, "cuda", tmp_path, 1e-4, {"arch": "llvm"})
+    check(name, "cuda", tmp_path, zoo.tolerance(name), {"arch": "llvm"})
 
 
 @pytest.mark.slow
