@@ -20,6 +20,8 @@ How = TypeVar("How")
 Check = Callable[[Node], Verdict]
 Match = Callable[[Node], Sequence[Node] | Verdict | None]
 
+_SMALLEST = 2.0**-126  # the smallest normal number of float32
+
 
 @dataclass(frozen=True, slots=True)
 class Lowering(Generic[How]):
@@ -191,6 +193,14 @@ def no_nan(node: Node) -> Verdict:
     for name, value in arguments(node).items():
         if isinstance(value, float) and math.isnan(value):
             return no(Reason.ATTRIBUTE, f"{name} is NaN, which comparisons lose")
+    return YES
+
+
+def normal_numbers(node: Node) -> Verdict:
+    """No number among the arguments is subnormal in float32."""
+    for value in (*node.args, *node.kwargs.values()):
+        if type(value) is float and 0 < abs(value) < _SMALLEST:
+            return no(Reason.INACCURATE, f"{value} is subnormal in float32, and counts as 0")
     return YES
 
 

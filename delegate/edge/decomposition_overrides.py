@@ -13,14 +13,24 @@ from torch import Tensor
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
+_THRESHOLD = torch.ops.aten.threshold.default
 _RRELU = torch.ops.aten.rrelu_with_noise_functional.default
 
 
 def override_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Torch's table of decompositions, put right."""
     attention = table.get(_FLASH)
-    found = {**table, _RRELU: _rrelu, **_FAKE_QUANTIZATION}
+    found: dict[Any, Callable[..., Any]] = {**table, _RRELU: _rrelu, **_FAKE_QUANTIZATION}
+    if _THRESHOLD in table:
+        found[_THRESHOLD] = _threshold
     return {**found, _FLASH: _flash_attention(attention)} if attention is not None else found
+
+
+def _threshold(x: Tensor, threshold: float, value: float) -> Tensor:
+    """Torch's own computes integers in float32. The operator truncates its numbers instead."""
+    if not x.is_floating_point():
+        threshold, value = int(threshold), int(value)
+    return torch.where(x <= threshold, value, x).to(x.dtype)
 
 
 def _rrelu(

@@ -171,13 +171,30 @@ def log_sigmoid_forward(x: Array, *, out: tuple[Array, Array]) -> None:
 @TABLE.kernel("aten.elu.default", dtypes=WIDE)
 @blocked
 def elu(x: Array, alpha: float, scale: float, input_scale: float, *, out: Array) -> None:
-    """Compute scale * x for positive x, else scale * alpha * (exp(input_scale * x) - 1), as the sum of both parts."""
-    positive = np.maximum(x, level(0, out))
-    np.minimum(x, level(0, out), out=out)
-    np.multiply(out, input_scale, out=out)
+    """Compute scale * alpha * (exp(input_scale * x) - 1) for negative x, else scale * x, as the sum of both parts."""
+    with np.errstate(over="ignore"):
+        slope, factor, inner = (np.asarray(f, out.dtype)[()] for f in (scale, alpha * scale, input_scale))
+    if np.signbit(factor) or not np.isfinite([slope, factor, inner]).all():  # what the zero of the other part shows
+        _elu_by_mask(x, factor, slope, inner, out)
+        return
+    positive = _positive(x, out)
+    np.minimum(level(0, out), x, out=out)
+    np.multiply(out, inner, out=out)
     np.expm1(out, out=out)
-    np.multiply(out, alpha * scale, out=out)
-    np.add(out, positive if scale == 1 else positive * scale, out=out)
+    np.multiply(out, factor, out=out)
+    np.add(out, positive if scale == 1 else positive * slope, out=out)
+
+
+def _elu_by_mask(x: Array, factor: Array, slope: Array, inner: Array, out: Array) -> None:
+    below = x < 0
+    negative = np.expm1(x[below] * inner) * factor
+    np.multiply(x, slope, out=out)
+    out[below] = negative
+
+
+def _positive(x: Array, out: Array) -> Array:
+    """Return the larger of x and -0.0; of zeros the second one, as processors do, so that x keeps its sign."""
+    return np.maximum(level(-0.0, out), x)
 
 
 @TABLE.kernel("aten.selu.default", dtypes=WIDE, whole=True)
@@ -195,7 +212,7 @@ def celu(x: Array, alpha: float, *, out: Array) -> None:
 def leaky_relu(x: Array, negative_slope: float, *, out: Array) -> None:
     """Compute the larger of x and its multiple, or the smaller if the slope is steeper than 1."""
     if negative_slope == 0 or not math.isfinite(negative_slope):
-        _add_slopes(x, negative_slope, out)
+        _choose_slope(x, negative_slope, out)
         return
     np.multiply(x, negative_slope, out=out)
     (np.maximum if negative_slope <= 1 else np.minimum)(x, out, out=out)
@@ -204,15 +221,21 @@ def leaky_relu(x: Array, negative_slope: float, *, out: Array) -> None:
 def _add_slopes(x: Array, slope: float | Array, out: Array) -> None:
     """Add the positive part of x and the slope times its negative part.
 
-    A masked copy takes several times as long. An infinite or NaN slope times the zero of the other part would be NaN.
+    A masked copy takes several times as long. An infinite or NaN slope times the zero of the other part would be NaN,
+    and a negative one -0.0.
     """
-    if not np.isfinite(slope).all():
-        np.multiply(x, slope, out=out)
-        np.copyto(out, x, where=x > 0)
+    if np.signbit(slope).any() or not np.isfinite(slope).all():
+        _choose_slope(x, slope, out)
         return
-    np.minimum(x, level(0, out), out=out)
+    positive = _positive(x, out)
+    np.minimum(level(0, out), x, out=out)
     np.multiply(out, slope, out=out)
-    np.add(out, np.maximum(x, level(0, out)), out=out)
+    np.add(out, positive, out=out)
+
+
+def _choose_slope(x: Array, slope: float | Array, out: Array) -> None:
+    np.multiply(x, slope, out=out)
+    np.copyto(out, x, where=x > 0)
 
 
 @TABLE.kernel("aten.prelu.default", "aten._prelu_kernel.default", dtypes=WIDE, whole=True)

@@ -14,8 +14,6 @@ from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import BOOL, COMPLEX, INT, REAL, UNSIGNED
 
 _PLAIN: dict[str, np.ufunc] = {
-    "mul.Tensor": np.multiply, "mul.Scalar": np.multiply, "div.Tensor": np.divide, "div.Scalar": np.divide,
-    "true_divide.Tensor": np.divide, "true_divide.Scalar": np.divide,
     "floor_divide.default": np.floor_divide, "floor_divide.Scalar": np.floor_divide, "fmax.default": np.fmax,
     "fmin.default": np.fmin, "atan2.default": np.arctan2, "arctan2.default": np.arctan2, "hypot.default": np.hypot,
     "copysign.Tensor": np.copysign, "copysign.Scalar": np.copysign, "gcd.default": np.gcd, "lcm.default": np.lcm,
@@ -31,6 +29,10 @@ _PLAIN: dict[str, np.ufunc] = {
     "__and__.Tensor": np.bitwise_and, "__and__.Scalar": np.bitwise_and, "__or__.Tensor": np.bitwise_or,
     "__or__.Scalar": np.bitwise_or, "__xor__.Tensor": np.bitwise_xor, "__xor__.Scalar": np.bitwise_xor,
 }  # fmt: skip
+_SCALING: dict[str, np.ufunc] = {
+    "mul.Tensor": np.multiply, "mul.Scalar": np.multiply, "div.Tensor": np.divide, "div.Scalar": np.divide,
+    "true_divide.Tensor": np.divide, "true_divide.Scalar": np.divide,
+}  # fmt: skip
 # Intermediate float16 roundings would make results of these inexact in float16.
 _IN_STEPS = frozenset({"floor_divide", "hypot"})
 _REMAINDERS: dict[str, np.ufunc] = {
@@ -40,6 +42,7 @@ _REMAINDERS: dict[str, np.ufunc] = {
 _EXTREMA: dict[str, np.ufunc] = {
     "maximum.default": np.maximum, "minimum.default": np.minimum, "max.other": np.maximum, "min.other": np.minimum,
 }  # fmt: skip
+_FLOAT32 = np.dtype(np.float32)
 _MIN_SIZE = 1 << 10  # from which six passes are faster than `fmod`
 _EXACT = 2.0**20  # quotients of float32 below it, and their remainders, are exact in float64
 
@@ -56,6 +59,18 @@ def _binary(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
 for _name, _ufunc in _PLAIN.items():
     _dtypes = WIDE | INT | BOOL if _name.split(".")[0] in _IN_STEPS else REAL | COMPLEX | UNSIGNED
     TABLE.kernel(f"aten.{_name}", dtypes=_dtypes, in_place=True)(partial(_binary, _ufunc))
+
+
+def _scale(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
+    """Compute a product or quotient; with one number of another dtype than float16, in float32."""
+    if out.dtype == np.float16 and (not isinstance(b, np.ndarray) or (b.size == 1 and b.dtype != np.float16)):
+        ufunc(a, cast(b, _FLOAT32), out=out, dtype=_FLOAT32, casting="same_kind")
+    else:
+        _binary(ufunc, a, b, out=out)
+
+
+for _name, _ufunc in _SCALING.items():
+    TABLE.kernel(f"aten.{_name}", dtypes=REAL | COMPLEX | UNSIGNED, in_place=True)(partial(_scale, _ufunc))
 
 
 def _remainder(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
@@ -130,12 +145,16 @@ def rsub(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) ->
 
 
 def _multiply_add(ufunc: np.ufunc, a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
+    if alpha != 1 and out.dtype == np.float16:
+        scaled = np.multiply(cast(b, _FLOAT32), cast(alpha, _FLOAT32))
+        ufunc(cast(a, _FLOAT32), scaled, out=out, dtype=_FLOAT32, casting="same_kind")
+        return
     if alpha != 1:
         b = np.multiply(cast(b, out.dtype), cast(alpha, out.dtype), out=None if a is out else out)
     _binary(ufunc, a, b, out=out)
 
 
-@TABLE.kernel("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+@TABLE.kernel("aten.div.Tensor_mode", "aten.div.Scalar_mode", dtypes=WIDE | INT | BOOL)
 def div_mode(a: Operand, b: Operand, rounding_mode: str | None, *, out: Array) -> None:
     """Divide and round: mode None, "floor" or "trunc"."""
     a, b = cast(a, out.dtype), cast(b, out.dtype)
@@ -211,9 +230,8 @@ def addcdiv(x: Array, a: Array, b: Array, value: int | float, *, out: Array) -> 
 
 
 def _add_combined(ufunc: np.ufunc, x: Array, a: Array, b: Array, value: int | float, *, out: Array) -> None:
-    ufunc(cast(a, out.dtype), cast(b, out.dtype), out=out)
-    if value != 1:
-        np.multiply(out, cast(value, out.dtype), out=out)
+    a, b = cast(a, out.dtype), cast(b, out.dtype)
+    ufunc(a if value == 1 else np.multiply(a, cast(value, out.dtype)), b, out=out)  # torch's order, which may overflow
     np.add(out, cast(x, out.dtype), out=out)
 
 

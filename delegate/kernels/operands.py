@@ -135,12 +135,13 @@ def blocks(x: Array, out: Array) -> Iterable[tuple[Array, Array]]:
 def level(value: float, like: Array) -> Array:
     """Return a number as an operand of maximum or minimum with `like`: NumPy is fast only on equal strides."""
     if like.ndim == 1 and like.size <= BLOCK:
-        return _level_block(value, like.dtype)[: like.size]
+        return _level_block(value, math.copysign(1.0, value), like.dtype)[: like.size]
     return cast(value, like.dtype)
 
 
 @lru_cache(maxsize=32)
-def _level_block(value: float, dtype: DTypeLike) -> Array:
+def _level_block(value: float, sign: float, dtype: DTypeLike) -> Array:
+    """Return a block of one number. The sign distinguishes 0.0 and -0.0, which are equal keys of the cache."""
     block = np.full(BLOCK, cast(value, dtype))
     block.flags.writeable = False
     return block

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+import delegate
+from delegate.plugins import PORTABLE
+from delegate.testing import assert_same
+from tests.backends.special_values import Case, Group
 
 INF, NAN = math.inf, math.nan
 HALVES = (torch.float16, torch.bfloat16)
@@ -18,26 +24,25 @@ NUMBERS: tuple[Number, ...] = (
     0.0, -0.0, 1e-9, 0.1, 1 / 3, 1.5, -0.5, 1e10, 3e38, 65504.0, 65520.0, 1e-45, INF, -INF, NAN,
     0, 1, -1, 2, 255, 256, 2**24 + 1, 2**31, 2**53 + 1, True,
 )  # fmt: skip
-_REALS = torch.tensor([
+_REALS = (
     0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5, 0.1, -0.3, 1 / 3, 3.0, -7.0, 10.0, 20.5, -30.0, 88.0, 255.0, 256.0,
-    -257.0, 2049.0, 65504.0, -65504.0,
-], dtype=torch.float64)  # fmt: skip
-_EXTREME = torch.tensor([2.0**24, 1e10, -1e10, 3e38, -3e38, 2.0**-14, INF, -INF, NAN], dtype=torch.float64)
+    -257.0, 2049.0, 1000.5,
+)  # fmt: skip
+_SPECIAL = (INF, -INF, NAN, 16.0)
 _WHOLE = (
     0, 1, -1, 2, 5, 7, -7, 100, 127, -128, 255, 256, 257, -1000, 2**24, 2**24 + 1, -(2**24) - 1, 2**31 - 1, -(2**31),
     2**31, 2**53 + 1, 2**63 - 1, -(2**63),
 )  # fmt: skip
 
 
-def values(dtype: torch.dtype, *, extreme: bool = True) -> Tensor:
-    """Return an even number of values of a dtype; extreme ones of floats are large, small, infinite or NaN."""
+def values(dtype: torch.dtype, *, special: bool) -> Tensor:
+    """Return an even number of values of a dtype; of floats, special ones are infinite or NaN."""
     if dtype is torch.bool:
         return torch.tensor([True, False, True, True])
     if dtype.is_floating_point:
-        x = (torch.cat([_REALS, _EXTREME]) if extreme else _REALS[:-1]).to(dtype)
-    else:
-        held = torch.iinfo(dtype)
-        x = torch.tensor([v for v in _WHOLE if held.min <= v <= held.max], dtype=dtype)
+        return torch.tensor((*_REALS, *(_SPECIAL if special else ())), dtype=torch.float64).to(dtype)
+    held = torch.iinfo(dtype)
+    x = torch.tensor([v for v in _WHOLE if held.min <= v <= held.max], dtype=dtype)
     return x[: len(x) // 2 * 2]
 
 
@@ -184,3 +189,80 @@ PROMOTED: Mapping[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "isclose": lambda x, y, m: torch.isclose(x, y),
     "index_put": lambda x, y, m: x.index_put((torch.tensor([0, 1]),), y[:2].to(x.dtype)),
 }
+
+
+# Operators of which zeros come of rounding, or whose signs IEEE 754 leaves open.
+_OPEN_ZEROS = frozenset({
+    "clamp_min", "clamp_max", "clamp from", "clamp to", "maximum", "minimum", "maximum alike", "fmax", "hardtanh",
+    "hardtanh from", "amax", "layer_norm", "rms_norm", "group_norm", "addmm", "addmm scaled", "baddbmm",
+    "baddbmm scaled", "addmv", "addbmm", "addr", "sum", "mean", "cumsum", "attention", "norm", "normalize",
+})  # fmt: skip
+_TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2}  # of 2 to 4 steps; torch rounds differently within operators
+
+
+def cases_of(dtype: torch.dtype, numbers: Iterable[Number], special: bool) -> dict[str, Case]:
+    """Return the operators with each of the numbers that torch accepts, named e.g. "add 0.1"."""
+    x = values(dtype, special=special)
+    inputs = (x, x.flip(0).clone(), torch.arange(len(x)) % 2 == 0)
+    found = {}
+    for number in numbers:
+        for name, operator in OPERATORS.items():
+            case = Case(lambda x, y, m, f=operator, k=number: f(x, y, m, k), inputs, name not in _OPEN_ZEROS)
+            if _accepts(case):
+                found[f"{name} {number!r}"] = case
+    return found
+
+
+def pairs_of(dtype: torch.dtype, special: bool) -> dict[str, Case]:
+    """Return the operators of two tensors, one of a dtype and one of each other dtype, that torch accepts."""
+    found = {}
+    for other in (d for d in DTYPES if d is not dtype):
+        x, y = values(dtype, special=special), values(other, special=special)
+        size = min(len(x), len(y))
+        inputs = (x[:size].clone(), y[-size:].flip(0).clone(), torch.arange(size) % 2 == 0)
+        for name, operator in PROMOTED.items():
+            if _accepts(case := Case(operator, inputs)):
+                found[f"{name} {str(other).removeprefix('torch.')}"] = case
+    return found
+
+
+def _accepts(case: Case) -> bool:
+    try:
+        case.function(*case.inputs)
+    except (RuntimeError, TypeError, ValueError, OverflowError, ZeroDivisionError):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Results of cases on a backend.
+
+    Args:
+        different: case -> its first difference from eager.
+        ran: the cases of which the backend runs every node.
+    """
+
+    different: Mapping[str, str]
+    ran: frozenset[str]
+
+
+def outcome(cases: Mapping[str, Case], backend: str, options: Mapping[str, Any]) -> Outcome:
+    """Run cases in one program on a backend, "portable" being none, and compare each with eager."""
+    module = Group(cases).eval()
+    inputs = tuple(module.distinct)
+    backends = [] if backend == PORTABLE else [{"name": backend, "options": dict(options)}]
+    config = {"backends": backends, "partitioning": {"min_partition_size": 0}}
+    program = delegate.to_backend(torch.export.export(module, inputs), config=config)
+    different = {}
+    for (name, case), actual, expected in zip(cases.items(), program(*inputs), module(*inputs), strict=True):
+        tolerance = _TOLERANCE.get(expected.dtype, 1e-5)
+        try:
+            assert_same(actual, expected, tolerance, each=True, at_least=1e-3, signed_zeros=case.zeros)
+        except AssertionError as error:
+            different[name] = str(error)
+    on: dict[str, set[bool]] = {}
+    for node in program.report.nodes:
+        name = list(cases)[int(node.module.split(".")[1].removeprefix("case"))]
+        on.setdefault(name, set()).add(node.backend == backend)
+    return Outcome(different, frozenset(name for name, own in on.items() if own == {True}))

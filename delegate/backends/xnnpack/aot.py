@@ -15,7 +15,7 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.keys import require_specs
-from delegate.backends.lowering import LoweringTable, TableBackend
+from delegate.backends.lowering import LoweringTable, TableBackend, normal_numbers
 from delegate.backends.nan import Nan, note_of
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.backends.rounding import unrounded
@@ -65,7 +65,7 @@ class XnnpackBackend(TableBackend):
             verdict = whole_precision(node)
             if not verdict:
                 return no(Reason.DTYPE, "option half: every leaves float16 and bfloat16 to others")
-        return super().check(node)
+        return normal_numbers(node) and super().check(node)
 
     @classmethod
     def quantization(cls) -> Sequence[QuantizationScheme]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ aten = torch.ops.aten
 class Canonicalize:
     """Spells transpositions as permute, static reshapes as view, and copies without what they overwrite.
 
-    Arguments become positional, without defaults.
+    Arguments become positional, without defaults. Numbers beside 16-bit floats are rounded to them where torch does so.
     """
 
     def __call__(self, program: EdgeProgram) -> PassResult:
@@ -32,7 +33,7 @@ class Canonicalize:
             for node in module.graph.nodes:
                 if node.op == "call_function" and isinstance(node.target, OpOverload):
                     moved, spelled = _plain_arguments(node, node.target), _spell(node)
-                    modified = modified or moved or spelled
+                    modified = _round_numbers(node) or modified or moved or spelled
         return PassResult(program, modified)
 
 
@@ -91,6 +92,30 @@ def _spelling(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] | None
     return None
 
 
+def _round_numbers(node: Node) -> bool:
+    """Round the numbers among the operands of an operator on 16-bit floats; return true if one changes.
+
+    Torch rounds them for these operators. For products and quotients it computes with the number itself.
+    """
+    if op_name(node) not in _ROUND_NUMBERS:
+        return False
+    dtypes = {tensor(n).dtype for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)}
+    if len(dtypes) != 1 or not dtypes <= _HALVES:
+        return False
+    (dtype,) = dtypes
+    before = repr((node.args, node.kwargs))
+    node.args = tuple(_rounded(a, dtype) for a in node.args)
+    node.kwargs = {name: _rounded(a, dtype) for name, a in node.kwargs.items()}
+    return repr((node.args, node.kwargs)) != before
+
+
+def _rounded(number: Any, dtype: torch.dtype) -> Any:
+    if type(number) not in (int, float):
+        return number
+    rounded = torch.tensor(float(number), dtype=torch.float64).to(dtype).item()
+    return number if rounded == number or math.isnan(number) else rounded
+
+
 def _written(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] | None:
     """What a copy into a tensor is, whose old values nobody needs: a clone of the source, or the source expanded.
 
@@ -124,6 +149,13 @@ _PERMUTATIONS: dict[str, Callable[[int, Node], list[int]]] = {
     "aten.transpose.int": _swap,
     "aten.t.default": _reverse,
 }
+_HALVES = frozenset({torch.float16, torch.bfloat16})
+_ROUND_NUMBERS = frozenset(
+    f"aten.{name}"
+    for form in ("Tensor", "Scalar")
+    for name in (*(f"{n}.{form}" for n in ("add", "sub", "rsub")), "clamp.default", "pow.Scalar", "pow.Tensor_Scalar")
+) | {f"aten.{name}.Scalar" for name in ("fmod", "remainder", "eq", "ne", "lt", "le", "gt", "ge")}
+_ROUND_NUMBERS |= {"aten.remainder.Scalar_Tensor"}
 _PART_WRITERS = frozenset({"aten.slice_scatter.default", "aten.select_scatter.default"})
 _RESHAPES = frozenset(
     f"aten.{name}"

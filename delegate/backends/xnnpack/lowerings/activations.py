@@ -9,6 +9,7 @@ import numpy as np
 from ai_edge_litert.schema_py_generated import ActivationFunctionType as Fused
 from torch.fx import Node
 
+from delegate.backends.aot import RegionRefused
 from delegate.backends.lowering import every, no_nan, with_dimensions
 from delegate.backends.xnnpack.builder import RegionBuilder
 from delegate.backends.xnnpack.lowerings.elementwise import binary, extreme, unary
@@ -96,6 +97,8 @@ def prelu(builder: RegionBuilder, node: Node) -> None:
     """Lower to PRELU with one slope per channel, or one slope for all."""
     x = builder.operand(node.args[0])
     weight = builder.array(cast(Node, node.args[1]))
+    if not np.isfinite(weight).all():
+        raise RegionRefused({node.name: "a slope is infinite or NaN, and XNNPACK passes zeros on"})
     if weight.ndim == 1 and x.rank > 1:
         weight = weight.reshape(-1, *[1] * (x.rank - 2))
     weight = weight.reshape((1,) * (x.rank - weight.ndim) + weight.shape)

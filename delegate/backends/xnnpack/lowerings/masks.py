@@ -147,7 +147,7 @@ def _array(builder: RegionBuilder, value: Value) -> Array:
 
 def _forced(builder: RegionBuilder, node: Node, x: Node, mask: Node, free: bool, value: Array) -> Operand:
     """Emit x where the constant mask equals `free`, and `value` otherwise."""
-    _refuse_nan(node, value)
+    _refuse_unforced(node, value)
     is_free = (builder.array(mask) != 0) == free
     result, rank = builder.operand(x), len(shape_of(node))
     for name, neutral in (("MAXIMUM", -np.inf), ("MINIMUM", np.inf)):
@@ -160,7 +160,7 @@ def _forced(builder: RegionBuilder, node: Node, x: Node, mask: Node, free: bool,
 
 def _forced_at_run_time(builder: RegionBuilder, node: Node, x: Node, mask: Node, free: bool, value: Array) -> Operand:
     """Emit the same for a mask known at run time: its bounds are infinite where x is free, otherwise one value."""
-    _refuse_nan(node, value)
+    _refuse_unforced(node, value)
     result, number = builder.operand(x), float(value.reshape(()))
     for name, other, neutral in (("MAXIMUM", "MINIMUM", -math.inf), ("MINIMUM", "MAXIMUM", math.inf)):
         if number != neutral:
@@ -201,6 +201,6 @@ def masked_scores(builder: RegionBuilder, mask: Node, scores: Operand) -> tuple[
     return binary(builder, "ADD", scores, lowest), alive
 
 
-def _refuse_nan(node: Node, value: Array) -> None:
-    if np.isnan(value).any():
-        raise RegionRefused({node.name: "it masks with NaN, which bounds cannot force"})
+def _refuse_unforced(node: Node, value: Array) -> None:
+    if np.isnan(value).any() or (np.signbit(value) & (value == 0)).any():
+        raise RegionRefused({node.name: "it masks with NaN or -0.0, which bounds cannot force"})
