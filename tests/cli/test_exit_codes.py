@@ -1,0 +1,189 @@
+"""The exit codes of the README, for every command: 0 done, 1 the request failed, 2 wrong usage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+import torch
+import typer
+from torch import nn
+from typer.testing import CliRunner
+
+from delegate.cli import demo
+from delegate.cli.app import app
+from tests.cli.programs import save_sum
+from tests.plugins import Site
+
+FILES = {
+    "good.yaml": "backends: [xnnpack]",
+    "wrong.yaml": "backend: [xnnpack]",
+    "strict.yaml": "{backends: [xnnpack], policy: {portable: error}}",
+    "bound.yaml": "{backends: [xnnpack], verify: {sqnr_db: 400}}",
+    "three.py": "raise SystemExit(3)",
+    "killed.py": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+    "fine.py": "",
+}
+DONE, FAILED, USAGE = 0, 1, 2
+# Code -> command lines.
+TABLE: dict[int, list[str]] = {
+    DONE: [
+        "--help",
+        "--version",
+        "backends",
+        "backends adder",
+        "lower net.pt2 -b xnnpack -o new.dlg",
+        "measure net.bundle --budget 0.01",
+        "run sum.dlg",
+        "explain net.pt2 -b xnnpack",
+        "explain sum.dlg",
+        "ops aten.add.Tensor",
+        "inspect sum.dlg",
+        "config check good.yaml",
+        "config schema",
+        "new-backend acme",
+        "cache path",
+        "cache info",
+        "cache clear",
+        "lock diff net.lock net.lock",
+        "lock check net.lock net.pt2 -b xnnpack",
+        "demo fine.py",
+    ],
+    FAILED: [
+        "backends xnnpak",
+        "lower absent.pt2 -o new.dlg",
+        "lower net.pt2 -b xnnpak -o new.dlg",
+        "lower net.pt2 -o absent/new.dlg",
+        "lower net.pt2 -c strict.yaml -o new.dlg",
+        "lower net.pt2 -c bound.yaml -o new.dlg --verify x.npz",
+        "measure absent.bundle",
+        "run absent.dlg",
+        "run sum.dlg --input x.npy",
+        "run net.pt2",
+        "explain absent.pt2",
+        "explain net.pt2 -c strict.yaml",
+        "ops aten.ad.Tensor",
+        "inspect net.pt2",
+        "config check absent.yaml",
+        "config check wrong.yaml",
+        "new-backend xnnpack",
+        "new-backend Acme",
+        "check-backend xnnpak",
+        "check-backend absent",
+        "lock diff net.lock absent.lock",
+        "lock check net.lock other.pt2 -b xnnpack",
+        "demo absent.py",
+        "demo three.py",
+        "demo killed.py",
+    ],
+    USAGE: [
+        "unknown",
+        "--unknown",
+        "backends --unknown",
+        "lower",
+        "measure",
+        "measure net.bundle --budget 0",
+        "run",
+        "run sum.dlg --repeat 0",
+        "run sum.dlg --fallback never",
+        "explain sum.dlg -b xnnpack",
+        "ops --unknown",
+        "inspect",
+        "config check",
+        "config schema --unknown",
+        "config unknown",
+        "new-backend",
+        "check-backend",
+        "cache path --unknown",
+        "cache info --unknown",
+        "cache clear --unknown",
+        "lock diff net.lock",
+        "lock check net.lock",
+        "demo --unknown",
+    ],
+}
+ELSEWHERE = {(DONE, "check-backend")}  # minutes; see test_new_backend.py
+
+
+class Sorted(nn.Module):
+    """An operator that XNNPACK refuses."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sort()[0]
+
+
+MODELS = {"net.pt2": nn.Sequential(nn.Linear(8, 4), nn.Softmax(-1), Sorted()), "other.pt2": nn.Tanh()}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with models, configurations, inputs, a lockfile and a bundle."""
+    folder = tmp_path_factory.mktemp("codes")
+    for name, module in MODELS.items():
+        torch.export.save(torch.export.export(module.eval(), (torch.ones(2, 8),)), folder / name)
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    np.save(folder / "x.npy", np.ones((5, 7), np.float32))
+    np.savez(folder / "x.npz", np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32))
+    lower = ["lower", str(folder / "net.pt2"), "-b", "xnnpack"]
+    for args in (
+        ["-o", folder / "net.dlg", "--lock", folder / "net.lock"],
+        ["--measure", "--bundle", folder / "net.bundle"],
+    ):
+        done = CliRunner().invoke(app, [*lower, *map(str, args)])
+        assert done.exit_code == 0, done.output
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The working directory, with the files of `made` and a program file."""
+    site.backend("adder")
+    site.backend("absent", ok=False, reason="no device")
+    work = tmp_path / "work"
+    work.mkdir()
+    for file in made.iterdir():
+        (work / file.name).symlink_to(file)
+    save_sum(work / "sum.dlg")
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
+    return work
+
+
+@pytest.mark.parametrize(("line", "code"), [(line, code) for code, lines in TABLE.items() for line in lines])
+def test_exit_code(folder: Path, line: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = line.split()
+    if args[0] == "demo" and args[1].endswith(".py"):
+        monkeypatch.setattr(demo, "EXAMPLE", folder / args.pop())
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == code, done.output + repr(done.exception)
+    assert isinstance(done.exception, SystemExit | None), "main() would end with a traceback"
+    assert "Traceback" not in done.output
+    if code == FAILED and args[0] not in ("demo", "check-backend"):
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_every_command_is_in_the_table() -> None:
+    paths = set(commands(typer.main.get_command(app)))
+    tried = {(code, path) for code, lines in TABLE.items() for path in paths for line in lines if starts(line, path)}
+    wanted = {(code, path) for code in (DONE, USAGE) for path in paths} - ELSEWHERE
+    assert wanted <= tried
+    able_to_fail = paths - {"config schema", "cache path", "cache info", "cache clear"}
+    assert {(FAILED, path) for path in able_to_fail} <= tried
+
+
+def starts(line: str, path: str) -> bool:
+    return line.split()[: len(path.split())] == path.split()
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """The words of each command, e.g. "lock diff"."""
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from commands(inner, (*path, name))
+    else:
+        yield " ".join(path)
