@@ -87,7 +87,9 @@ def test_it_is_asked_once_about_each_kind_of_node():
 @pytest.mark.parametrize("shapes", [None, {"x": {0: Dim("n", max=9)}}], ids=["static", "dynamic"])
 def test_what_it_is_asked_about_can_be_run(shapes):
     program = to_edge(torch.export.export(Net(), (torch.randn(3, 4),), dynamic_shapes=shapes))
-    for node in (n for n in program.graph.nodes if is_compute(n) and isinstance(n.meta["val"], torch.Tensor | tuple)):
+    nodes = [n for n in program.graph.nodes if is_compute(n) and isinstance(n.meta["val"], torch.Tensor | tuple)]
+    assert nodes
+    for node in nodes:
         region = one_node_region(node)
         given = [torch.randn(*(int(s) for s in n.meta["val"].shape)) for n in region.inputs]
         results = exported_program(region).module()(*given)

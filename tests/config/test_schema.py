@@ -28,7 +28,9 @@ def test_options_are_woven_in(site: Site) -> None:
 def test_every_key_is_described() -> None:
     schema = json_schema(Registry())
     for name in ("partitioning", "policy"):
-        for key, value in resolve(schema, schema["properties"][name])["properties"].items():
+        keys = resolve(schema, schema["properties"][name])["properties"]
+        assert keys
+        for key, value in keys.items():
             assert value.get("description"), f"{name}.{key}"
 
 

@@ -119,7 +119,8 @@ def test_on_a_dsp_and_a_gpu(backends, tmp_path):
 def test_caches_and_attention_are_where_they_lie(qwen):
     """Each cache is written once, in place, and the one kernel that reads it is given the state itself."""
     program = qwen[1].program.program
-    for method in (m for m in program.methods if m.name in ("prefill", "decode")):
+    methods = {m.name: m for m in program.methods}
+    for method in (methods["prefill"], methods["decode"]):
         calls = [c for c in method.instructions if isinstance(c, KernelCall)]
         states = {i for i, v in enumerate(method.values) if v.storage.kind is StorageKind.STATE}
         readers = [program.operators[c.operator] for c in calls if states & set(refs(c.args))]

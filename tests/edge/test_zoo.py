@@ -33,7 +33,9 @@ def test_architecture(name, kept):
     program = optimize(program, HONEST)
     assert len(program.graph.nodes) <= before
     assert_as_module(module, program, inputs, tolerance=zoo.tolerance(name))
-    assert all(n.meta.get("nn_module_stack") for n in program.graph.nodes if n.op == "call_function")
+    calls = [n for n in program.graph.nodes if n.op == "call_function"]
+    assert calls
+    assert all(n.meta.get("nn_module_stack") for n in calls)
 
 
 def test_two_calls_make_the_same_model():

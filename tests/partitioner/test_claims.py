@@ -242,7 +242,9 @@ def test_no_region_is_compiled_twice(compiler: Counting) -> None:
     capability = Capability(only("aten"))
     artifacts = Artifacts({"a": compiler.preprocess})
     for _ in range(3):
-        for candidate in candidates(planned(chain(RELU, SIN, COS, EXP), {"a": capability}), {"a": capability}):
+        found = list(candidates(planned(chain(RELU, SIN, COS, EXP), {"a": capability}), {"a": capability}))
+        assert found
+        for candidate in found:
             if compiler.never or compiler.refused:
                 with pytest.raises(RegionRefused, match=r"^sin: "):
                     artifacts.delegate(candidate)

@@ -56,8 +56,8 @@ def test_answers_and_report(exported, tmp_path) -> None:
     rows = {p.name: p for p in placement.plans}
     assert {"xnnpack:one", "xnnpack:two"} <= set(rows)
     assert placement.chosen in rows
-    assert all(p.cost > 0 and p.rounds > 0 and p.sqnr_db > 80 for p in rows.values() if not p.why)
     assert not any(p.why for p in rows.values())
+    assert all(p.cost > 0 and p.rounds > 0 and p.sqnr_db > 80 for p in rows.values())
     assert sum(s.nodes for s in placement.stretches) in (0, 12)
     backends = {p.backend for p in program.report.partitions}
     assert backends == {s.backend for s in program.program.delegates} == {p.backend for p in program.plan.partitions}
@@ -151,6 +151,7 @@ def test_states_and_written_inputs_are_compared_call_by_call() -> None:
         exported, config=measuring(**SIZES, accuracy={"sqnr_db": 80}), verify=calls, cache=False
     )
     (placement,) = program.report.placements
+    assert placement.plans
     assert not [p.why for p in placement.plans if p.why]
     assert all(p.sqnr_db > 80 for p in placement.plans)
 
@@ -231,6 +232,7 @@ def test_the_page_shows_what_works(tmp_path, monkeypatch) -> None:
 def test_objectives(exported, objective) -> None:
     (placement,) = delegate.to_backend(exported, config=measuring(objective=objective, budget=12)).report.placements
     assert placement.objective == objective
+    assert placement.plans
     assert all(p.cost is not None for p in placement.plans)
     if objective == "memory":  # the library alone takes more
         assert all(p.cost > 2**20 for p in placement.plans)
@@ -260,7 +262,7 @@ RAISES = "raise ValueError('out of luck')"
     ("does", "why"),
     [
         (CRASH, "was killed by SIGSEGV while measured"),
-        (HANG, "gave no answer in 10 s"),
+        pytest.param(HANG, "gave no answer in 10 s", marks=pytest.mark.slow),
         (WRONG, "less than the program's own precision"),
         (RAISES, "out of luck"),
     ],
@@ -324,6 +326,7 @@ def test_results_that_say_nothing_put_nobody_out(name: str) -> None:
 
     program = delegate.to_backend(torch.export.export(Saying().eval(), (X,)), config=measuring(objective="file size"))
     (placement,) = program.report.placements
+    assert placement.plans
     assert all(p.cost is not None and not p.why for p in placement.plans)
     assert "results: not compared, for torch's are empty, or have no finite numbers" in placement.not_tried
 

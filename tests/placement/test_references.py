@@ -76,13 +76,13 @@ def test_a_bound_is_for_results_against_the_float_program(
 
 def test_without_a_float_program_the_quantized_one_is_the_reference(small: ExportedProgram) -> None:
     program = delegate.to_backend(small, config=config(70.0), cache=False)
-    assert all(plan.sqnr_db > 100 and not plan.why for plan in program.report.placements[0].plans)
+    assert {plan.sqnr_db > 100 and not plan.why for plan in program.report.placements[0].plans} == {True}
 
 
 def test_without_a_bound_results_are_those_of_the_program_itself(static: dict[str, str]) -> None:
     """Else a backend that is less accurate than the quantized program would not be found."""
     program = delegate.to_backend(FLOAT, config=config(None, quantization=static), cache=False)
-    assert all(plan.sqnr_db > 100 and not plan.why for plan in program.report.placements[0].plans)
+    assert {plan.sqnr_db > 100 and not plan.why for plan in program.report.placements[0].plans} == {True}
 
 
 def test_another_machine_measures_against_the_float_program_too(static: dict[str, str], tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_kept_choice_is_of_its_reference(
         program = delegate.to_backend(small, config=config(20.0), original=reference)
         (placement,) = program.report.placements
         assert (placement.spent == 0) == is_known
-        assert all(("where 20 dB" in p.why) == (reference is other) for p in placement.plans)
+        assert {"where 20 dB" in p.why for p in placement.plans} == {reference is other}
 
 
 class Two(nn.Module):

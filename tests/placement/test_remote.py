@@ -330,8 +330,8 @@ def test_results_are_compared_where_they_can_be(module: Any, x: Any, is_compared
     program = lowered(exported, costs=tmp_path / "c")
     near = [p.sqnr_db for p in rows(program).values()]
     assert all(sqnr > 30 for sqnr in near) if is_compared else near == [None] * len(near)
-    assert all(p.cost is not None for p in rows(program).values() if not p.why)
     assert not rows(program)[NAMES[0]].why
+    assert {p.cost is not None for p in rows(program).values() if not p.why} == {True}
 
 
 def test_a_bound_holds_there_and_here(exported: Any, tmp_path: Path) -> None:
@@ -364,6 +364,7 @@ def test_every_method_and_other_objectives(exported: Any, tmp_path: Path) -> Non
     costs.save(tmp_path / "c")
     program = lowered(methods, config=config, costs=tmp_path / "c")
     assert [p.method for p in program.report.placements] == ["a", "b"]
+    assert all(placement.plans for placement in program.report.placements)
     assert all(p.cost > 1000 for placement in program.report.placements for p in placement.plans)
     assert_same(program.method("a")(X), MODEL(X))
 
@@ -387,7 +388,10 @@ class Sum(torch.nn.Module):
 
 @pytest.mark.parametrize(
     ("does", "why"),
-    [("outputs[0][...] = 1.0", "less than the program's own precision"), ("raise ValueError('no luck')", "no luck")],
+    [
+        ("outputs[0][...] = 1.0", "less than the program's own precision"),
+        pytest.param("raise ValueError('no luck')", "no luck", marks=pytest.mark.slow),
+    ],
     ids=["wrong", "raises"],
 )
 def test_what_fails_there_is_out_here(site: Site, tmp_path: Path, does: str, why: str) -> None:  # noqa: F811

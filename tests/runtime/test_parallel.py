@@ -50,6 +50,7 @@ from delegate.runtime.storage import assign_storage
 from delegate.runtime.workers import Workers
 from tests.runtime import stranger
 from tests.runtime.test_blocks import A, B, Builder, run
+from tests.sampling import every
 
 SHAPE = (4, 4)
 LEAF = Tree("leaf")
@@ -196,9 +197,9 @@ def planned(program: Program, kernels: Kernels) -> Program:
 def require_apart(program: Program) -> None:
     """Looked at without lifetimes: no two branches make values that share a byte of an arena."""
     method = program.methods[0]
-    for call in method.instructions:
-        if not isinstance(call, StructuredCall) or call.kind is not Structure.PARALLEL:
-            continue
+    calls = [c for c in method.instructions if isinstance(c, StructuredCall) and c.kind is Structure.PARALLEL]
+    assert calls
+    for call in calls:
         blocks = [{*_bytes(method, block.instructions)} for block in call.blocks]
         for first, second in itertools.combinations(blocks, 2):
             assert not first & second
@@ -221,7 +222,7 @@ def results(loaded: LoadedProgram, count: int = 3) -> list[Any]:
     return [loaded(x, y) for _ in range(count)]
 
 
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", every(3, range(10)))
 def test_random_graphs_give_the_same_answers(part):
     """Bit for bit, twice over: planned as in a file, and by the runtime; and where the group cannot be, it is said."""
     kernels = kernels_of(default_registry(), None)
@@ -466,7 +467,7 @@ def test_loops_without_end_are_interrupted():
         one = np.ones((2, 2), np.float32)
         interrupted(lambda: loaded(one, one), 0.3)
         made = loaded(one * 0, one)  # the condition does not hold: no turn
-        assert all(np.array_equal(m, one * 0) for m in made)
+        assert [np.array_equal(m, one * 0) for m in made] == [True] * len(made) != []
         interrupted(lambda: loaded(one, one), 0.2)
 
 

@@ -16,6 +16,8 @@ CLOSE = {
 CALLS = re.compile(rf"\b({'|'.join(sorted(CLOSE))})\(")
 ABSOLUTE = {"abs", "absolute", "fabs", "norm"}
 
+FAILURES = {"AssertionError", "Exception", "BaseException"}  # classes that catch a failed assertion
+
 
 def modules() -> list[Path]:
     return sorted(path for tests in (ROOT / "tests", *ROOT.glob("plugins/*/tests")) for path in tests.rglob("*.py"))
@@ -87,18 +89,48 @@ def test_others_are_not() -> None:
 
 
 def weak_assertions(source: str) -> list[int]:
-    """Return the lines of assertions of one text or another, and of assertions whose failure is caught and hidden."""
+    """Return the lines of assertions that can hardly fail.
+
+    They are of one text or another; or their failure is caught and hidden; or they are of every element that a filter
+    leaves, where no assertion says that it leaves any. A list with a name has such an assertion of its own.
+    """
     tree = ast.parse(source)
     either = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Assert) and _has_either(n.test)]
     hidden = [
         n.lineno
         for t in ast.walk(tree)
-        if isinstance(t, ast.Try) and any(map(_hides, t.handlers))
+        if (isinstance(t, ast.Try) and any(map(_hides, t.handlers))) or (isinstance(t, ast.With) and _suppresses(t))
         for statement in t.body
         for n in ast.walk(statement)
         if isinstance(n, ast.Assert)
     ]
-    return sorted({*either, *hidden})
+    loops = [
+        n for n in ast.walk(tree) if isinstance(n, ast.For) and any(isinstance(a, ast.Assert) for a in ast.walk(n))
+    ]
+    filtered = [n.lineno for n in loops if _filters(n.iter)]
+    of_all = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Assert) and any(map(_is_of_all, ast.walk(n.test)))]
+    return sorted({*either, *hidden, *filtered, *of_all})
+
+
+def _filters(node: ast.expr) -> bool:
+    """Return true for a comprehension with a condition, or a call of `filter`."""
+    if isinstance(node, ast.Call):
+        return _name(node) == "filter"
+    return isinstance(node, ast.GeneratorExp | ast.ListComp) and any(g.ifs for g in node.generators)
+
+
+def _is_of_all(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _name(node) == "all" and any(map(_filters, node.args))
+
+
+def _suppresses(node: ast.With) -> bool:
+    """Return true for a `with suppress(...)` of failed assertions."""
+    calls = [i.context_expr for i in node.items if isinstance(i.context_expr, ast.Call)]
+    return any(_name(c) == "suppress" and bool(_names(*c.args) & FAILURES) for c in calls)
+
+
+def _names(*nodes: ast.expr) -> set[str]:
+    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def _has_either(test: ast.expr) -> bool:
@@ -109,9 +141,9 @@ def _has_either(test: ast.expr) -> bool:
 
 def _hides(handler: ast.ExceptHandler) -> bool:
     """Return true for a handler that catches failed assertions and raises nothing."""
-    names = {n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)} if handler.type else {"BaseException"}
+    names = _names(handler.type) if handler.type else {"BaseException"}
     raises = any(isinstance(n, ast.Raise) for statement in handler.body for n in ast.walk(statement))
-    return not raises and bool(names & {"AssertionError", "Exception", "BaseException"})
+    return not raises and bool(names & FAILURES)
 
 
 def test_no_assertion_is_weak() -> None:
@@ -129,6 +161,15 @@ def test_no_assertion_is_weak() -> None:
         ("try:\n    assert x == 1\nexcept Exception as error:\n    raise ValueError from error", []),
         ("try:\n    assert x == 1\nfinally:\n    x.close()", []),
         ("assert 'a' in x and 'b' in x", []),
+        ("with suppress(OSError, AssertionError):\n    assert x == 1", [2]),
+        ("with suppress(OSError):\n    assert x == 1", []),
+        ("for x in (y for y in z if y):\n    assert x == 1", [1]),
+        ("for x in filter(None, z):\n    assert x == 1", [1]),
+        ("for x in (y for y in z if y):\n    x.close()", []),
+        ("for x in [y + 1 for y in z]:\n    assert x == 1", []),
+        ("assert all(x == 1 for x in z if x)", [1]),
+        ("assert all(filter(None, z))", [1]),
+        ("assert all(x == 1 for x in z)", []),
     ],
 )
 def test_weak_assertions_are_seen(source: str, lines: list[int]) -> None:

@@ -149,5 +149,6 @@ def test_the_configurations_of_the_readme_run() -> None:
         config = yaml.safe_load(example)
         assert load_config(config)
         program = delegate.to_backend(torch.export.export(MODEL, (X,)), config=config)
+        assert program.report.partitions
         assert all(p.backend.startswith("onnxruntime") for p in program.report.partitions)
         assert_same(program(X), MODEL(X))
