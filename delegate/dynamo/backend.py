@@ -47,6 +47,7 @@ def compile_graph(
     if mode is not None:
         raise ConfigError(f"torch.compile's mode {mode!r} is for another backend", remedy="leave it out")
     settings = CompileOptions.of(options)
+    settings.require_whole(_graph_break(module))
     constants = _weights(module, example_inputs) if settings.freeze else {}
     count = len(example_inputs)
     with contextlib.ExitStack() as traced:
@@ -70,6 +71,12 @@ def compile_graph(
                 require_autograd_safe(module, example_inputs)  # its error names the node
             raise
     return compiled
+
+
+def _graph_break(module: GraphModule) -> str:
+    """Return torch's reason to end a graph before the model ends; empty if it does not."""
+    reason = getattr(module, "compile_subgraph_reason", None)
+    return str(reason.reason).strip().partition("\n")[0] if reason is not None and reason.graph_break else ""
 
 
 def _requires_gradients(inputs: Sequence[Any]) -> bool:

@@ -57,6 +57,20 @@ class CompileOptions:
         """Return if graphs are quantized before they are lowered."""
         return self.configuration.quantization is not None
 
+    def require_whole(self, graph_break: str) -> None:
+        """Raise ConfigError for calibration data, which is for the inputs of a model, if torch splits the model.
+
+        Args:
+            graph_break: the reason why the graph ends before the model does; empty if it does not.
+        """
+        section = self.configuration.quantization
+        if graph_break and section is not None and section.calibration is not None:
+            what = (
+                f"quantization.calibration: the data is for a model's inputs, and torch splits the model: {graph_break}"
+            )
+            remedy = "take out the cause, which fullgraph=True names, or give a dynamic scheme"
+            raise ConfigError(what, where="options of torch.compile", remedy=remedy)
+
     def require_no_samples(self) -> None:
         """Raise ConfigError for options that need a graph's inputs or weights: graphs of gradients have neither."""
         config = self.configuration

@@ -16,11 +16,11 @@ from torch.nn import Module
 from torch.utils import _pytree as pytree
 
 from delegate.edge.node import tensors
-from delegate.errors import ConfigError, DelegateError, ExportError
+from delegate.errors import ConfigError, DelegateError, ExportError, InputError
 from delegate.plugins import one_line
 from delegate.quantization.calibration import Batch, CalibrationBatches
 from delegate.quantization.constants import fold
-from delegate.quantization.observers import FittingHistogram, FittingMinMax
+from delegate.quantization.observers import FittingHistogram, FittingMinMax, NotFinite
 from delegate.quantization.quantizer import BackendQuantizer
 from delegate.quantization.settings import OFF, RULES, Choice, Settings, stack
 from delegate.registry import Registry
@@ -74,6 +74,10 @@ def _prepare(program: ExportedProgram, choice: Choice, *, qat: bool, registry: R
     quantizer = BackendQuantizer(settings, qat=qat, registry=registry, choice=choice)
     with _quiet():
         module = program.module()
+        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        for name, buffer in buffers.items():  # calibration writes to them, and the caller must keep its own
+            owner, _, leaf = name.rpartition(".")
+            module.get_submodule(owner)._buffers[leaf] = buffer
         if not qat:
             fold(module, lambda node: any(user.op == "call_function" for user in node.users))
         needs_data = _needs_data(module, choice)
@@ -86,8 +90,8 @@ def _prepare(program: ExportedProgram, choice: Choice, *, qat: bool, registry: R
     if not qat:
         _observe_weights(prepared)
     _warn_of_nothing(prepared, settings)
-    buffers = {name: buffer for name, buffer in prepared.named_buffers() if name in program.graph_signature.buffers}
-    states = {} if qat else {name: buffer.clone() for name, buffer in buffers.items()}
+    own = {name: buffer for name, buffer in prepared.named_buffers() if name in program.graph_signature.buffers}
+    states = {} if qat else {name: buffer.clone() for name, buffer in own.items()}
     return Prepared(prepared, program, settings, qat, needs_data, states)
 
 
@@ -192,10 +196,22 @@ def _quantize_method(
             raise ConfigError(what, where="quantization.calibration", remedy="give some, or a dynamic scheme")
         with torch.no_grad(), _quiet():
             for number, (args, kwargs) in enumerate(CalibrationBatches(calibration, prepared.program, batches), 1):
-                prepared.module(*args, **kwargs)
+                try:
+                    prepared.module(*args, **kwargs)
+                except NotFinite as error:
+                    raise _not_finite(prepared.module, error, number) from error
                 if progress is not None:
                     progress(number)
     return convert(prepared)
+
+
+def _not_finite(module: GraphModule, error: NotFinite, number: int) -> InputError:
+    """Return the error that names the activation with NaN or infinity in a batch of calibration data."""
+    node = next(node for node, observer in _observers(module) if observer is error.observer)
+    what = f"{_place(node)} has NaN or infinity, and its range is measured"
+    rule = f"quantization.nodes: {{{node.args[0]}: off}}"
+    remedy = f"take such data out, or keep the nodes that compute and read it in float, e.g. {rule}"
+    return InputError(what, where=f"calibration batch {number}", remedy=remedy)
 
 
 def _observers(module: GraphModule) -> Iterator[tuple[Node, Module]]:
@@ -207,12 +223,20 @@ def _observers(module: GraphModule) -> Iterator[tuple[Node, Module]]:
 
 
 def _observe_weights(module: GraphModule) -> None:
-    """Run the observers of weights: weight-only schemes never run the module, so torchao would not measure them."""
+    """Run the observers of weights: weight-only schemes never run the module, so torchao would not measure them.
+
+    Raises:
+        ConfigError: a weight has NaN or infinity, so it has no scale.
+    """
     with torch.no_grad(), _quiet():
         for node, observer in _observers(module):
             source = node.args[0]
             if isinstance(source, Node) and source.op == "get_attr":
-                observer(operator.attrgetter(str(source.target))(module))
+                weight = operator.attrgetter(str(source.target))(module)
+                if not weight.isfinite().all():
+                    remedy = "load other weights, or keep this layer in float, e.g. quantization.modules: {PATH: off}"
+                    raise ConfigError(f"{_place(node)} has NaN or infinity", where="quantization", remedy=remedy)
+                observer(weight)
 
 
 def _warn_of_nothing(module: GraphModule, settings: Settings) -> None:
@@ -280,11 +304,13 @@ def _expand_scale(scale: torch.Tensor, sizes: Sequence[int], axis: int) -> torch
 
 
 def _place(observer: Node) -> str:
-    """Return the place of an observed value, for messages: a weight, or a node and its module."""
+    """Return the place of an observed value, for messages: a weight, an input, or a node and its module."""
     source = observer.args[0]
     assert isinstance(source, Node)
     if source.op == "get_attr":
         return f"weight {source.target}"
+    if source.op == "placeholder":
+        return f"input {source.name}"
     paths = stack(source)
     return f"{source.name} of {paths[-1][0]}" if paths else source.name
 

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn import Module
 from torchao.quantization.pt2e import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver
+
+from delegate.errors import InputError
 
 LEAST_SCALE = 2.0**-60  # the smallest scale that kernels of backends get
 _ZERO_SCALE = 2.0**-12  # the scale of tensors that are 0 everywhere
@@ -31,6 +34,18 @@ class Outliers:
     total: int
     largest: float
     range: tuple[float, float]
+
+
+class NotFinite(InputError):
+    """An activation with NaN or infinity, which has no range.
+
+    Args:
+        observer: the observer of the activation.
+    """
+
+    def __init__(self, observer: Module) -> None:
+        super().__init__("an activation has NaN or infinity", remedy="calibrate on other data, or keep it in float")
+        self.observer = observer
 
 
 class _FittingScale:
@@ -62,8 +77,10 @@ class _CountedSizes:
         self.register_buffer("counts", counts)  # type: ignore[attr-defined]
 
     def count(self, x: torch.Tensor) -> None:
-        """Count the values of a tensor."""
+        """Count the values of a tensor; raises NotFinite."""
         values = x.detach().reshape(-1).float()
+        if not values.isfinite().all():
+            raise NotFinite(self)  # type: ignore[arg-type]
         bits = values[values != 0].view(torch.int32)
         sizes = (bits & 0x7FFFFFFF) >> _DROPPED_BITS
         self.counts += torch.bincount(_bins(sizes, bits < 0), minlength=len(self.counts))

@@ -10,8 +10,8 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer, SharedQuantizationSpec
 
 from delegate.backends.quantizable import QuantizationScheme, QuantizedOperator
-from delegate.errors import ConfigError
 from delegate.edge.operator_names import base_name, edge_names
+from delegate.errors import ConfigError
 from delegate.quantization.settings import Choice, Settings, stack
 from delegate.quantization.specs import activation_spec, fixed_spec, weight_spec
 from delegate.registry import Registry

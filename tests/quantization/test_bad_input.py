@@ -154,3 +154,54 @@ def test_named_batches_are_taken_by_their_names() -> None:
         assert_same(quantize(ep, Settings("xnnpack"), [batch]).module()(small, large), expected)
     with pytest.raises(InputError, match="an input 'larg', which the model does not take: did you mean 'large'"):
         quantize(ep, Settings("xnnpack"), [{"small": small, "larg": large}])
+
+
+class Logarithm(nn.Module):
+    """A state, and values whose logarithm may be NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.count = nn.Linear(8, 8), nn.Buffer(torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return torch.tanh(self.layer(x).log() * 0.5) + self.count
+
+
+def broken(value: float) -> torch.export.ExportedProgram:
+    module = Net().eval()
+    with torch.no_grad():
+        module.head.weight[1, 2] = value
+    return torch.export.export(module, (torch.randn(3, 66),))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("scheme", ["static_int8", "dynamic_int8", "weight_only_int8"])
+def test_a_weight_without_a_scale(scheme: str, value: float) -> None:
+    settings = Settings("xnnpack", scheme)
+    with pytest.raises(ConfigError, match=r"weight head.weight has NaN or infinity.*quantization.modules: {PATH: off}"):
+        quantize(broken(value), settings, good())
+    quantize(broken(value), Settings("xnnpack", scheme, modules={"head": "off"}), good())
+
+
+@pytest.mark.parametrize("observer", ["histogram", "minmax"])
+def test_an_activation_without_a_range(observer: str) -> None:
+    """It is named with the batch, and the states of the caller's program are as before."""
+    ep = torch.export.export(Logarithm().eval(), (torch.randn(4, 8),))
+    with pytest.raises(
+        InputError, match=r"^log has NaN or infinity.*\(calibration batch 1\).*quantization.nodes: {log: off}"
+    ):
+        quantize(ep, Settings("xnnpack", observer=observer), [torch.randn(4, 8)])
+    assert not ep.state_dict["count"].any()
+
+
+def test_calibration_writes_to_no_tensor_of_the_caller() -> None:
+    module = Logarithm().eval()
+    with torch.no_grad():
+        module.layer.weight.abs_()
+        module.layer.bias.fill_(1)
+    ep = torch.export.export(module, (torch.rand(4, 8),))
+    versions = {name: tensor._version for name, tensor in ep.state_dict.items()}
+    program = quantize(ep, Settings("xnnpack"), [torch.rand(4, 8)])
+    assert {name: tensor._version for name, tensor in ep.state_dict.items()} == versions
+    assert not program.state_dict["count"].any()
