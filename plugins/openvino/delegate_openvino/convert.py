@@ -21,6 +21,28 @@ from delegate.edge.node import arguments, op_name, tensor
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "_unsafe_view"))
+_LARGEST_SCALED = 1e33  # times 2**16 + 1 it is within float32
+_HALVES = frozenset({torch.float16, torch.bfloat16})
+# Operators whose numbers OpenVINO's frontend rounds to a 16-bit dtype of the operands: the frontend's own, and others.
+_OWN_NUMBERS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("linalg_vector_norm.default", "log10.default", "log2.default"),
+        *("std.correction", "var.correction", "var.dim"),
+    )
+)
+_DIVISIONS = frozenset({"aten.div.Tensor", "aten.div.Scalar"})  # a constant divisor's reciprocal is rounded
+_BESIDE_NUMBERS = (
+    _OWN_NUMBERS
+    | _DIVISIONS
+    | {
+        f"aten.{name}"
+        for name in (
+            *("mul.Tensor", "mul.Scalar"),
+            *("addcmul.default", "addcdiv.default", "celu.default", "elu.default", "leaky_relu.default"),
+        )
+    }
+)
 ELEMENTS = {
     torch.float32: openvino.Type.f32,
     torch.float16: openvino.Type.f16,
@@ -111,6 +133,8 @@ def _module(region: Region) -> GraphModule:
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             _squeeze_to_scalar(copies[node])
+            copies[node] = _with_whole_numbers(graph, copies[node])
+            _round_before_truncation(graph, copies[node])
             mask = masks.get(node)
             if mask is not None:
                 copies[node] = _zero_where_nothing_is_seen(graph, copies[node], copies[mask])
@@ -121,6 +145,56 @@ def _squeeze_to_scalar(node: Node) -> None:
     """Have a view of no dimensions squeeze all of them: behind a product OpenVINO 2026.4 compiles it to a SIGSEGV."""
     if op_name(node) in _VIEWS and tensor(node).dim() == 0 and (rank := tensor(node.all_input_nodes[0]).dim()):
         node.target, node.args, node.kwargs = torch.ops.aten.squeeze.dims, (node.args[0], list(range(rank))), {}
+
+
+def _with_whole_numbers(graph: Graph, node: Node) -> Node:
+    """Compute in float32 beside a number that the operands' 16-bit dtype rounds, as torch does."""
+    if op_name(node) not in _BESIDE_NUMBERS or (dtype := tensor(node).dtype) not in _HALVES:
+        return node
+    numbers = [n for n in arguments(node).values() if isinstance(n, int | float)]
+    is_mixed = any(tensor(source).dtype is torch.float32 for source in node.all_input_nodes)  # beside one element
+    is_rounded = any(torch.tensor(n, dtype=dtype).item() != n for n in numbers)
+    is_inverted = op_name(node) in _DIVISIONS and any(
+        not isinstance(operand, Node) or operand.op == "get_attr" for operand in node.args[:2]
+    )
+    if not (is_mixed or is_rounded or is_inverted or op_name(node) in _OWN_NUMBERS):
+        return node
+    cast = torch.ops.aten._to_copy.default
+    with graph.inserting_before(node):
+        for source in node.all_input_nodes:
+            wide = graph.call_function(cast, (source,), {"dtype": torch.float32})
+            wide.meta["val"] = tensor(source).float()
+            node.replace_input_with(source, wide)
+    rounded = graph.call_function(cast, (node,), {"dtype": dtype})
+    rounded.meta["val"], node.meta["val"] = tensor(node), tensor(node).float()
+    return rounded
+
+
+def _round_before_truncation(graph: Graph, node: Node) -> None:
+    """Round what is cast from float32 to bfloat16 to the nearest: OpenVINO cuts the lower 16 bits off.
+
+    The upper digits of x are c - (c - x) with c = x (2**16 + 1), by Veltkamp and Dekker (1971).
+    """
+    if op_name(node) != "aten._to_copy.default" or tensor(node).dtype is not torch.bfloat16:
+        return
+    (source,) = node.all_input_nodes
+    if tensor(source).dtype is not torch.float32:
+        return
+    aten = torch.ops.aten
+    with graph.inserting_before(node):
+        scaled = graph.call_function(aten.mul.Tensor, (source, 2.0**16 + 1))
+        below = graph.call_function(aten.sub.Tensor, (scaled, source))
+        high = graph.call_function(aten.sub.Tensor, (scaled, below))
+        size = graph.call_function(aten.abs.default, (source,))
+        small = graph.call_function(aten.lt.Scalar, (size, _LARGEST_SCALED))
+        signed = graph.call_function(aten.ne.Scalar, (source, 0.0))  # -0.0 would become 0.0
+        fits = graph.call_function(aten.logical_and.default, (small, signed))
+        rounded = graph.call_function(aten.where.self, (fits, high, source))
+    for made in (scaled, below, high, size, rounded):
+        made.meta["val"] = tensor(source)
+    for made in (small, signed, fits):
+        made.meta["val"] = tensor(source).bool()
+    node.replace_input_with(source, rounded)
 
 
 def _zero_where_nothing_is_seen(graph: Graph, attended: Node, mask: Node) -> Node:
