@@ -14,6 +14,7 @@ import delegate
 from delegate.testing import assert_same
 from tests.backends.onnx.cases import FAMILIES
 from tests.backends.onnx.test_rows import IN_ORDER, All
+from tests.e2e.test_dynamic import Function
 
 quantized = torch.ops.quantized_decomposed
 COARSE = 2e-6  # relative to the largest value: float32 in another order
@@ -62,6 +63,46 @@ def test_what_is_left_of_large_numbers(of: Callable[..., torch.Tensor]) -> None:
     program = delegate.to_backend(torch.export.export(Left(), (x, y)), "onnxruntime")
     assert {n.backend for n in program.report.nodes} == {"onnxruntime"}
     assert_same(program(x, y), Left()(x, y), tolerance=0)
+
+
+INTEGERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "fmod": torch.fmod,
+    "remainder": torch.remainder,
+    "fmod by a number": lambda x, y: torch.fmod(x, -10),
+    "remainder by a number": lambda x, y: x % -3,
+    "remainder by a large number": lambda x, y: x % (2**53 + 1),
+    "remainder of a number": lambda x, y: torch.remainder(2**62 + 3, y),
+    "floor": lambda x, y: x // y,
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_what_is_left_of_large_integers(name: str) -> None:
+    """ONNX Runtime computes Mod of the sign of x in float64, which has no odd number beyond 2^53."""
+    x = torch.tensor([2**53 + 1, 2**62 + 3, -(2**62) - 7, 2**63 - 1, -(2**63) + 1, 12345678901234567, 7, -7, 0])
+    y = torch.tensor([3, -10, 10, 1000000007, 7, -7, 2**53 + 1, 3, 5])
+    program = delegate.to_backend(torch.export.export(Function(INTEGERS[name]).eval(), (x, y)), "onnxruntime")
+    assert {n.backend for n in program.report.nodes} == {"onnxruntime"}
+    assert_same(program(x, y), INTEGERS[name](x, y))
+
+
+def _coded(x: torch.Tensor, step: float, zero_point: int, dtype: torch.dtype) -> torch.Tensor:
+    info = torch.iinfo(dtype)
+    code = quantized.quantize_per_tensor(x, step, zero_point, info.min, info.max, dtype)
+    result: torch.Tensor = quantized.dequantize_per_tensor(code, step, zero_point, info.min, info.max, dtype)
+    return result
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.uint16], ids=str)
+@pytest.mark.parametrize(("first", "second"), [((0.05, 3), (0.35, 3)), ((0.35, 3), (0.05, 3)), ((0.05, 3), (0.05, 23))])
+def test_two_quantizations_are_two(first: tuple[float, int], second: tuple[float, int], dtype: torch.dtype) -> None:
+    """ONNX Runtime made one of them, whose scale was that of neither."""
+    x = torch.randn(8, 8, generator=torch.Generator().manual_seed(1)) * 3
+    function = Function(lambda v: _coded(_coded(v, *first, dtype), *second, dtype)).eval()
+    program = delegate.to_backend(torch.export.export(function, (x,)), "onnxruntime")
+    assert {n.backend for n in program.report.nodes} == {"onnxruntime"}
+    assert_same(program(x), function(x), 1e-6)
 
 
 class Quantized(nn.Module):
