@@ -8,13 +8,14 @@ result does not have, or a number where that result is infinite, e.g. in `(x * 1
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set
 
 import torch
 from torch.fx import Node
 
 from delegate.backends.region import Region
-from delegate.edge.node import is_constant, op_name, tensor, tensors
+from delegate.edge.node import arguments, is_constant, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})
@@ -25,6 +26,12 @@ _COPIES = frozenset(
 )
 # Predicates that distinguish a number from the infinity that a 16-bit float overflows to.
 _OF_OVERFLOW = frozenset(f"aten.{name}.default" for name in ("isfinite", "isinf", "isnan", "isneginf", "isposinf"))
+# Operators for which torch does not round a number to float16.
+_SCALE = frozenset(
+    f"aten.{name}"
+    for name in ("mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
+)
+_SMALLEST_HALF = 2.0**-14
 _MAX_OPERATORS = 64  # of a section in float32 within a program of 16-bit floats
 
 
@@ -47,6 +54,23 @@ def returns_to_half(node: Node) -> Verdict:
             return no(Reason.INACCURATE, f"it rounds {name}, which is {dtype} by itself")
         stack += value.all_input_nodes
     return YES
+
+
+def keeps_factor(node: Node) -> Verdict:
+    """Return a refusal of a factor or divisor that float16 does not hold, for libraries that round numbers to it.
+
+    Torch computes with the number itself. Another last digit is accepted, but no other rounded quotient.
+    """
+    if op_name(node) not in _SCALE or tensor(node).dtype is not torch.float16:
+        return YES
+    number = node.args[1]
+    if not isinstance(number, int | float) or math.isnan(number):
+        return YES
+    rounded = torch.tensor(float(number), dtype=torch.float64).half().item()
+    is_rounded = arguments(node).get("rounding_mode") is not None
+    if rounded == number or (not is_rounded and _SMALLEST_HALF <= abs(rounded) < math.inf):
+        return YES
+    return no(Reason.INACCURATE, f"{number} would be rounded to {rounded} in float16")
 
 
 def unrounded(region: Region) -> dict[str, str]:

@@ -15,13 +15,16 @@ from delegate.edge.node import op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 _FOLDED = frozenset(f"aten.{name}.{form}" for name in ("mul", "add", "sub", "rsub") for form in ("Tensor", "Scalar"))
+_QUOTIENTS = frozenset({"aten.div.Tensor", "aten.div.Scalar"})
 _WHY = "the library folds the operand 0, which loses the signs of zeros"
 
 
 def keeps_zero(node: Node) -> Verdict:
-    """No number 0 among the operands of a sum, a difference or a product of floats."""
+    """No number 0 among the operands of a sum, a difference or a product of floats, and no divisor -0.0."""
     if _is_folded(node) and any(isinstance(a, int | float) and a == 0 for a in node.args[:2]):
         return no(Reason.INACCURATE, _WHY)
+    if op_name(node) in _QUOTIENTS and isinstance(node.args[1], float) and str(node.args[1]) == "-0.0":
+        return no(Reason.INACCURATE, "the library may lose the sign of the divisor")
     return YES
 
 

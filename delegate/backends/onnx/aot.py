@@ -21,6 +21,7 @@ from delegate.backends.onnx.session import may_hold_code
 from delegate.backends.onnx.translations import TRANSLATIONS, Operators
 from delegate.backends.onnx.translations.row import Translation
 from delegate.backends.onnx.zero_points import cut_off
+from delegate.backends.rounding import keeps_factor
 from delegate.backends.zeros import constants_of_zero, keeps_zero
 from delegate.edge.node import tensor
 from delegate.verdict import Reason, Verdict, no
@@ -53,7 +54,7 @@ class OnnxBackend(TableBackend):
         return no(Reason.OPERATOR, f"{self.library} does not run ONNX's {', '.join(missing)}")
 
     def check(self, node: Node) -> Verdict:
-        return super().check(node) and keeps_zero(node) and keeps_float64(node)
+        return super().check(node) and keeps_zero(node) and keeps_float64(node) and keeps_factor(node)
 
     def preprocess(self, region: Region) -> PreprocessResult:
         if refused := too_large(region) | cut_off(region) | constants_of_zero(region):

@@ -26,6 +26,13 @@ _DTYPES: Mapping[str, torch.dtype] = {
 # Where kernels that a provider has give wrong numbers, or refuse: operator -> what is asked of a node besides.
 LIMITS: Mapping[str, Mapping[str, Check]] = {"WebGpuExecutionProvider": WEBGPU, "QNNExecutionProvider": QNN}
 
+# Kernels that no check of a node makes right: provider -> operator -> dtypes. The CPU's extremes of int64 are wrong
+# beyond 32 bits. WebGPU's norm keeps the epsilon of the first one that the process runs.
+_WRONG: Mapping[str, Mapping[str, frozenset[torch.dtype]]] = {
+    "CPUExecutionProvider": dict.fromkeys(("Max", "Min", "Clip"), frozenset({torch.int64})),
+    "WebGpuExecutionProvider": {"InstanceNormalization": frozenset({torch.float32, torch.float16})},
+}
+
 # What loses NaN on the CPU provider, which compares. tests/test_nan.py finds what is missing.
 LOSING_NAN = frozenset(
     f"aten.{name}"
@@ -54,7 +61,9 @@ def operators_of(provider: str) -> Operators:
         kernels = _pybind_state.get_registered_ep_kernel_defs(provider)
     except RuntimeError:  # a provider in a library of its own that registers none here
         kernels = []
-    return {name: dtypes for name in sorted(_named()) if (dtypes := frozenset(_dtypes(name, kernels)))}
+    wrong = _WRONG.get(provider, {})
+    found = {name: frozenset(_dtypes(name, kernels)) - wrong.get(name, frozenset()) for name in sorted(_named())}
+    return {name: dtypes for name, dtypes in found.items() if dtypes}
 
 
 def _named() -> set[str]:

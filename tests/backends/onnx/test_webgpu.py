@@ -17,6 +17,7 @@ import delegate
 from delegate.backends.gpu.webgpu import provider
 from delegate.errors import BackendFailed, ConfigError
 from tests.backends.onnx.test_rows import require
+from tests.backends.xnnpack.harness import Call
 from tests.lowering import assert_runs, assert_same, compiled, relative_error
 
 BATCH, LENGTH = Dim("batch", min=1, max=16), Dim("length", min=2, max=64)
@@ -115,7 +116,8 @@ def test_transposed_convolutions_in_groups(groups, taken, made, runs_on):
     require("webgpu")
     module = nn.ConvTranspose1d(groups * taken, groups * made, 3, groups=groups).eval()
     x = torch.randn(1, groups * taken, 6)
-    program = compiled(module, (x,), backends="webgpu")
+    portable = {"aten.convolution.default": 1} if runs_on == "portable" else None
+    program = compiled(module, (x,), backends="webgpu", portable=portable)
     assert {n.backend for n in program.report.nodes} == {runs_on}
     with torch.no_grad():
         assert_same(program(x), module(x))
@@ -138,11 +140,15 @@ def test_a_value_that_is_two_results():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_element_types_that_the_gpu_lacks_have_a_reason(dtype):
     require("webgpu")
-    program = compiled(nn.Linear(6, 5).to(dtype), (torch.ones(2, 6, dtype=dtype),), backends="webgpu")
+    is_there = dtype is torch.float16 and not provider.missing(provider.FLOAT16)
+    portable = None if is_there else {"aten.linear.default": 1}
+    layer, x = nn.Linear(6, 5).to(dtype), torch.ones(2, 6, dtype=dtype)
+    program = compiled(layer, (x,), backends="webgpu", portable=portable)
     verdicts = {str(n.verdicts["webgpu"]) for n in program.report.nodes}
-    if dtype is torch.float16 and not provider.missing(provider.FLOAT16):
+    if is_there:
         assert verdicts == {"yes"}
     else:
+        assert verdicts
         assert all("unsupported dtype" in v and str(dtype).removeprefix("torch.") in v for v in verdicts)
 
 
@@ -164,7 +170,8 @@ def test_a_tensor_beyond_the_limit_of_a_buffer_has_a_reason():
     if found is None:
         pytest.skip("no Vulkan")
     count = found.largest // 4 + 1
-    program = compiled(_Expand(count), (torch.ones(1),), backends="webgpu")
+    portable = {"aten.expand.default": 1, "aten.relu.default": 1, "aten.amax.default": 1}
+    program = compiled(_Expand(count), (torch.ones(1),), backends="webgpu", portable=portable)
     assert any(f"too large: expand has {count * 4} bytes" in str(n.verdicts["webgpu"]) for n in program.report.nodes)
 
 
@@ -289,3 +296,57 @@ def test_a_vulkan_loader_without_driver(keep, tmp_path):
     )
     assert "libvulkan1" in listed.stdout
     assert "install" in listed.stdout
+
+
+EPSILONS = {
+    "group_norm": lambda x, eps: F.group_norm(x, 2, torch.tensor([1.0, 2, 3, 4]), torch.ones(4), eps),
+    "instance_norm": lambda x, eps: F.instance_norm(
+        x, weight=torch.tensor([1.0, 2, 3, 4]), bias=torch.ones(4), eps=eps
+    ),
+    "batch_norm": lambda x, eps: F.batch_norm(x, torch.zeros(4), torch.ones(4), eps=eps),
+    "layer_norm": lambda x, eps: F.layer_norm(x, (5,), eps=eps),
+}
+
+
+@pytest.mark.parametrize("name", EPSILONS)
+def test_norms_of_several_epsilons(name):
+    """The provider's InstanceNormalization has the epsilon of the first one that the process runs."""
+    require("webgpu")
+    module = Call(lambda x: tuple(EPSILONS[name](x, eps) for eps in (1e-5, 3.0, 0.5)))
+    x = torch.linspace(-2, 3, 80).reshape(1, 4, 4, 5)
+    program = compiled(module, (x,), backends="webgpu")
+    assert_runs(program, "webgpu")
+    assert_same(program(x), module(x), 3e-4)
+
+
+@pytest.mark.parametrize(
+    ("function", "left"),
+    [
+        (lambda x: F.celu(x, -1.0), False),  # in parts
+        (lambda x: F.celu(x, 1e10), False),
+        (lambda x: F.softplus(x, 1, 1e3), False),
+        (lambda x: F.softplus(x, 3e38), False),
+        (lambda x: (-0.5) ** x, True),
+        (lambda x: x / -0.0, True),
+        (lambda x: x.clamp(torch.nan, 2), True),
+        (lambda x: F.hardtanh(x, -1, torch.nan), True),
+        (lambda x: F.leaky_relu(x, torch.nan), True),
+    ],
+    ids=[
+        "celu -1",
+        "celu 1e10",
+        "softplus beyond",
+        "softplus 3e38",
+        "power of",
+        "over",
+        "clamp",
+        "hardtanh",
+        "leaky_relu",
+    ],
+)
+def test_numbers_that_rows_leave_out(function, left):
+    require("webgpu")
+    x = torch.tensor([0.5, -1.0, 3.0, 80.0, 1.5, 0.1])
+    program = delegate.to_backend(torch.export.export(Call(function), (x,)), "webgpu")
+    assert {node.backend for node in program.report.nodes} == {"portable" if left else "webgpu"}
+    assert_same(program(x), function(x), 1e-3)

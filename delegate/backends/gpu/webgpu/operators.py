@@ -2,7 +2,8 @@
 
 https://github.com/microsoft/onnxruntime, js/web/docs/webgpu-operators.md, and what the plugin 0.4 answered when it was
 asked which of them it takes on which dtype. It leaves to the CPU: Round, Sign, Mod, Or, Xor, IsNaN, IsInf,
-LogSoftmax, and GridSample of later opsets than 16. Its int64 has 32 bits, so of int64 it is given indices alone.
+LogSoftmax, and GridSample of later opsets than 16. Its InstanceNormalization is not here: the shader keeps the epsilon
+of the first one that the process runs. Its int64 has 32 bits, so of int64 it is given indices alone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ OPERATORS: Operators = {
             "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "AveragePool(padded)",
             "BatchNormalization", "Ceil",
             "Conv", "ConvTranspose", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "GatherElements", "Gelu",
-            "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "InstanceNormalization", "LayerNormalization",
+            "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LayerNormalization",
             "LeakyRelu", "Log", "MatMul", "MaxPool", "MaxPool(padded)",
             "Neg", "PRelu", "Pad(edge)", "Pad(reflect 5-D)", "Pad(reflect)",
             "Pad(wrap)", "Reciprocal", "ReduceL2", "Relu", "Resize", "Sigmoid", "Sin", "Sinh", "Slice", "Softmax",
@@ -66,4 +67,13 @@ def _no_single_results(node: Node) -> Verdict:
     return YES
 
 
-LIMITS: Mapping[str, Callable[[Node], Verdict]] = {"aten.convolution.default": every(_flat_groups, _no_single_results)}
+def _positive_base(node: Node) -> Verdict:
+    """The base is positive: WGSL computes powers by logarithms."""
+    base = arguments(node)["self"]
+    return YES if base > 0 else no(Reason.INACCURATE, f"a power of {base}, which WGSL computes by its logarithm")
+
+
+LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
+    "aten.convolution.default": every(_flat_groups, _no_single_results),
+    "aten.pow.Scalar": _positive_base,
+}

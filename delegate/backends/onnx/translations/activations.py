@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backends.lowering import every, no_nan
 from delegate.backends.onnx.translations.own import ints, ops, scalar, typed
 from delegate.backends.onnx.translations.row import floating, row
 from delegate.edge.node import arguments
@@ -16,9 +16,19 @@ _VANISHED = -30.0  # 1 + exp(-30) is 1 in float32; further down float16 units go
 
 
 def _softplus_threshold(node: Node) -> Verdict:
-    """The threshold, beyond which torch gives the input itself, is at least 15: no float32 tells the two apart."""
-    threshold = arguments(node)["threshold"]
-    return YES if threshold >= 15 else no(Reason.ATTRIBUTE, f"threshold={threshold}")
+    """The threshold, beyond which torch gives the input itself, is 15 to 88: no float32 distinguishes the two.
+    The number beta is at most 1024, and its reciprocal too.
+    """
+    threshold, beta = arguments(node)["threshold"], arguments(node)["beta"]
+    if not 15 <= threshold <= 88:  # torch's exponential overflows beyond
+        return no(Reason.ATTRIBUTE, f"threshold={threshold}")
+    return YES if 2**-10 <= abs(beta) <= 2**10 else no(Reason.ATTRIBUTE, f"beta={beta}")
+
+
+def _moderate_alpha(node: Node) -> Verdict:
+    """The number alpha is 1/16 to 16: the exponential less 1 loses digits near 0."""
+    alpha = arguments(node)["alpha"]
+    return YES if 1 / 16 <= alpha <= 16 else no(Reason.ATTRIBUTE, f"alpha={alpha}")
 
 
 def _plain_elu(node: Node) -> Verdict:
@@ -74,10 +84,10 @@ _WHOLE: dict[str, tuple[str, ...]] = {
 
 ROWS = (
     row("aten.relu.default", ("Relu",), floating),
-    row("aten.leaky_relu.default", ("LeakyRelu",), floating),
+    row("aten.leaky_relu.default", ("LeakyRelu",), every(floating, no_nan)),
     row("aten.elu.default", ("Elu", "Mul"), every(floating, _plain_elu)),
-    row("aten.celu.default", ("Elu", "Div", "Mul"), floating, keep=True, translate=celu),
-    row("aten.hardtanh.default", ("Clip",), floating),
+    row("aten.celu.default", ("Elu", "Div", "Mul"), every(floating, _moderate_alpha), keep=True, translate=celu),
+    row("aten.hardtanh.default", ("Clip",), every(floating, no_nan)),
     *(row(f"aten.{name}.default", onnx, floating, keep=True) for name, onnx in _WHOLE.items()),
     row("aten.softplus.default", _SOFTPLUS, every(floating, _softplus_threshold), keep=True, translate=softplus),
     row("aten.mish.default", (*_SOFTPLUS, "Tanh"), floating, keep=True, translate=mish),

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.lowering import anything, every
+from delegate.backends.lowering import anything, every, no_nan
 from delegate.backends.onnx.translations.logic import truth
 from delegate.backends.onnx.translations.own import cast_like, ops, scalar
 from delegate.backends.onnx.translations.row import (
@@ -162,7 +162,7 @@ ROWS = (
     row("aten.pow.Scalar", ("Pow",), floating),
     row("aten.maximum.default", ("Max",), _COMPARABLE),
     row("aten.minimum.default", ("Min",), _COMPARABLE),
-    row("aten.clamp.default", ("Clip", "Max", "Min"), every(numbers, _bounds), translate=clamp),
+    row("aten.clamp.default", ("Clip", "Max", "Min"), every(numbers, _bounds, no_nan), translate=clamp),
     row("aten.clamp.Tensor", ("Max", "Min"), _COMPARABLE),
     row("aten.eq.Scalar", ("Equal",), _COMPARABLE, beside=BOOL),
     row("aten.ne.Scalar", ("Equal",), _COMPARABLE, beside=BOOL, between=("Not",)),
