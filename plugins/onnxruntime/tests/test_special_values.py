@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.backends.lowest import differences
 from tests.backends.special_values import GROUPS, Expected, check, named
 
 _VALUES = named(
@@ -51,3 +52,10 @@ EXPECTED = {
 @pytest.mark.parametrize("nan", ["exact", "fast"])
 def test_special_values(nan: str, group: str) -> None:
     check(group, "onnxruntime", nan, EXPECTED[nan])
+
+
+@pytest.mark.parametrize("nan", ["exact", "fast"])
+def test_maxima_of_infinity_alone(nan: str) -> None:
+    """Pools that are padded, or of three dimensions, give the largest negative number."""
+    expected = {"padded max pool", "max pool in three dimensions"} if nan == "fast" else set()
+    assert differences("onnxruntime", nan) == expected

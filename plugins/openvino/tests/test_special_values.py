@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.backends.lowest import differences
 from tests.backends.special_values import GROUPS, Expected, check, named
 
 _VALUES = named(
@@ -62,3 +63,11 @@ EXPECTED = {
 @pytest.mark.parametrize("nan", ["exact", "fast"])
 def test_special_values(nan: str, group: str) -> None:
     check(group, "openvino", nan, EXPECTED[nan])
+
+
+@pytest.mark.parametrize("nan", ["exact", "fast"])
+def test_maxima_of_infinity_alone(nan: str) -> None:
+    """Reductions and pools give the largest negative number."""
+    pools = {f"max pool in {count} dimension{'s' * (count != 'one')}" for count in ("one", "three")}
+    lost = {"amax", "amin", "max", "max of all", "norm", "max pool", "padded max pool", "global max pool"} | pools
+    assert differences("openvino", nan) == (lost if nan == "fast" else set())
