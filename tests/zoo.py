@@ -127,7 +127,11 @@ LARGE = {  # for machines with a GPU
 }
 
 
-_LARGE_ERRORS = {"resnet50": 1e-4}  # 2.4e-5 is measured, also on portable kernels
+# Of networks whose layers enlarge the first errors: four times what is measured, also on portable kernels.
+_LARGE_ERRORS = {
+    **dict.fromkeys(("resnet50", "regnet_y_400mf", "shufflenet_v2_x0_5", "mnasnet0_5"), 9e-5),
+    **{"resnext50_32x4d": 2e-4, "densenet121": 4e-5, "efficientnet_v2_s": 3e-5},
+}
 
 
 def tolerance(name: str) -> float:

@@ -115,7 +115,7 @@ def test_a_quantized_model_that_misses_its_bound(name: str, backend: str) -> Non
     assert sqnr_db(program, ep) >= bound
     against_floats, against_quantized = program.report.accuracy
     assert against_floats.reference == "the float reference"
-    assert against_floats.figures.sqnr_db == pytest.approx(sqnr_db(program, ep), abs=0.1)
+    assert against_floats.figures.sqnr_db == pytest.approx(sqnr_db(program, ep), abs=1e-3)
     assert against_quantized.reference in ("the quantized reference", "the model that was given")
     assert [note for note in program.report.notes if "in float, so that" in note]
     assert any(n.backend == backend for n in program.report.nodes)
@@ -156,7 +156,7 @@ def test_measured_placement_of_a_quantized_model_has_the_float_reference() -> No
     settings = config("xnnpack", sqnr_db=20) | {"placement": {"policy": "measured", "budget": 5}}
     program = delegate.to_backend(ep, config=settings, verify=calibration())
     assert [a.reference for a in program.report.accuracy] == ["the float reference", "the quantized reference"]
-    assert program.report.accuracy[0].figures.sqnr_db == pytest.approx(sqnr_db(program, ep), abs=0.1)
+    assert program.report.accuracy[0].figures.sqnr_db == pytest.approx(sqnr_db(program, ep), abs=1e-3)
 
 
 class Halves(nn.Module):

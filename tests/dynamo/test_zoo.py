@@ -33,6 +33,6 @@ def test_inference(name: str, lowered: Lowered) -> None:
     with zoo.libraries(), torch.no_grad():
         actual, expected = compiled(net)(*inputs), net(*inputs)
     actual, expected = (pytree.tree_leaves(dict(v) if hasattr(v, "keys") else v) for v in (actual, expected))
-    assert_same(actual, expected, 1e-4)
+    assert_same(actual, expected, zoo.tolerance(name))
     (program,) = lowered
     assert sum(p.work for p in program.report.partitions) > 0.99

@@ -33,6 +33,7 @@ class TestXnnpack(BackendTests):
     backend = "xnnpack"
     options: ClassVar = {"threads": 1}
     examples = 12
+    tolerance = 2e-6
     cases: ClassVar = {
         "net": Case(Net().eval(), (torch.randn(1, 3, 8, 8),)),
         "dynamic": Case(
@@ -51,7 +52,7 @@ NET = {"net": Case(Net().eval(), (torch.randn(1, 3, 8, 8),))}
 class TestWebgpu(BackendTests):
     backend = "webgpu"
     cases: ClassVar = NET
-    tolerance = 1e-3
+    tolerance = 1e-5  # 9e-7 is measured on SwiftShader; GPUs round functions otherwise
 
 
 @pytest.mark.slow
