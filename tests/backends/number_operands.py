@@ -17,13 +17,8 @@ from delegate.testing import assert_same
 from tests.backends.special_values import Case, Group
 
 INF, NAN = math.inf, math.nan
-HALVES = (torch.float16, torch.bfloat16)
-DTYPES = (torch.float32, *HALVES, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
 Number = float | int | bool
-NUMBERS: tuple[Number, ...] = (
-    0.0, -0.0, 1e-9, 0.1, 1 / 3, 1.5, -0.5, 1e10, 3e38, 65504.0, 65520.0, 1e-45, INF, -INF, NAN,
-    0, 1, -1, 2, 255, 256, 2**24 + 1, 2**31, 2**53 + 1, True,
-)  # fmt: skip
 _REALS = (
     0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5, 0.1, -0.3, 1 / 3, 3.0, -7.0, 10.0, 20.5, -30.0, 88.0, 255.0, 256.0,
     -257.0, 2049.0, 1000.5,

@@ -1,0 +1,94 @@
+"""Operators with Python numbers on a backend: the differences from eager, and what the backend runs, are tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from tests.backends.number_operands import NAN, Number, cases_of, outcome, pairs_of
+from tests.backends.test_casts import require
+
+OPTIONS: Mapping[str, Mapping[str, str]] = {"xnnpack": {"nan": "exact"}}
+SLOW: tuple[Number, ...] = (0.1, -0.5, 1e10, 2, 2**24 + 1, NAN)
+
+
+def names(text: str) -> set[str]:
+    """Return names of cases or operators, e.g. "add 0.1, sub 2"."""
+    return set(filter(None, text.split(", ")))
+
+
+_XNNPACK = names(
+    "add, add scaled, sub, sub scaled, rsub, rsub scaled, mul, div, over, masked_fill constant, clamp_min, clamp_max, "
+    "clamp from, clamp to, maximum alike, full of dtype, full_like, new_full, scalar_tensor, sum, mean, amax, "
+    "leaky_relu, prelu, elu, scaled elu, inner elu, celu, softplus, hardtanh, hardtanh from, addcmul, addcdiv, lerp, "
+    "addmm, addmm scaled, baddbmm, baddbmm scaled, addr, pad, index_fill, layer_norm, rms_norm, group_norm, normalize, "
+    "attention"
+)
+# (backend, dtype) -> the operators that it runs with 0.1 and 2, besides single cases.
+RAN = {
+    ("xnnpack", torch.float32): (
+        _XNNPACK | {"divided towards 0"},
+        names("floor_divide 2, remainder 2, pow 2, maximum 0.1, minimum 0.1, full 0.1, tensor 0.1, arange 0.1, norm 2"),
+    ),
+    ("xnnpack", torch.float16): (
+        _XNNPACK, names("pow 2, maximum 0.1, minimum 0.1, full 0.1, tensor 0.1, arange 0.1, norm 2"),
+    ),
+}  # fmt: skip
+# (backend, dtype) -> the cases that differ from eager with 0.1 and 2: signs of zero, and NaN that XNNPACK's constant
+# masks keep. The decomposition of rsub rounds the product of float16.
+DIFFERENT = {
+    ("xnnpack", torch.float32): names(
+        "remainder 0.1, masked_fill constant 0.1, pad 0.1, floor_divide 2, divided towards 0 2, remainder 2, "
+        "remainder of 2, masked_fill constant 2, pad 2"
+    ),
+    ("xnnpack", torch.float16): names(
+        "rsub scaled 0.1, remainder 0.1, masked_fill constant 0.1, softshrink 0.1, pad 0.1, remainder 2, "
+        "remainder of 2, masked_fill constant 2, softshrink 2, pad 2"
+    ),
+    ("portable", torch.float16): names(
+        "rsub scaled 0.1, remainder 0.1, softshrink 0.1, remainder 2, remainder of 2, softshrink 2"
+    ),
+    ("portable", torch.int32): set(),
+}
+# The same of portable kernels with the numbers of SLOW. Torch's attention gives 0 for rows of NaN.
+DIFFERENT_SLOW = {
+    torch.float32: names(
+        "remainder 0.1, remainder -0.5, remainder of -0.5, inner elu -0.5, remainder 10000000000.0, "
+        "remainder of 10000000000.0, softshrink 10000000000.0, remainder 2, remainder of 2, remainder 16777217, "
+        "remainder of 16777217, pow 16777217, softshrink 16777217, attention nan"
+    ),
+    torch.bfloat16: names(
+        "rsub scaled 0.1, floor over 0.1, remainder 0.1, softshrink 0.1, remainder -0.5, remainder of -0.5, "
+        "inner elu -0.5, remainder 10000000000.0, remainder of 10000000000.0, softshrink 10000000000.0, remainder 2, "
+        "remainder of 2, softshrink 2, remainder 16777217, remainder of 16777217, softshrink 16777217, attention nan"
+    ),
+    torch.int64: names("remainder -0.5, remainder of 10000000000.0"),
+    torch.int8: names("remainder -0.5, remainder of 10000000000.0"),
+}
+
+
+@pytest.mark.parametrize(("backend", "dtype"), DIFFERENT, ids=str)
+def test_numbers(backend, dtype):
+    require(backend)
+    cases = cases_of(dtype, (0.1, 2), special=True)
+    found = outcome(cases, backend, OPTIONS.get(backend, {}))
+    assert found.different.keys() == DIFFERENT[backend, dtype], found.different
+    if backend == "portable":
+        return
+    operators, single = RAN[backend, dtype]
+    assert found.ran == {name for name in cases if name.rpartition(" ")[0] in operators} | single
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DIFFERENT_SLOW, ids=str)
+def test_numbers_of_all_kinds(dtype):
+    found = outcome(cases_of(dtype, SLOW, special=True), "portable", {})
+    assert found.different.keys() == DIFFERENT_SLOW[dtype], found.different
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool], ids=str)
+def test_pairs_of_dtypes(dtype):
+    found = outcome(pairs_of(dtype, special=True), "portable", {})
+    assert not found.different
