@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,15 @@ def override_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any
     attention = table.get(_FLASH)
     found: dict[Any, Callable[..., Any]] = {**table, _RRELU: _rrelu, **_FAKE_QUANTIZATION}
     if _THRESHOLD in table:
-        found[_THRESHOLD] = _threshold
+        found[_THRESHOLD] = partial(_threshold, table[_THRESHOLD])
     return {**found, _FLASH: _flash_attention(attention)} if attention is not None else found
 
 
-def _threshold(x: Tensor, threshold: float, value: float) -> Tensor:
+def _threshold(own: Callable[..., Tensor], x: Tensor, threshold: float, value: float) -> Tensor:
     """Torch's own computes integers in float32. The operator truncates its numbers instead."""
-    if not x.is_floating_point():
-        threshold, value = int(threshold), int(value)
-    return torch.where(x <= threshold, value, x).to(x.dtype)
+    if x.is_floating_point():
+        return own(x, threshold, value)
+    return torch.where(x <= int(threshold), int(value), x).to(x.dtype)
 
 
 def _rrelu(
