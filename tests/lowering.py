@@ -10,10 +10,11 @@ import torch
 
 import delegate
 from delegate.compiled import CompiledProgram
+from delegate.plugins import PORTABLE
 from delegate.testing import assert_same, relative_error
 from delegate.verdict import Reason
 
-__all__ = ["answers", "assert_runs", "assert_same", "compiled", "refused", "relative_error", "steps_of"]
+__all__ = ["answers", "assert_runs", "assert_same", "compiled", "left", "refused", "relative_error", "steps_of"]
 
 
 def compiled(
@@ -25,10 +26,20 @@ def compiled(
     config: Any = None,
     dynamic_shapes: Any = None,
     kernels: Any = None,
+    portable: Mapping[str, int] | None = None,
 ) -> CompiledProgram:
-    """The module exported and lowered; portable kernels alone unless backends are given."""
+    """Export and lower a module, and assert which nodes the requested backends leave to portable kernels.
+
+    Args:
+        module: set to evaluation.
+        args, kwargs, dynamic_shapes: of the export.
+        backends, config, kernels: of `to_backend`; portable kernels alone without backends and configuration.
+        portable: operators with the number of their nodes that no requested backend runs.
+    """
     exported = torch.export.export(module.eval(), args, kwargs, dynamic_shapes=dynamic_shapes)
-    return delegate.to_backend(exported, backends if config is None else None, config=config, kernels=kernels)
+    program = delegate.to_backend(exported, backends if config is None else None, config=config, kernels=kernels)
+    assert left(program) == dict(portable or {}), f"other nodes are portable than expected:\n{program.report}"
+    return program
 
 
 def steps_of(values: torch.Tensor, step: float) -> torch.Tensor:
@@ -44,6 +55,12 @@ def steps_of(values: torch.Tensor, step: float) -> torch.Tensor:
     steps = values.double() / step
     assert_same(steps, steps.round(), 1e-6, each=True, at_least=1.0)
     return steps.round().long()
+
+
+def left(program: CompiledProgram) -> dict[str, int]:
+    """Return how many nodes of each operator the requested backends left to kernels, apart from free views."""
+    nodes = (n for n in program.report.nodes if n.backend == PORTABLE and n.verdicts)
+    return dict(Counter(n.op for n in nodes if all(v.reason is not Reason.BORDER for v in n.verdicts.values())))
 
 
 def refused(program: CompiledProgram, backend: str) -> dict[str, int]:

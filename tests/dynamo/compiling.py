@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from delegate.compiled import CompiledProgram
 from delegate.dynamo.backend import compile_graph
+from tests.lowering import answers
 
 
 def compiled(function: Callable[..., Any], *, dynamic: bool | None = None, **options: Any) -> Any:
@@ -23,3 +25,11 @@ class Lowered(list[CompiledProgram]):
     def backends(self) -> set[str]:
         """Return the backends of the nodes of the programs."""
         return {node.backend for program in self for node in program.report.nodes}
+
+    @property
+    def answers(self) -> dict[str, int]:
+        """Return how many nodes XNNPACK runs ("runs"), and how many it refuses for each reason."""
+        found: Counter[str] = Counter()
+        for program in self:
+            found.update(answers(program, "xnnpack"))
+        return dict(found)

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from delegate.testing import assert_same
 from tests import zoo
 from tests.backends.xnnpack.test_run_time import sqnr
-from tests.dynamo.compiling import compiled
+from tests.dynamo.compiling import Lowered, compiled
 
 T = torch.Tensor
 
@@ -54,14 +54,15 @@ def test_graphs_are_quantized(scheme: str, tmp_path: Path) -> None:
             assert 26 < sqnr(module(x), run(x)) < 60
 
 
-def test_places_are_measured_on_the_first_inputs() -> None:
+def test_places_are_measured_on_the_first_inputs(lowered: Lowered) -> None:
     torch._dynamo.reset()
     module, x = net(), torch.randn(4, 64)
     with torch.no_grad():
         assert_same(configured(module, placement={"policy": "measured", "budget": "5s"})(x), module(x), 1e-6)
+    assert lowered.backends == {"xnnpack"}
 
 
-def test_bounds_are_checked_on_the_first_inputs() -> None:
+def test_bounds_are_checked_on_the_first_inputs(lowered: Lowered) -> None:
     torch._dynamo.reset()
     module, x = net(), torch.randn(4, 64)
     with torch.no_grad():
@@ -69,6 +70,7 @@ def test_bounds_are_checked_on_the_first_inputs() -> None:
         torch._dynamo.reset()
         with pytest.raises(Exception, match=r"AccuracyError.*400 dB"):
             configured(module, verify={"sqnr_db": 400})(x)
+    assert lowered.backends == {"xnnpack"}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ class Dropping(nn.Module):
         return checkpoint(lambda y: self.drop(self.layer(y)).relu(), x, use_reentrant=False).sum()
 
 
-def test_checkpoints_with_random_numbers_run_by_torch() -> None:
+def test_checkpoints_with_random_numbers_run_by_torch(lowered: Lowered) -> None:
     torch.manual_seed(0)
     module, x, messages = Dropping().train(), torch.randn(16, 8), []
     for run in (torch.compile(module, backend="aot_eager"), compiled(module)):
@@ -117,3 +119,4 @@ def test_checkpoints_with_random_numbers_run_by_torch() -> None:
             loss.backward()
         messages.append((loss.detach(), module.layer.weight.grad))
     assert_same(messages[1], messages[0], tolerance=0)
+    assert lowered.backends == set()

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from delegate.testing import assert_same
-from tests.dynamo.compiling import compiled
+from tests.dynamo.compiling import Lowered, compiled
 
 F = nn.functional
 T = torch.Tensor
@@ -120,6 +120,52 @@ CASES: dict[str, tuple[Callable[[], nn.Module], list[Any]]] = {
     "nothing": (lambda: nn.Sequential(nn.Linear(8, 4), nn.ReLU()), [r(0, 8), r(2, 8), r(8)]),
 }
 
+# Case -> how many nodes XNNPACK runs, and how many it refuses for each reason: without gradients, and with them.
+ON_XNNPACK: dict[str, tuple[dict[str, int], dict[str, int]]] = {
+    "branches": ({"runs": 9, "operator": 2}, {"runs": 41, "operator": 3, "inaccurate": 1}),
+    "a buffer and a list": ({"runs": 15}, {"runs": 45}),
+    "an input is written": (
+        {"runs": 10, "border": 1, "dynamic_shape": 1},
+        {"runs": 10, "border": 1, "dynamic_shape": 1},
+    ),
+    "lstm": ({}, {}),  # dynamo captures no graph of it
+    "encoder": (
+        {"operator": 3},
+        {
+            "runs": 366, "operator": 27, "non_constant": 3, "inaccurate": 3, "dynamic_shape": 8,
+            "refused": 1, "too_small": 1,
+        },
+    ),
+    "grouped attention": (
+        {"runs": 18, "dynamic_shape": 2},
+        {
+            "runs": 78, "operator": 12, "non_constant": 3, "border": 1, "too_small": 1, "dynamic_shape": 6,
+            "inaccurate": 1, "refused": 1,
+        },
+    ),
+    "masked attention": (
+        {"runs": 19, "dynamic_shape": 2, "dtype": 1, "operator": 1},
+        {
+            "runs": 65, "operator": 13, "non_constant": 3, "border": 1, "too_small": 1, "dynamic_shape": 4,
+            "dtype": 1, "refused": 3,
+        },
+    ),
+    "batch norm": (
+        {"runs": 12},
+        {"non_constant": 3, "dtype": 3, "operator": 12, "runs": 119, "dynamic_shape": 9, "too_small": 1},
+    ),
+    "sizes of data": ({"operator": 6, "runs": 2}, {"operator": 6, "runs": 2}),
+    "structures": ({"runs": 2}, {"runs": 2}),
+    "tied weights": (
+        {"operator": 7, "runs": 2},
+        {"operator": 23, "runs": 23, "dtype": 4, "inaccurate": 2, "attribute": 1, "dynamic_shape": 5, "too_small": 1},
+    ),
+    "complex": ({"operator": 6, "dtype": 2}, {"operator": 6, "dtype": 2}),
+    "views": ({"too_small": 6}, {"too_small": 6}),
+    "dtypes": ({"dtype": 3, "runs": 1}, {"dtype": 9, "runs": 1, "inaccurate": 1}),
+    "nothing": ({"operator": 2, "runs": 4}, {"too_small": 1, "operator": 4, "runs": 17, "inaccurate": 2}),
+}  # fmt: skip
+
 
 def tensors(tree: Any) -> list[T]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, T)]
@@ -128,7 +174,7 @@ def tensors(tree: Any) -> list[T]:
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch looks at it itself
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_as_in_eager(name: str, trains: bool) -> None:
+def test_as_in_eager(name: str, trains: bool, lowered: Lowered) -> None:
     torch.manual_seed(0)
     make, inputs = CASES[name]
     eager = make().train(trains)
@@ -151,3 +197,4 @@ def test_as_in_eager(name: str, trains: bool) -> None:
     for (key, a), (_, b) in zip(eager.named_parameters(), other.named_parameters(), strict=True):
         assert_same({key: b.grad}, {key: a.grad}, 2e-6, at_least=1.0)  # gradients may be sums that cancel
     assert_same(dict(other.named_buffers()), dict(eager.named_buffers()))
+    assert lowered.answers == ON_XNNPACK[name][trains]

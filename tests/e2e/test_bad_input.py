@@ -22,8 +22,8 @@ from delegate.errors import (
     InputError,
     ProgramError,
 )
-from delegate.testing import assert_same
 from tests.e2e.processes import run
+from tests.lowering import assert_runs, assert_same, compiled
 
 CLI = "from delegate.cli.main import main; main()"
 MODELS = """
@@ -53,7 +53,9 @@ def exported() -> torch.export.ExportedProgram:
 
 @pytest.fixture(scope="module")
 def program() -> delegate.CompiledProgram:
-    return delegate.to_backend(exported(), "xnnpack")
+    program = delegate.to_backend(exported(), "xnnpack")
+    assert_runs(program, "xnnpack")
+    return program
 
 
 @pytest.fixture
@@ -204,7 +206,7 @@ def test_matrices_are_arrays(backends):
             return x[0] * x[1], x * x, x.sum(0)
 
     given = torch.arange(9.0).reshape(3, 3)
-    program = delegate.to_backend(torch.export.export(Rows(), (given,)), backends)
+    program = compiled(Rows(), (given,), backends=backends)
     for result, expected in zip(program.loaded(np.matrix(given.numpy())), Rows()(given), strict=True):
         assert type(result) is np.ndarray
         assert_same(result, expected)

@@ -21,7 +21,7 @@ from delegate.registry import default_registry
 from delegate.report import Report
 from delegate.verdict import Reason, Verdict, no
 from tests.e2e import vector_backend
-from tests.lowering import assert_same
+from tests.lowering import assert_runs, assert_same, compiled
 
 
 class Net(nn.Module):
@@ -114,7 +114,7 @@ FORMS = {
     "config": ({"config": Config(backends=["xnnpack"])}, XNNPACK),
     "list and configuration": (
         {"backends": ["xnnpack"], "config": {"partitioning": {"pins": {"head": "portable", "head.*": "portable"}}}},
-        None,
+        {"xnnpack": {LINEAR, *ELEMENTWISE}, "portable": {CUMSUM, LINEAR, "aten.tanh.default"}},
     ),
     "excluded for one": (
         {"config": {"backends": [{"name": "vector", "exclude": ["aten.tanh"]}, "xnnpack"]}},
@@ -129,8 +129,8 @@ FORMS = {
         {"xnnpack": {LINEAR}, "portable": {CUMSUM, *ELEMENTWISE}},
     ),
     "too small": (
-        {"config": {"backends": ["xnnpack"], "partitioning": {"min_partition_size": 4}}},
-        None,
+        {"config": {"backends": ["xnnpack"], "partitioning": {"min_partition_size": 4}}},  # the last has 3 nodes
+        {"xnnpack": {LINEAR, *ELEMENTWISE}, "portable": {CUMSUM, LINEAR, "aten.tanh.default", "aten.add.Tensor"}},
     ),
 }  # fmt: skip
 
@@ -139,8 +139,7 @@ FORMS = {
 def test_forms(name):
     how, expected = FORMS[name]
     program = lowered(**how)
-    if expected is not None:
-        assert places(program) == expected
+    assert places(program) == expected
     check_report(program.report)
 
 
@@ -176,18 +175,17 @@ def test_configuration_file(tmp_path):
 
 
 def test_nothing_means_all_that_are_available():
-    assert set(places(lowered())) - {"portable"} <= {"vector", "xnnpack"}
+    used = set(places(lowered())) - {"portable"}
+    assert used
+    assert used <= {"vector", "xnnpack"}
 
 
 def test_pins():
     pins = {"head.*": "portable", "encoder": "xnnpack"}
     program = lowered(config={"backends": ["vector", "xnnpack"], "partitioning": {"pins": pins}})
-    for node in program.report.nodes:
-        if node.module.startswith("head"):
-            assert node.backend == "portable"
-            assert node.verdicts["xnnpack"].reason is Reason.PINNED
-        if node.module == "encoder":
-            assert node.backend == "xnnpack"
+    head = [n for n in program.report.nodes if n.module.startswith("head")]
+    assert {(n.backend, n.verdicts["xnnpack"].reason) for n in head} == {("portable", Reason.PINNED)}
+    assert {n.backend for n in program.report.nodes if n.module == "encoder"} == {"xnnpack"}
 
 
 def test_too_small_partitions_say_so():
@@ -227,7 +225,7 @@ def test_compiler_that_breaks():
     ],
 )
 def test_runtime_that_breaks(fault, message):
-    program = delegate.to_backend(torch.export.export(NET, (GIVEN,)), ["vector", "xnnpack"])
+    program = compiled(NET, (GIVEN,), backends=["vector", "xnnpack"], portable={"aten.cumsum.default": 1})
     vector_backend.FAULTS.add(fault)
     with pytest.raises(BackendFailed) as caught:
         program(GIVEN)
@@ -269,7 +267,7 @@ class Structures(nn.Module):
 
 def test_structures_come_back_as_they_are():
     args = (Point(torch.randn(2, 3), [torch.ones(2)]), (torch.randn(2, 3), {"scale": torch.randn(3)}))
-    program = delegate.to_backend(torch.export.export(Structures(), args), "xnnpack")
+    program = compiled(Structures(), args, backends="xnnpack")
     result = program(*args)
     assert isinstance(result["point"], Point)
     assert_same(result, Structures()(*args))
@@ -305,7 +303,9 @@ def test_methods_share_constants(tmp_path, backends):
 def test_path_of_an_exported_program(tmp_path):
     torch.export.save(torch.export.export(NET, (GIVEN,)), tmp_path / "net.pt2")
     for path in (tmp_path / "net.pt2", str(tmp_path / "net.pt2")):
-        assert_same(delegate.to_backend(path, "xnnpack")(GIVEN), EXPECTED)
+        program = delegate.to_backend(path, "xnnpack")
+        assert_runs(program, "xnnpack", {"aten.cumsum.default": 1})
+        assert_same(program(GIVEN), EXPECTED)
 
 
 def test_a_policy_against_portable_nodes_is_told_before_anything_is_compiled(monkeypatch) -> None:

@@ -15,7 +15,7 @@ from torch.export import Dim
 import delegate
 from delegate.program.file import serialize
 from tests import zoo
-from tests.lowering import assert_same, compiled, relative_error
+from tests.lowering import assert_runs, assert_same, compiled, left, relative_error
 
 
 class Function(nn.Module):
@@ -111,6 +111,21 @@ LOW_PRECISION = {  # 6e-4 and 5.3e-3 are measured: less than a step of each
     "float16": (seeded(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).half(), x(3, 4, dtype=torch.float16), 2e-3),
     "bfloat16": (seeded(nn.Conv2d(3, 8, 3), nn.SiLU()).bfloat16(), x(1, 3, 8, 8, dtype=torch.bfloat16), 1.6e-2),
 }
+# Model -> the operators that XNNPACK refuses, with the number of their nodes; it runs all others.
+REFUSED = {
+    "integers": {
+        "aten.mul.Tensor": 1, "aten.add.Tensor": 1, "aten.div.Tensor_mode": 1, "aten.remainder.Scalar": 1,
+        "aten.cumsum.default": 1, "aten.sum.dim_IntList": 1,
+    },
+    "float64": {"aten.linear.default": 2, "aten.gelu.default": 1, "aten.layer_norm.default": 1},
+    "tied embedding": {"aten.embedding.default": 1},
+    "image of bytes": {"aten._to_copy.default": 1},
+    "portable nodes between": {"aten.gather.default": 1, "aten.topk.default": 1},
+    "factorisations": {"aten._linalg_solve_ex.default": 1, "aten.linalg_inv_ex.default": 1},
+    "results given, shapes changed": {"aten.atan2.default": 1, "aten.as_strided.default": 1},
+    "statistics of the batch": {"aten._native_batch_norm_legit.no_stats": 1},
+    "no elements": {"aten.relu.default": 1, "aten.sum.dim_IntList": 1},
+}  # fmt: skip
 UNTOUCHED = ("all constant", "constants as outputs", "no inputs", "empty graph", "integers", "float64", "no elements")
 
 
@@ -123,7 +138,7 @@ def run(module: nn.Module, args: tuple[torch.Tensor, ...]) -> Any:
 def test_same_as_eager(name):
     module, args = STATIC[name]
     expected = run(module.eval(), args)
-    program = compiled(module, args, backends="xnnpack")
+    program = compiled(module, args, backends="xnnpack", portable=REFUSED.get(name))
     for _ in range(2):
         assert_same(program(*args), expected)
     loaded = delegate.load(serialize(program.program))
@@ -149,6 +164,7 @@ def test_batch_norm_in_training_mode_updates_its_statistics():
     module = nn.BatchNorm2d(3).train()
     reference = copy.deepcopy(module)
     program = delegate.to_backend(module, "xnnpack", example_inputs=(x(2, 3, 4, 4),))
+    assert left(program) == {"aten.add.Tensor": 1, "aten._native_batch_norm_legit_functional.default": 1}
     for i in range(3):
         assert_same(program(x(2, 3, 4, 4) + i), run(reference, (x(2, 3, 4, 4) + i,)))
     for name, value in program.loaded.states.items():
@@ -156,12 +172,18 @@ def test_batch_norm_in_training_mode_updates_its_statistics():
     assert set(program.loaded.states) == {name for name, _ in reference.named_buffers()}
 
 
+HALVES = {  # the operators of these models
+    "float16": {"aten.linear.default": 2, "aten.relu.default": 1},
+    "bfloat16": {"aten.convolution.default": 1, "aten.silu.default": 1},
+}
+
+
 @pytest.mark.parametrize("name", LOW_PRECISION)
 @pytest.mark.parametrize(("half", "place"), [("border", "xnnpack"), ("every", "portable")])
 def test_low_precision_runs_where_it_may_be_rounded(name, half, place):
     module, given, tolerance = LOW_PRECISION[name]
     config = {"backends": [{"name": "xnnpack", "options": {"half": half}}]}
-    program = compiled(module, (given,), config=config)
+    program = compiled(module, (given,), config=config, portable=HALVES[name] if half == "every" else None)
     assert_same(program(given), run(module, (given,)), tolerance)
     assert {n.backend for n in program.report.nodes} == {place}
     if half == "every":
@@ -198,16 +220,16 @@ class Cache(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("module", "calls"),
+    ("module", "calls", "portable"),
     [
-        (Decay(), [(x(2, 4) + i,) for i in range(4)]),
-        (Cache(), [(x(1, 4) + i, torch.tensor([i])) for i in range(4)]),
+        (Decay(), [(x(2, 4) + i,) for i in range(4)], "aten.add.Tensor"),
+        (Cache(), [(x(1, 4) + i, torch.tensor([i])) for i in range(4)], "aten.index_put.default"),
     ],
     ids=["decay", "cache"],
 )
-def test_states_between_partitions(module, calls):
+def test_states_between_partitions(module, calls, portable):
     reference = copy.deepcopy(module)
-    program = compiled(module, calls[0], backends="xnnpack")
+    program = compiled(module, calls[0], backends="xnnpack", portable={portable: 1})
     assert program.report.partitions
     for args in calls:
         assert_same(program(*args), run(reference, args))
@@ -252,11 +274,15 @@ DYNAMIC = {
     ),
 }
 
+# The operators of these that XNNPACK refuses.
+OF_SIZES = {"aten.arange.start_step": 1, "aten.unsqueeze.default": 1, "aten.full.default": 3, "aten.mul.Tensor": 1}
+
 
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_dynamic_sizes(name):
     module, sizes, calls = DYNAMIC[name]
-    program = compiled(module, (calls[0],), backends="xnnpack", dynamic_shapes=sizes)
+    portable = OF_SIZES if name == "operators of sizes alone" else None
+    program = compiled(module, (calls[0],), backends="xnnpack", dynamic_shapes=sizes, portable=portable)
     assert program.report.partitions
     for given in [*calls, *reversed(calls)]:
         assert_same(program(given), run(module.eval(), (given,)))
@@ -268,6 +294,7 @@ def test_language_model_with_dynamic_batch():
     given = {n: tokens.flip(1).expand(n, -1).contiguous() + torch.arange(n)[:, None] for n in (2, 1, 5)}
     exported = torch.export.export(module, (given[2],), dynamic_shapes=({0: BATCH},))
     program = delegate.to_backend(exported, "xnnpack")
+    assert_runs(program, "xnnpack", {"aten.expand.default": 2, "aten.embedding.default": 2})
     for n in (2, 5, 1, 2):
         actual, expected = program(given[n]), run(module, (given[n],))
         assert relative_error(actual.last_hidden_state, expected.last_hidden_state) <= 1e-5

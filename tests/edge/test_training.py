@@ -9,7 +9,7 @@ from torch import nn
 
 import delegate
 from tests.e2e.test_dynamic import Function
-from tests.lowering import assert_same
+from tests.lowering import assert_same, left
 
 pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self._flat_weights")
 
@@ -41,12 +41,13 @@ def test_what_is_the_same_in_training_is_not_said(module):
 
 @pytest.mark.filterwarnings("ignore:method .* training mode")
 @pytest.mark.parametrize("backends", [[], "xnnpack"], ids=["portable", "xnnpack"])
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize(("kind", "operator"), [(nn.LSTM, "lstm"), (nn.GRU, "gru"), (nn.RNN, "rnn_tanh")])
 @pytest.mark.parametrize("form", [{}, {"bidirectional": True}, {"batch_first": True, "num_layers": 3}], ids=str)
-def test_dropout_between_layers(kind, form, backends):
+def test_dropout_between_layers(kind, operator, form, backends):
     """With a rate of 1 nothing is left to chance: the later layers get zeros."""
     torch.manual_seed(0)
     module = kind(4, 5, **{"num_layers": 2, **form}, dropout=1.0).train()
     program = delegate.to_backend(torch.export.export(module, (X,)), backends)
+    assert left(program) == ({f"aten.{operator}.input": 1} if backends else {})  # no backend has it
     with torch.no_grad():
         assert_same(program(X), module(X))

@@ -177,7 +177,8 @@ def test_partition_becomes_one_call():
         def forward(self, ids):
             return self.net(self.embed(ids))
 
-    program = compiled(Net(), (torch.tensor([[1, 2, 3]]),), backends=["xnnpack"]).program
+    embedding = {"aten.embedding.default": 1}
+    program = compiled(Net(), (torch.tensor([[1, 2, 3]]),), backends=["xnnpack"], portable=embedding).program
     assert [type(i) for i in program.methods[0].instructions] == [KernelCall, DelegateCall]
     assert [c.name for c in program.constants] == ["embed.weight"]
     assert program.delegates[0].backend == "xnnpack"

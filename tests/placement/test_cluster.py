@@ -60,6 +60,7 @@ def test_candidates_are_measured_where_their_backend_is(exported, address: str) 
     assert set(rows) >= {"xnnpack:one", "xnnpack:two"}
     assert all(p.cost > 0 and p.sqnr_db > 80 and not p.why for p in rows.values())
     assert placement.machine
+    assert {n.backend.partition(":")[0] for n in program.report.nodes} == {"xnnpack"}
     assert_same(program(X), MODEL(X))
     assert not ray.is_initialized()  # the connection was this lowering's
 

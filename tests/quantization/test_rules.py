@@ -15,7 +15,7 @@ import delegate
 from delegate.config.model import Quantization
 from delegate.errors import ConfigError, InputError
 from tests import zoo
-from tests.lowering import assert_same, relative_error
+from tests.lowering import assert_runs, assert_same, relative_error
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
@@ -93,6 +93,7 @@ def test_exactly_these_layers_stay_in_floats(name: str, scheme: str) -> None:
     program = quantize(exported, keep_in_float(Settings("xnnpack", scheme), **off), batches)
     assert _floats(program) == expected
     compiled = delegate.to_backend(program, "xnnpack")
+    assert_runs(compiled, "xnnpack")
     reference = program.module()(*batches[0]).detach()
     assert_same(compiled(*batches[0]), reference, 0.05)  # 2e-2 is measured: some steps of 8 bits
 
@@ -139,7 +140,7 @@ FUSED: Mapping[str, tuple[dict[str, Any], tuple[bool, bool], tuple[bool, bool]]]
     "act and mean": ({"modules": {"act": OFF}, "operators": {"aten.mean*": OFF}}, (True, True), (True, False)),
     "conv": ({"modules": {"conv": OFF}}, (False, True), (True, True)),
 }
-_TRAINED = ("act and mean", "conv")  # of the default run: torchao takes 8 s for each model with a norm
+_TRAINED = ("conv",)  # of the default run: torchao takes 8 s for each model with a norm
 
 
 @pytest.mark.parametrize(
@@ -196,6 +197,7 @@ def test_each_method_has_calibration_data(methods: dict[str, torch.export.Export
     calibration = {name: str(tmp_path / f"{name}.npz") for name in methods}
     # A rule need not match in every method.
     program = delegate.to_backend(methods, config=_configuration(calibration, modules={"1": OFF}))
+    assert_runs(program, "xnnpack")
     for name, exported in methods.items():
         x = torch.from_numpy(np.load(tmp_path / f"{name}.npz")["arr_0"])
         with torch.no_grad():

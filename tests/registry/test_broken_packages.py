@@ -24,8 +24,9 @@ from delegate.plugins import State
 from delegate.probing import process
 from delegate.program.file import serialize
 from delegate.registry import Registry, default_registry
-from delegate.testing import assert_same
+from tests.lowering import assert_runs, assert_same
 from tests.packages import HERE, install
+from tests.sampling import only
 
 OWN = ("cuda", "dsp", "gpu", "webgpu", "openvino", "onnxruntime")  # of no matter here, and slow to ask
 HANGS = ("import_hang", "probe_hang")
@@ -194,7 +195,9 @@ COMPILES: dict[str, tuple[set[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", COMPILES)
+@pytest.mark.parametrize(
+    "name", only(["healthy", "check_crash", "preprocess_crash_at_mul", "preprocess_hang"], COMPILES)
+)
 def test_a_compile_in_a_process_of_its_own(site: Path, name: str) -> None:
     runs, words = COMPILES[name]
     limit = 3.0 if "hang" in name else 60.0
@@ -321,10 +324,11 @@ INIT = {
 @pytest.mark.parametrize("name", INIT)
 def test_a_delegate_in_a_process_of_its_own(site: Path, name: str) -> None:
     isolate = 3.0 if name == "init_hang" else True
-    kept, bare = (
-        serialize(delegate.to_backend(exported(), config={"backends": [name], "fallback": {"keep": keep}}).program)
-        for keep in (True, False)
-    )
+    configs = ({"backends": [name], "fallback": {"keep": keep}} for keep in (True, False))
+    programs = [delegate.to_backend(exported(), config=config) for config in configs]
+    for lowered in programs:
+        assert_runs(lowered, name, {"aten.mul.Tensor": 1, "aten.relu.default": 1})
+    kept, bare = (serialize(lowered.program) for lowered in programs)
     with pytest.raises(BackendFailed) as caught:
         delegate.load(bare, isolate=isolate)
     assert INIT[name] in str(caught.value)

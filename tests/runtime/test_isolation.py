@@ -30,7 +30,7 @@ from delegate.runtime.isolation import process
 from delegate.runtime.isolation.channel import Channel, shared_file
 from delegate.runtime.isolation.process import Worker
 from delegate.runtime.loaded import LoadedProgram
-from delegate.testing import assert_same
+from tests.lowering import assert_runs, assert_same
 from tests.runtime import stranger
 from tests.runtime.stranger import EXIT, HANG, PID, RAISE, SEGV, SLOW
 
@@ -494,7 +494,9 @@ def test_xnnpack_with_dynamic_shapes():
     a, batch = torch.randn(2, 3, 8, 8), Dim("batch", min=1, max=8)
     module = Net().eval()
     exported = torch.export.export(module, (a,), dynamic_shapes=({0: batch},))
-    with load(serialize(delegate.to_backend(exported, "xnnpack").program)) as program:
+    lowered = delegate.to_backend(exported, "xnnpack")
+    assert_runs(lowered, "xnnpack")
+    with load(serialize(lowered.program)) as program:
         for n in (1, 8, 3, 1):
             b = torch.randn(n, 3, 8, 8)
             assert_same(program(b.numpy()), module(b))

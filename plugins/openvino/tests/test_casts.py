@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from delegate.testing import assert_same
 from tests.backends.casts import DTYPES, SIGNS, check_signs, lowered, names, ran, taken
+from tests.lowering import assert_same, refused
 
 TAKEN = {torch.bool: "bfloat16 float16 float32"}  # with `nan: exact` no cast of floats
 
@@ -19,7 +19,9 @@ def test_casts(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("to", [torch.float16, torch.bfloat16], ids=str)
 def test_the_default_drops_no_rounding(to: torch.dtype) -> None:
     x = torch.tensor([0.1, 7.6, 1 + 2**-11, 1 + 3 * 2**-8, 1e5, -0.0, 3.39e38])
-    assert torch.equal(lowered(lambda v: v.to(to).float(), x, "openvino")(x), x.to(to).float())
+    program = lowered(lambda v: v.to(to).float(), x, "openvino")
+    assert refused(program, "openvino") == {"aten._to_copy.default": 1}  # the one that rounds
+    assert torch.equal(program(x), x.to(to).float())
 
 
 @pytest.mark.parametrize("name", [*SIGNS, "all"])

@@ -16,6 +16,7 @@ from delegate.errors import BackendFailed
 from delegate.program.dtypes import DType
 from delegate.program.file import serialize
 from delegate.program.model import Program
+from tests.lowering import assert_runs
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -23,7 +24,9 @@ X = torch.linspace(-1, 1, 8).reshape(2, 4)
 def lowered(dtype: torch.dtype = torch.float32, **options: Any) -> Program:
     exported = torch.export.export(nn.ReLU(), (X.to(dtype),))
     config = {"version": 1, "backends": [{"name": "openvino", "options": options}]}
-    return delegate.to_backend(exported, config=config).program
+    program = delegate.to_backend(exported, config=config)
+    assert_runs(program, "openvino")
+    return program.program
 
 
 def with_specs(program: Program, blob: bytes | None = None, **changed: Any) -> Program:

@@ -107,16 +107,20 @@ class Last(nn.Module):
         return x[..., 1:].sin(), x[..., :-1]
 
 
+OF_QUARTERS = ("aten.avg_pool2d.default", "aten.relu.default", "aten.exp.default")
+
+
 @pytest.mark.parametrize(
-    ("module", "size", "reasons"),
+    ("module", "size", "reasons", "portable"),
     [
-        (Last(), torch.export.Dim("n", min=3, max=40), set()),
-        (Quarters(), 4 * torch.export.Dim("n", max=40), {"TVM takes no input of size 4*"}),
+        (Last(), torch.export.Dim("n", min=3, max=40), set(), ()),
+        (Quarters(), 4 * torch.export.Dim("n", max=40), {"TVM takes no input of size 4*"}, OF_QUARTERS),
     ],
 )
-def test_dynamic_sizes_that_tvm_has_trouble_with(module, size, reasons):
+def test_dynamic_sizes_that_tvm_has_trouble_with(module, size, reasons, portable):
     x = torch.linspace(-1, 1, 2 * 4 * 16).view(2, 4, 16)
-    program = lowered("llvm", module=module, args=(x,), dynamic_shapes=({2: size},))
+    portable = dict.fromkeys(portable, 1)
+    program = lowered("llvm", module=module, args=(x,), dynamic_shapes=({2: size},), portable=portable)
     left = {n.verdicts["cuda"].message.rstrip("s0123456789") for n in program.report.nodes if n.backend == "portable"}
     assert left == reasons
     for n in (16, 8, 24):
@@ -136,7 +140,7 @@ def test_what_tvm_does_not_compile_stays_elsewhere(monkeypatch):
 
     monkeypatch.setitem(conversions.CONVERSIONS, "sin.default", wrong)
     module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), _Sine(), nn.Linear(8, 4), nn.Sigmoid())
-    program = lowered("llvm", module=module)
+    program = lowered("llvm", module=module, portable={"aten.sin.default": 1})
     (left,) = (n for n in program.report.nodes if n.backend == "portable")
     assert left.op == "aten.sin.default"
     assert "TVM does not compile it for llvm: argument of type" in str(left.verdicts["cuda"])
@@ -247,7 +251,7 @@ def test_what_no_schedule_fits_is_left_to_others(monkeypatch):
     """Without a schedule TVM would compile it for the host, which cannot reach the GPU's memory."""
     only = schedules.rules(Target("sm_90"))["gemv"]
     monkeypatch.setattr(schedules, "rules", lambda target: {"gemv": only})
-    program = lowered("sm_90", module=nn.ReLU())
+    program = lowered("sm_90", module=nn.ReLU(), portable={"aten.relu.default": 1})
     (node,) = program.report.nodes
     assert node.backend == "portable"
     assert "no schedule for sm_90 fits" in str(node.verdicts["cuda"])

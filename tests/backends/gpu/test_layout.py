@@ -65,7 +65,6 @@ def test_weights_of_linear_layers(module, transposed, dtype, monkeypatch):
     module, x = module.to(dtype), X.to(dtype)
     options = {"arch": "llvm"}
     program = compiled(module, (x,), config={"backends": [{"name": "cuda", "options": options}]})
-    assert {n.backend for n in program.report.nodes} <= {"cuda", "portable"}
     assert ["permute_dims" in str(p) for p in programs] == [not transposed]
     exact, found = module(x), program(x)
     pairs = zip(exact, found, strict=True) if isinstance(exact, tuple) else [(exact, found)]

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from delegate.backends.gpu.webgpu import provider
-from tests.backends.onnx.test_devices import Residual
+from tests.backends.onnx.test_devices import PINNED, Residual
 from tests.backends.onnx.test_rows import require
 from tests.lowering import compiled, relative_error
 
@@ -30,7 +30,7 @@ warnings.simplefilter("ignore")
 path, switch = sys.argv[1], pathlib.Path(os.environ["LOST_DEVICE"])
 x = np.load(sys.argv[2])
 programs = [delegate.load(path), delegate.load(path)]
-for phase in ("there", "lost", "still lost", "back", "back"):
+for phase in sys.argv[3:]:
     switch.touch() if "lost" in phase else switch.unlink(missing_ok=True)
     for number, program in enumerate(programs):
         try:
@@ -42,6 +42,7 @@ for program in programs:
     program.close()
 """
 
+PHASES = ("there", "lost", "still lost", "back", "back")
 
 MODULES = pytest.mark.parametrize(
     "module",
@@ -73,17 +74,19 @@ def lost_and_back(module: nn.Module, layer: Path, folder: Path, keep: bool) -> l
     config: dict[str, Any] = {"backends": ["webgpu"], "partitioning": {"pins": {"pinned*": "portable"}}}
     config["fallback"] = {"keep": True, "policy": "allow"} if keep else {}
     x = torch.randn(1, 3, 16, 16)
-    compiled(module, (x,), config=config).save(folder / "net.dlg")
+    portable = PINNED if isinstance(module, Residual) else None
+    compiled(module, (x,), config=config, portable=portable).save(folder / "net.dlg")
     np.save(folder / "x.npy", x.numpy())
     environment = os.environ | {
         "VK_LAYER_PATH": str(layer),
         "VK_INSTANCE_LAYERS": "VK_LAYER_TEST_lost_device",
         "LOST_DEVICE": str(folder / "lost"),
     }
-    command = [sys.executable, "-c", _CHILD, str(folder / "net.dlg"), str(folder / "x.npy")]
+    command = [sys.executable, "-c", _CHILD, str(folder / "net.dlg"), str(folder / "x.npy"), *PHASES]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert ran.returncode == 0, ran.stderr[-2000:]
     lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    assert [line["phase"] for line in lines] == [phase for phase in PHASES for _ in range(2)]
     expected = module(x).detach().numpy()
     for line in lines:
         if not isinstance(line["made"], str):

@@ -26,6 +26,9 @@ class Residual(nn.Module):
         return self.last(self.pinned(kept if self.shared else torch.relu(kept)) + kept)
 
 
+PINNED = {"aten.linear.default": 1}
+
+
 class TwoReaders(nn.Module):
     """Two partitions, with a node between them that is pinned to kernels, take the input."""
 
@@ -42,7 +45,7 @@ def test_an_input_of_two_partitions_is_copied_in_once():
     module, rows = TwoReaders().eval(), torch.export.Dim("rows", max=8)
     backend = {"name": "cuda", "options": {"arch": "llvm"}}
     config = {"backends": [backend], "partitioning": {"pins": {"pinned*": "portable"}}}
-    program = compiled(module, (torch.ones(5, 6),), config=config, dynamic_shapes=({0: rows},))
+    program = compiled(module, (torch.ones(5, 6),), config=config, dynamic_shapes=({0: rows},), portable=PINNED)
     size = 5 * 6 * 4
     assert [p.copied_in for p in program.report.partitions] == [size, size]
     with LoadedProgram(program.program, trust_code=True) as loaded:
@@ -61,7 +64,7 @@ def test_a_residual_stays_with_tvm(shared):
         "partitioning": {"pins": {"pinned*": "portable"}},
         "fallback": {"keep": True, "policy": "allow"},
     }
-    program = compiled(module, (torch.ones(5, 6),), config=config, dynamic_shapes=({0: rows},))
+    program = compiled(module, (torch.ones(5, 6),), config=config, dynamic_shapes=({0: rows},), portable=PINNED)
     first, last = program.report.partitions
     size = 5 * 16 * 4
     assert (first.copied_in, first.copied_out, last.copied_in) == (5 * 6 * 4, size, size)

@@ -43,6 +43,9 @@ class TwoReaders(nn.Module):
         return torch.relu(self.pinned(self.first(x)) + x)
 
 
+PINNED = {"aten.convolution.default": 1}
+
+
 def image(seed: int = 0, batch: int = 1) -> torch.Tensor:
     return torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
 
@@ -53,6 +56,7 @@ def lowered(**changes):
     module = Residual(changes.pop("shared", False)).eval()
     config = {"backends": ["webgpu", "xnnpack"], "partitioning": {"pins": {"pinned*": changes.pop("pin", "xnnpack")}}}
     config["fallback"] = {"keep": True, "policy": "allow"} if changes.pop("keep", False) else {}
+    changes["portable"] = PINNED if config["partitioning"]["pins"]["pinned*"] == "portable" else None
     return module, compiled(module, (image(batch=2),), config=config, **changes)
 
 
@@ -89,7 +93,7 @@ def test_an_input_of_two_partitions_is_copied_in_once(monkeypatch):
     torch.manual_seed(0)
     module = TwoReaders().eval()
     config = {"backends": ["webgpu"], "partitioning": {"pins": {"pinned*": "portable"}}}
-    program = compiled(module, (image(),), config=config)
+    program = compiled(module, (image(),), config=config, portable=PINNED)
     size = 3 * 16 * 16 * 4
     assert [p.copied_in for p in program.report.partitions] == [size, size]
     assert all(p.stays == ("x",) for p in program.report.partitions)
@@ -110,7 +114,9 @@ def test_a_partition_that_falls_back_hands_over_on_the_host():
     with LoadedProgram(program.program) as loaded:
         x = image(batch=2)
         assert relative_error(loaded(x.numpy()), module(x)) < 1e-6
-        for number, guarded in enumerate(d for d in loaded._shared.delegates if "Onnx" in type(d._delegate).__name__):
+        on_gpu = [d for d in loaded._shared.delegates if "Onnx" in type(d._delegate).__name__]
+        assert len(on_gpu) == 2
+        for number, guarded in enumerate(on_gpu):
             guarded._delegate._session = guarded._delegate._open = None  # what runs on the device is gone
             assert relative_error(loaded(x.numpy()), module(x)) < 1e-6
             assert len(loaded.events) == number + 1

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.backends.casts import lowered
 from tests.backends.onnx.test_rows import require
-from tests.lowering import assert_runs, assert_same, steps_of
+from tests.lowering import assert_runs, assert_same, refused, steps_of
 
 quantized = torch.ops.quantized_decomposed
 Coding = Callable[[Tensor], Tensor]
@@ -123,4 +123,6 @@ def test_per_channel() -> None:
         return result
 
     program = lowered(function, X, "dsp")
+    names = ("quantize_per_channel", "dequantize_per_channel")
+    assert refused(program, "dsp") == {f"quantized_decomposed.{name}.default": 1 for name in names}
     assert_same(program(X), function(X), 3e-3)

@@ -20,8 +20,8 @@ from delegate.cli.app import app
 from delegate.errors import BackendFailed
 from delegate.program.file import serialize
 from delegate.program.model import Program
-from delegate.testing import assert_same
 from tests.backends.onnx.test_rows import require
+from tests.lowering import assert_runs, assert_same
 
 X = torch.linspace(-2, 2, 12).view(2, 6)
 REFUSED = r"machine code.*partition dsp_0 of dsp in method forward.*trust_code=True \(--trust-code\)"
@@ -30,7 +30,9 @@ HOST = Provider(CPU, built_in=True)
 
 def lowered(*, keep: bool = False) -> delegate.CompiledProgram:
     config = {"backends": ["dsp"], "partitioning": {"min_partition_size": 0}, "fallback": {"keep": keep}}
-    return delegate.to_backend(torch.export.export(nn.ReLU(), (X,)), config=config)
+    program = delegate.to_backend(torch.export.export(nn.ReLU(), (X,)), config=config)
+    assert_runs(program, "dsp")
+    return program
 
 
 @pytest.fixture(scope="module")

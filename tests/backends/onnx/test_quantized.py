@@ -171,7 +171,9 @@ def test_every_operator_alone_is_within_a_step():
     steps = _steps(quantized(Bottleneck(), batches, torch.int8, per_channel=True)[1], batches[0])
     assert len(steps.off) == 7
     assert all(off.max() <= 1 for off in steps.off.values())
-    assert all((off > 0).float().mean() < 0.05 for off in steps.off.values() if off.numel() > 100)
+    large = [off for off in steps.off.values() if off.numel() > 100]
+    assert large
+    assert all((off > 0).float().mean() < 0.05 for off in large)
 
 
 def test_the_dsp_rounds_to_the_next_integer_but_for_what_lies_half_way():
@@ -289,7 +291,8 @@ class Rounded(nn.Module):
 def test_what_the_library_refuses_runs_on_kernels_with_its_word():
     require("dsp")
     (x,) = samples(5, 7)[0]
-    program = compiled(Rounded(), (x,), backends="dsp")
+    portable = {"quantized_decomposed.quantize_per_tensor.default": 1}
+    program = compiled(Rounded(), (x,), backends="dsp", portable=portable)
     (node,) = program.report.nodes
     assert node.backend == "portable"
     assert "refused by the library: QNNExecutionProvider does not take QuantizeLinear" in str(node.verdicts["dsp"])

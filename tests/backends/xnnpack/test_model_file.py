@@ -9,7 +9,7 @@ import delegate
 from delegate.backends.xnnpack import interpreted, litert, packed, runtime, sharing
 from delegate.backends.xnnpack.model_file import ModelFile
 from delegate.quantization import Settings, quantize
-from delegate.testing import assert_same
+from tests.lowering import assert_runs, assert_same
 
 PAGE = 4096
 
@@ -74,7 +74,9 @@ def saved(name, dynamic, path):
     if scheme:
         data = [torch.randn(shape) for _ in range(2)] if scheme == "static_int8" else None
         program = quantize(program, Settings("xnnpack", scheme), data)
-    delegate.to_backend(program, "xnnpack").save(path)
+    compiled = delegate.to_backend(program, "xnnpack")
+    assert_runs(compiled, "xnnpack")
+    compiled.save(path)
 
 
 def assert_equal(programs, shape, sizes):
