@@ -29,11 +29,11 @@ def _no_alpha(node: Node) -> Verdict:
 
 
 def _unscaled(node: Node) -> Verdict:
-    """Neither scale nor input_scale."""
+    """Neither scale nor input_scale, and a finite alpha."""
     given = arguments(node)
-    if given["scale"] == given["input_scale"] == 1:
+    if given["scale"] == given["input_scale"] == 1 and abs(given["alpha"]) < 1e38:
         return YES
-    return no(Reason.ATTRIBUTE, f"scale={given['scale']}, input_scale={given['input_scale']}")
+    return no(Reason.ATTRIBUTE, ", ".join(f"{name}={given[name]}" for name in ("alpha", "scale", "input_scale")))
 
 
 def _own_divisor(node: Node) -> Verdict:
