@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from torch.export import ExportedProgram
 
-from delegate.accuracy.verification import verification
+from delegate.accuracy.verification import Measured, Verification, verification
 from delegate.compiled import CompiledProgram
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.restore_torch_on_error import restore_torch_on_error
@@ -32,11 +32,13 @@ from delegate.lowering.locking import (
 from delegate.lowering.measuring import RAY, measured_places, to_measure
 from delegate.lowering.program_cache import CompilationResult, ProgramCache
 from delegate.lowering.quantized import blamed, quantized
+from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import partition_options
 from delegate.placement.program_placement import MEASURED
 from delegate.placement.remote_placement import open_remote_placement
 from delegate.plugins import PORTABLE
+from delegate.program.model import Program
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.kernels import kernels_of
@@ -140,15 +142,7 @@ def to_backend(
     floats = {name: ep for name, ep in references.items() if ep is not exported.get(name)}
     blame = partial(blamed, exported, floats, verify, selection, registry)
     verifying = verification(verify, exported, selection, registry, floats, blame)
-    program, lowered = compiler.compile()
-    measured = None
-    while verifying is not None:
-        measured = verifying.measure(program, lowered)
-        moved = verifying.to_move(measured, lowered, compiler.artifacts)
-        if not moved:
-            break
-        compiler.move(moved)
-        program, lowered = compiler.compile()
+    program, lowered, measured = _compile_and_verify(compiler, verifying)
     require_applied(saved, keeping, locked, compiler.plans)
     report, placement_source = compiler.report(), outcome or keeping
     if placement_source is not None:
@@ -165,6 +159,21 @@ def to_backend(
         to_cache = result if outcome is None else result.as_cached(report)
         programs.put(key, to_cache, lowered)
     return _result(result, report, exported, selection, registry)
+
+
+def _compile_and_verify(
+    compiler: Compiler, verifying: Verification | None
+) -> tuple[Program, Sequence[LoweredProgram], Measured | None]:
+    """Compile, and again without the nodes that verification moves; return the measurements of the last program."""
+    program, lowered = compiler.compile()
+    while verifying is not None:
+        measured = verifying.measure(program, lowered)
+        moved = verifying.to_move(measured, lowered, compiler.artifacts)
+        if not moved:
+            return program, lowered, measured
+        compiler.move(moved)
+        program, lowered = compiler.compile()
+    return program, lowered, None
 
 
 def _saved_plan(plan: SavedPlan | str | os.PathLike[str] | None) -> SavedPlan | None:

@@ -82,7 +82,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
 
 
 def with_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
-    """Return the program with the tensors that its subclasses of Tensor are made of, as torchao's quantize_ has some."""
+    """Return the program with plain tensors in place of subclasses of Tensor, which torchao's `quantize_` makes."""
     if any(map(is_traceable_wrapper_subclass, (*ep.state_dict.values(), *ep.constants.values()))):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_OF_TORCH_ITSELF, category=FutureWarning)

@@ -5,6 +5,7 @@ Neither inputs nor outputs are copied: see `arrays`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -269,6 +270,9 @@ class ExecutionPlan:
             self._call_views.append(_CallView(kernel, args, [self._arrays.slots[o] for o in call.outputs]))
 
     def _bind_delegate(self, call: DelegateCall) -> None:
+        types = self._arrays.types(call.outputs)
+        if types and not any(math.prod(tensor_type.shape) for tensor_type in types):
+            return  # there is nothing to compute, and many libraries reject empty tensors
         program = self._resources.program
         inputs = self._arrays.entries(call.inputs)
         for i, index in enumerate(call.inputs):
@@ -285,7 +289,7 @@ class ExecutionPlan:
             self._arrays.entries(call.outputs),
             program.delegates[call.delegate],
         )
-        step.prepare(self._arrays.types(call.inputs), self._arrays.types(call.outputs))
+        step.prepare(self._arrays.types(call.inputs), types)
         self.steps.append(step)
 
     def _delegate_step(self, inputs: Iterable[Any]) -> type[DelegateStep]:

@@ -200,7 +200,8 @@ def test_training() -> None:
     assert sqnr(program.module()(x).detach(), compiled(x)) >= 27
 
 
-@pytest.mark.parametrize("scheme", ["weight_only_int8", pytest.param("dynamic_int8", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["weight_only_int8", "dynamic_int8"])
 def test_training_of_convolutions_with_norms_whose_activations_are_floats(scheme: str) -> None:
     torch.manual_seed(0)
     module, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).train(), torch.randn(2, 3, 8, 8)
@@ -387,6 +388,7 @@ def test_computed_weights_are_weights(scheme: str) -> None:
     module, program, compiled, inputs = quantized(Computed, (4, 32), Settings("xnnpack", scheme))
     require_whole(compiled)
     layers = [n for n in program.graph.nodes if str(n.target) == "aten.linear.default"]
+    assert layers
     assert all("dequantize" in str(layer.args[1].target) for layer in layers)
     exact, reference = module(*inputs).detach(), program.module()(*inputs).detach()
     assert sqnr(exact, compiled(*inputs)) >= sqnr(exact, reference) - 1.5

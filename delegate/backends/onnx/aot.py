@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Set
 from typing import Any, ClassVar
 
 from torch.fx import Node
 
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.emptiness import MEANS, collapsed_sizes
 from delegate.backends.exported import exported_program
 from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend
@@ -38,6 +40,7 @@ class OnnxBackend(TableBackend):
     operators: Operators
     table: LoweringTable[Translation]
     space: ClassVar[str] = ""  # of `PreprocessResult`
+    wrong_if_empty: ClassVar[Set[str] | None] = MEANS  # see `collapsed_sizes`
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
@@ -57,7 +60,8 @@ class OnnxBackend(TableBackend):
         return super().check(node) and keeps_zero(node) and keeps_float64(node) and keeps_factor(node)
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        if refused := too_large(region) | cut_off(region) | constants_of_zero(region):
+        refused = too_large(region) | cut_off(region) | constants_of_zero(region)
+        if refused := refused | collapsed_sizes(region, self.wrong_if_empty):
             raise RegionRefused(refused)
         exported = to_onnx(exported_program(region), self.table)
         if may_hold_code(exported.model.graph):  # the runtime part would refuse it

@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
+from delegate.backends.emptiness import PRODUCTS, collapsed_sizes
 from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend, normal_numbers
 from delegate.backends.nan import Nan, note_of
@@ -72,7 +73,7 @@ class XnnpackBackend(TableBackend):
         return SCHEMES
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        if refused_nodes := unrounded(region):
+        if refused_nodes := unrounded(region) | collapsed_sizes(region, PRODUCTS):
             raise RegionRefused(refused_nodes)
         region = rewrite(region)
         builder = RegionBuilder(region, exact_nan=self.options.nan == "exact")

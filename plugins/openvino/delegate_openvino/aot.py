@@ -15,6 +15,7 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.asking import AskingBackend
+from delegate.backends.emptiness import MEANS, PRODUCTS, collapsed_sizes
 from delegate.backends.keys import require_specs
 from delegate.backends.nan import Nan, floats_of, keeps_nan, nan_notes
 from delegate.backends.rounding import returns_to_half, unrounded
@@ -108,7 +109,8 @@ class OpenVinoBackend(AskingBackend):
         return _same_types(made.model, region)
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        if refused := constants_of_zero(region) | unrounded(region):
+        refused = constants_of_zero(region) | unrounded(region)
+        if refused := refused | collapsed_sizes(region, MEANS | PRODUCTS):
             raise RegionRefused(refused)
         try:
             made = to_openvino(region)

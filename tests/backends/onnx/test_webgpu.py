@@ -233,7 +233,8 @@ def test_several_threads_on_several_partitions():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.Sigmoid(), nn.Linear(32, 32)).eval()
     config = {"backends": ["webgpu"], "partitioning": {"exclude": ["aten.relu", "aten.sigmoid"]}}
-    program = compiled(module, (torch.ones(8, 32),), config=config)
+    apart = {"aten.relu.default": 1, "aten.sigmoid.default": 1}
+    program = compiled(module, (torch.ones(8, 32),), config=config, portable=apart)
     assert len(program.report.partitions) == 3
     inputs = [torch.randn(8, 32) for _ in range(4)]
     contexts = [program.context() for _ in inputs]

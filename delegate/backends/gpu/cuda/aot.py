@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
+from delegate.backends.emptiness import collapsed_sizes
 from delegate.backends.exported import exported_program
 from delegate.backends.gpu.cuda import library, rounding
 from delegate.backends.gpu.cuda.blob import Weight, pack, unpack
@@ -99,7 +100,7 @@ class CudaBackend(TableBackend):
         target = replace(target, tf32=self.options.precision == rounding.TF32)
         _require_tf32(target)
         _require_known_sizes(region)
-        if refused := constants_of_zero(region):
+        if refused := constants_of_zero(region) | collapsed_sizes(region):
             raise RegionRefused(refused)
         precision, region = self.options.precision, with_transposed_weights(region)
         region = replace(region, constants={n: _rounded(n, v, precision) for n, v in region.constants.items()})

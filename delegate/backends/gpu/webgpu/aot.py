@@ -56,6 +56,7 @@ class WebGpuBackend(OnnxBackend):
     operators = OPERATORS
     table = table_of(OPERATORS, LIMITS)
     space = provider.SPACE
+    wrong_if_empty = None
 
     @cached_property
     def _here(self) -> Provider | None:
