@@ -117,7 +117,7 @@ class Delegate(ABC):
             inputs: a tuple of C-contiguous arrays in the order and with the dtypes of the region's inputs; only read.
                 If the region has dynamic dimensions, the shapes may differ between calls.
             outputs: a tuple of arrays to fill completely, C-contiguous, of the right shapes for these inputs. They may
-                differ in every call; do not store them.
+                differ in every call; do not store them. At least one of them has elements.
 
         It should release the GIL during long work of the library, so that other threads can run.
 
