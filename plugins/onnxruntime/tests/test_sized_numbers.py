@@ -10,7 +10,7 @@ from tests.backends.sized_numbers import CASES, compare
 ANSWERS = {
     "part": {"runs": 41, "dynamic_shape": 60, "inaccurate": 1},
     "root": {"runs": 39, "dynamic_shape": 53, "inaccurate": 1},
-    "twice": {"runs": 77, "dynamic_shape": 75, "dtype": 1, "inaccurate": 1, "refused": 1, "operator": 1},
+    "twice": {"runs": 77, "dynamic_shape": 74, "dtype": 2, "inaccurate": 1, "refused": 1, "operator": 1},
     "none": {"runs": 38, "dynamic_shape": 53, "dtype": 1, "inaccurate": 1},
 }
 
