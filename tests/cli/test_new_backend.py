@@ -81,9 +81,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(tmp_path_factory.mktemp("backend"))
 
 
-def test_it_passes_as_it_is(made: Made) -> None:
-    own = made.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
-    assert re.search(r"\d+ passed in", own), "and nothing is skipped"
+@pytest.mark.parametrize(
+    "tests",
+    [
+        pytest.param(["-k", "not generated or binaries or programs"], id="some"),
+        pytest.param([], id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_it_passes_as_it_is(made: Made, tests: list[str]) -> None:
+    own = made.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", *tests)
+    assert re.search(r"\d+ passed(, \d+ deselected)? in", own), "and nothing is skipped"
     assert "my_npu" in made.python("-c", SCRIPT.replace("acme", "my_npu"))
 
 

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from delegate.testing import assert_same
 from tests.dynamo.compiling import Lowered, compiled
+from tests.sampling import every
 
 F = nn.functional
 T = torch.Tensor
@@ -173,7 +174,7 @@ def tensors(tree: Any) -> list[T]:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch looks at it itself
 @pytest.mark.parametrize("trains", [False, True])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", every(2, CASES))
 def test_as_in_eager(name: str, trains: bool, lowered: Lowered) -> None:
     torch.manual_seed(0)
     make, inputs = CASES[name]

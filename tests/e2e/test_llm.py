@@ -95,9 +95,16 @@ def qwen(tmp_path_factory) -> tuple[Source, Model]:
     return made(tmp_path_factory.mktemp("qwen"), "qwen3", conversations=3)
 
 
+QUICK = ("qwen3", "gemma3_text")
+
+
 @pytest.mark.parametrize(
     ("family", "backend"),
-    [*((family, ["xnnpack"]) for family in FAMILIES), ("qwen3", []), ("gemma3_text", [])],
+    [
+        *(pytest.param(f, ["xnnpack"], marks=[] if f in QUICK else pytest.mark.slow) for f in FAMILIES),
+        ("qwen3", []),
+        ("gemma3_text", []),
+    ],
 )
 def test_the_tokens_of_eager(family, backend, tmp_path):
     source, model = made(tmp_path, family, backends=backend)
@@ -136,10 +143,10 @@ def sqnr(expected: np.ndarray, got: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("family", "options", "least"),
     [
-        ("qwen3", {"cache": "float16"}, 50),
-        ("gemma3_text", {"cache": "int8"}, 30),
+        pytest.param("qwen3", {"cache": "float16"}, 50, marks=pytest.mark.slow),
+        pytest.param("gemma3_text", {"cache": "int8"}, 30, marks=pytest.mark.slow),
         ("gemma", {"weights": "int8"}, 20),
-        ("qwen3", {"weights": "int4"}, 8),
+        pytest.param("qwen3", {"weights": "int4"}, 8, marks=pytest.mark.slow),
         ("llama", {"weights": "int4", "prefill_weights": "int8", "cache": "int8"}, 8),
     ],
     ids=str,

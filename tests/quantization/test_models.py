@@ -12,6 +12,7 @@ import delegate
 from tests import zoo
 from tests.backends.xnnpack.test_integers import require_whole
 from tests.backends.xnnpack.test_run_time import sqnr
+from tests.sampling import every
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
@@ -26,7 +27,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", every(2, NETWORKS))
 def test_network(name: str, tmp_path: Path) -> None:
     with zoo.libraries():
         module, _ = zoo.make(name)
