@@ -16,7 +16,8 @@ test: $(READY)
 	$(PYTHON) -m pytest -n 2 plugins
 
 test-slow: $(READY)
-	$(PYTHON) -m pytest -m slow
+	$(PYTHON) -m pytest -n 2 -m slow
+	$(PYTHON) -m pytest -n 2 -m slow plugins
 
 # Forged program files for some minutes, then hostile calls of every kernel; what is found is printed, and is an error.
 MINUTES := 5
