@@ -55,7 +55,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class PreprocessResult:
-    """What a backend makes of a region.
+    """The result of compiling a region.
 
     Args:
         blob: the vendor's own format, given unchanged to the runtime half.
@@ -162,7 +162,7 @@ class Backend(ABC):
 
     @abstractmethod
     def check(self, node: Node) -> Verdict:
-        """Whether it can run this node of an edge graph, and if not, why. Must not change the graph."""
+        """Return the verdict on a node of an edge graph: a refusal has its reason. Must not change the graph."""
 
     def claims(self, node: Node) -> Sequence[Claim]:
         """Patterns of several nodes around this one that it runs as one, the preferred first.
@@ -174,7 +174,7 @@ class Backend(ABC):
         return ()
 
     def cache_key(self) -> str | None:
-        """What `preprocess` and `check` depend on besides what the framework knows; None: nothing of it is kept.
+        """Return the inputs of `preprocess` and `check` that the framework does not know; None: results are not cached.
 
         Known are the region with its constants, the options, the code of the plugin's package, the versions of what its
         distribution asks for, and the versions and devices that its probe tells. The default is this machine. Where

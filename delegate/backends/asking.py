@@ -37,7 +37,7 @@ class AskingBackend(Backend):
 
     @abstractmethod
     def ask(self, region: Region) -> Verdict:
-        """Whether the library takes a region of one operator, with what picks its results.
+        """Return the library's verdict on a region of one operator, with the nodes that pick its results.
 
         Constants of the region have the shape and dtype of the program's own, and hold zeros. It is asked once about
         regions of one structure, and must leave the region as it is. RegionRefused and RegionFailed are refusals, too,

@@ -1,4 +1,4 @@
-"""Which nodes of a region a library does not take, where it does not say: found by compiling halves of it."""
+"""Finds the nodes of a region that a library does not take, if it does not name them: compiles halves of the region."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def failing_nodes(region: Region, reason: str, preprocess: Callable[[Region], Pr
 
 
 def units_of(region: Region) -> list[Unit]:
-    """What is not taken apart: an operator and the picks of its results, and what was claimed as one pattern.
+    """Return what is not taken apart: an operator and the picks of its results, and what was claimed as one pattern.
 
     A node of several patterns is with the first of them.
     """

@@ -48,7 +48,7 @@ def answered(backend: str, check: Callable[[Node], Verdict], node: Node) -> Verd
 
 
 def claimed(backend: str, claims: Callable[[Node], Sequence[Claim]], node: Node) -> tuple[Claim, ...]:
-    """What a backend claims around a node; raises as `answered` does."""
+    """Return what a backend claims around a node; raises as `answered` does."""
     try:
         with sizes_open((node, *node.all_input_nodes)):
             made = tuple(claims(node))
@@ -104,7 +104,7 @@ class CheckedBackend:
         return rules_of(type(self._half))
 
     def identity(self, state: BackendState) -> str | None:
-        """What the blobs of this backend depend on besides their regions, as text; None where they are not to be kept.
+        """Return the inputs of this backend's blobs besides their regions, as text; None if blobs are not cached.
 
         Args:
             state: of the backend on this machine.
@@ -133,7 +133,7 @@ class CheckedBackend:
         return repr((plain(self._half.options), code, versions, here, own))
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        """What the half makes of a region.
+        """Return the part's result of compiling a region.
 
         Raises:
             RegionRefused: it turns down nodes of the region.
@@ -183,7 +183,7 @@ def rules_of(half: type[Backend]) -> dict[str, Rule]:
 
 
 def _names_it(name: str, where: str) -> bool:
-    """Whether a place names a partition already: "gpu_1", and not "gpu_10"."""
+    """Return true if a place names a partition already: "gpu_1", and not "gpu_10"."""
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", where) is not None
 
 

@@ -162,7 +162,7 @@ class CompilerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it can be queried."""
+        """Return true if it can be queried."""
         return not self._has_ended and self._child.process.poll() is None
 
     def query(self, part: AotPart, question: str, packed: Packed, names: Sequence[str], limit: float) -> Replies:

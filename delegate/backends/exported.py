@@ -127,7 +127,7 @@ def _signature(region: Region, copies: Mapping[Node, Node], parameters: Set[Node
 
 
 def _call(region: Region, copies: Mapping[Node, Node]) -> ModuleCallEntry:
-    """How torch would call the program: all inputs by position, all outputs in a tuple."""
+    """Return how torch would call the program: all inputs by position, all outputs in a tuple."""
     _, in_spec = pytree.tree_flatten((tuple(range(len(region.inputs))), {}))
     _, out_spec = pytree.tree_flatten(tuple(range(len(region.outputs))))
     names = [copies[n].name for n in region.inputs]
@@ -165,7 +165,7 @@ class _Sizes:
         return self._of(argument.node.expr)
 
     def _computed(self, number: Any) -> Any:
-        """What torch computes as it does in an export."""
+        """Return what torch computes as it does in an export."""
         expr = number.node.expr
         sizes = {symbol: self._of(symbol) for symbol in expr.free_symbols}
         proxies = {symbol: Proxy(node) for symbol, node in sizes.items()}

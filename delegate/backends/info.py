@@ -14,7 +14,7 @@ API_VERSION = (1, 1)  # (major, minor): a plugin of another major, or of a newer
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """What a probe found on this machine.
+    """The result of a probe on this machine.
 
     Args:
         ok: whether programs of this backend can run here.

@@ -113,7 +113,7 @@ class LoweringTable(Generic[How]):
         return self._patterns[name]
 
     def check(self, node: Node, taker: str) -> Verdict | None:
-        """What the row of a node's operator says of it; None where there is no row. `taker` is for messages."""
+        """Return the verdict of the row of a node's operator; None if there is no row. `taker` is for messages."""
         row = self._rows.get(op_name(node))
         if row is None:
             return None
@@ -164,7 +164,7 @@ def dtype_names(dtypes: Iterable[torch.dtype]) -> str:
 
 
 def conditions(check: Check) -> tuple[str, ...]:
-    """What a check asks of a node, for people: the first paragraph of its docstring, a condition a line."""
+    """Return the conditions of a check for people: the first paragraph of its docstring, one condition a line."""
     first, _, _ = inspect.cleandoc(check.__doc__ or "").partition("\n\n")
     return tuple(first.splitlines())
 
@@ -231,7 +231,7 @@ def one_index(node: Node) -> Verdict:
 
 
 def of_dtypes(node: Node, allowed: Set[torch.dtype], taker: str) -> Verdict:
-    """Whether all tensors that a node reads, and makes for others, have these dtypes; `taker` is for messages."""
+    """Return a refusal unless all tensors that a node reads or returns have these dtypes; `taker` is for messages."""
     for other in (node, *node.all_input_nodes):
         for given in _used(other):
             if given.dtype not in allowed:
@@ -255,7 +255,7 @@ class TableBackend(Backend):
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
-        """What the operator's row says of dtypes, and its check in its docstring."""
+        """Return the dtypes of the operator's row, and the conditions of its check."""
         return cls.table.conditions(op)
 
     @property

@@ -51,7 +51,7 @@ def _says_more(record: logging.LogRecord) -> bool:
 
 
 def decided_by(backend: str, error: SizeDecided) -> str:
-    """What a backend asked of sizes, in torch's words at the end, e.g. "s77 > 4 == True"."""
+    """Return what a backend asked of sizes, in torch's words at the end, e.g. "s77 > 4 == True"."""
     return f"{backend} goes by sizes of the export alone: {str(error).rpartition(': ')[2]}"
 
 
@@ -76,5 +76,5 @@ def _sizes(target: OpOverload[..., Any]) -> Set[str]:
 
 
 def _value(argument: Any) -> Any:
-    """What a node gives; anything else as it is: regions hold symbolic numbers themselves."""
+    """Return what a node gives; anything else as it is: regions hold symbolic numbers themselves."""
     return argument.meta.get(META_VALUE) if isinstance(argument, Node) else argument

@@ -27,7 +27,7 @@ class PrimsBackend(AskingBackend):
 
     @abstractmethod
     def takes(self, node: Node) -> Verdict:
-        """Whether it runs a node in Prims, and if not, why."""
+        """Return the verdict on a node in Prims."""
 
     @abstractmethod
     def compile(self, region: Region) -> PreprocessResult:

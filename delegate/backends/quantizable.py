@@ -1,4 +1,4 @@
-"""What a backend takes in integers, as data: quantizers are made of it, so that what they annotate is what it takes."""
+"""The integer support of a backend as data: quantizers are built from it, so that they annotate what it supports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.fx import Node
 
 @dataclass(frozen=True, slots=True)
 class IntegerType:
-    """How real numbers are coded: round(x / scale) + zero_point, from `low` to `high`.
+    """A code for real numbers: round(x / scale) + zero_point, from `low` to `high`.
 
     Args:
         dtype: that holds the numbers; 4 bits lie in torch.int8.

@@ -147,7 +147,7 @@ def load_half(info: BackendInfo, half: str) -> type:
 
 
 def _incomplete(half: type, which: str, name: str) -> str:
-    """What a half lacks, if so."""
+    """Return what a part lacks, or nothing."""
     if missing := sorted(getattr(half, "__abstractmethods__", ())):
         return f"which has no {' and no '.join(missing)}"
     if which == "aot":
@@ -165,7 +165,7 @@ def schema_of(half: Any) -> Any:
 
 
 def to_json(answer: BackendState | BackendAlias) -> dict[str, Any]:
-    """What `found` gave as plain JSON, but for the probe itself."""
+    """Return what `found` gave as plain JSON, but for the probe itself."""
     if isinstance(answer, BackendAlias):
         return {"alias": asdict(answer)}
     data = {key: getattr(answer, key) for key in ("state", "detail", "remedy", "traceback")}
@@ -179,7 +179,7 @@ def to_json(answer: BackendState | BackendAlias) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any], plugin: Plugin) -> BackendState | BackendAlias:
-    """What `to_json` made of the answer about a plugin; raises KeyError, TypeError or ValueError for anything else."""
+    """Read the answer about a plugin that `to_json` wrote; raises KeyError, TypeError or ValueError for other JSON."""
     if "alias" in data:
         (given,) = (mapping(data, key) for key in data)  # it is alone
         alias = BackendAlias(**{**given, "stands_for": texts(given, "stands_for")})

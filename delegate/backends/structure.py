@@ -1,4 +1,4 @@
-"""What a region is made of, as a value that can be compared: the same for regions that a library treats alike."""
+"""The structure of a region as a value: the same for regions that a library treats alike."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class UnaskedBackend:
 
     @property
     def has_failed(self) -> bool:
-        """Whether there was any fault."""
+        """Return true if there was any fault."""
         return self._has_failed or (isinstance(self.backend, GuardedBackend) and self.backend.has_failed)
 
     def on_fault(self, fault: DelegateError) -> None:

@@ -1,4 +1,4 @@
-"""What plugins are given and must leave as it is: graphs that others read after them, weights that are the model's own.
+"""Checks that plugins leave what they get as it is: graphs that others read later, and the model's own weights.
 
 A plugin that writes to one of them changes what everybody else computes, the user's own model too, without a word.
 """
@@ -41,7 +41,7 @@ class Untouched:
         self._elements = {node: _sample(weight) for node, weight in self._weights.items()}
 
     def change(self) -> str:
-        """What has changed since, in words; empty where nothing has."""
+        """Return what has changed since, in words; empty where nothing has."""
         for node, elements in self._elements.items():
             if not torch.equal(elements, _sample(self._weights[node])):
                 return f"wrote to the weight {node.name}, which is the model's own"

@@ -31,7 +31,7 @@ def inherited(node: Node) -> dict[str, Any]:
 
 
 def fake_result(node: Node) -> Any:
-    """What the node's operator gives on the fake values of its inputs.
+    """Return what the node's operator gives on the fake values of its inputs.
 
     Composites run as Python: what some do in C++, such as bilinear resizing, would fix symbolic sizes.
     """
@@ -105,7 +105,7 @@ def plain(value: torch.Tensor) -> torch.Tensor:
 
 
 def is_pure(node: Node) -> bool:
-    """Whether equal arguments always give equal results, and nothing else happens.
+    """Return true if equal arguments always give equal results, and nothing else happens.
 
     An operator whose sizes may depend on data counts where they are known here: index with integers, not with a mask.
     """

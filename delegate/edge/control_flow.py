@@ -36,14 +36,14 @@ class ControlFlow:
 
 
 def control_flow(node: Node) -> ControlFlow | None:
-    """How to read a node that is control flow; None for any other."""
+    """Return how to read a node that is control flow; None for any other."""
     if not is_control_flow(node.target):
         return None
     return _READERS[_name(node.target)](*node.args, **node.kwargs)
 
 
 def is_control_flow(target: Any) -> bool:
-    """Whether what a node calls is control flow that programs have."""
+    """Return true if what a node calls is control flow that programs have."""
     return isinstance(target, HigherOrderOperator) and _name(target) in _READERS
 
 

@@ -53,21 +53,21 @@ class Decomposer:
 
     @property
     def table(self) -> Table:
-        """What is decomposed, beyond composite operators, and how."""
+        """Return what is decomposed beyond composite operators, and how."""
         return core_decompositions(self.preserve_ops)
 
     def applies(self, node: Node) -> bool:
-        """Whether the node's operator is neither core ATen nor to be kept whole."""
+        """Return true if the node's operator is neither core ATen nor to be kept whole."""
         return isinstance(node.target, OpOverload) and self.applies_to(node.target)
 
     def applies_to(self, target: OpOverload[..., Any]) -> bool:
-        """Whether an operator is neither core ATen nor to be kept whole."""
+        """Return true if an operator is neither core ATen nor to be kept whole."""
         if str(target) in self.preserve_ops:
             return False
         return target in self.table or target.has_kernel_for_dispatch_key(_COMPOSITE)
 
     def accepts(self, body: Graph) -> bool:
-        """Whether a node is to be replaced by what its operator is made of."""
+        """Return true if a node is to be replaced by what its operator is made of."""
         return True
 
     def expand(self, nodes: Iterable[Node]) -> list[tuple[Node, ...]]:
@@ -199,7 +199,7 @@ def _writes(body: Graph) -> bool:
 
 
 def trace_key(node: Node) -> Any:
-    """What the traced body depends on; None where that cannot be told."""
+    """Return what the traced body depends on; None where that cannot be told."""
     order: dict[Node, int] = {}
     flat: list[Any] = [node.target]
     for name, value in (*enumerate(node.args), *sorted(node.kwargs.items())):

@@ -1,4 +1,4 @@
-"""Whether torch has a formula for the gradients of an operator: it is asked, on values without data."""
+"""Finds out if torch has a formula for the gradients of an operator, by a trial on values without data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_FORMULA = ("derivative for", "no autograd formula", "autograd kernel was not
 
 
 def differentiable(node: Node) -> bool:
-    """Whether gradients pass a node, from all floats that it gives to all that it takes.
+    """Return true if gradients pass a node, from all floats that it gives to all that it takes.
 
     An operator whose results need no gradients by nature, such as a comparison, is differentiable. So is anything
     but an operator.
@@ -40,7 +40,7 @@ def differentiable(node: Node) -> bool:
 
 
 def is_without_formula(error: BaseException) -> bool:
-    """Whether torch says that it cannot differentiate an operator."""
+    """Return true if torch says that it cannot differentiate an operator."""
     return any(words in str(error) for words in _NO_FORMULA)
 
 

@@ -78,7 +78,7 @@ def remove_checks(root: GraphModule) -> list[torch.SymBool]:
 
 
 def has_effect(node: Node) -> bool:
-    """Whether the node must stay although nothing uses what it gives."""
+    """Return true if the node must stay although nothing uses what it gives."""
     if node.op in ("placeholder", "output"):
         return True
     target = node.target

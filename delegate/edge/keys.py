@@ -1,4 +1,4 @@
-"""What programs are made of, as text that is the same in every process: the key of what is kept for the next time."""
+"""Keys of programs: their contents as text that is the same in every process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FUNCTIONS = ("torch", "_operator", "operator", "math", "builtins")
 
 
 class NotCacheable(Exception):
-    """What something depends on cannot be told, so nothing of it is to be kept."""
+    """Raised if the dependencies of something are unknown, so that it cannot be cached."""
 
 
 def digests_of(constants: Iterable[torch.Tensor]) -> dict[int, tuple[Any, ...]]:
@@ -45,7 +45,7 @@ def digests_of(constants: Iterable[torch.Tensor]) -> dict[int, tuple[Any, ...]]:
 
 
 def known_of_sizes(sizes: Iterable[Any]) -> Iterator[str]:
-    """What torch knows of the symbolic numbers among these: a compiler may make use of it."""
+    """Return what torch knows of the symbolic numbers among these: a compiler may make use of it."""
     environments = {}
     for size in sizes:
         if isinstance(size, SYMBOLIC):
@@ -141,7 +141,7 @@ def _target(node: Node, module: GraphModule) -> Any:
 
 
 def _argument(value: Any) -> Any:
-    """What stands in a graph as plain values, with their types; raises NotCacheable for what is none."""
+    """Return what stands in a graph as plain values, with their types; raises NotCacheable for what is none."""
     match value:
         case list() | tuple():
             parts: Any = [_argument(item) for item in value]
@@ -200,7 +200,7 @@ def _numbers(module: GraphModule) -> Iterator[Any]:
 
 
 def _names_of_sizes(sizes: Iterable[Any]) -> Iterator[str]:
-    """What the user calls symbolic numbers, which messages say, and what torch has made of them."""
+    """Return what the user calls symbolic numbers, which messages say, and what torch has made of them."""
     for environment in {id(s.node.shape_env): s.node.shape_env for s in sizes if isinstance(s, SYMBOLIC)}.values():
         yield from (f"{source} is {name}" for source, name in environment.source_name_to_debug_name.items())
         for symbol, sources in environment.var_to_sources.items():

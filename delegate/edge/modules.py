@@ -46,7 +46,7 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
 
 @contextlib.contextmanager
 def _one_voice() -> Iterator[None]:
-    """What torch logs of what it then raises is left out; the error says it all."""
+    """Suppress what torch logs about an error that it then raises: the error says it all."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
         logger.addFilter(_is_chatter)

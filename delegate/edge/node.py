@@ -1,4 +1,4 @@
-"""What a node of an edge graph is, asked in one place: operator, tensors, shapes, dtypes, arguments, source line."""
+"""Properties of a node of an edge graph: operator, tensors, shapes, dtypes, arguments, source line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ META_CONSTANT = "constant"  # node.meta key of placeholders: True where the valu
 
 
 def is_constant(node: Node) -> bool:
-    """Whether the node is the placeholder of a value that never changes; edge says so in `meta[META_CONSTANT]`."""
+    """Return true if the node is the placeholder of a constant: edge sets `meta[META_CONSTANT]`."""
     return node.op == "placeholder" and bool(node.meta.get(META_CONSTANT))
 
 
@@ -60,7 +60,7 @@ def _overload_name(target: OpOverload[..., Any]) -> str:
 
 
 def is_compute(node: Node) -> bool:
-    """Whether the node calls an operator on tensors; picking one of several results (getitem) does not count."""
+    """Return true if the node calls an operator on tensors; picking one of several results (getitem) does not count."""
     return node.op == "call_function" and node.target is not operator.getitem
 
 
@@ -92,7 +92,7 @@ def symbolic_numbers(value: Any) -> list[Any]:
 
 
 def results_used(node: Node) -> set[int]:
-    """Which results of a node with several are used, by position."""
+    """Return which results of a node with several are used, by position."""
     return {user.args[1] for user in node.users if user.target is operator.getitem}  # type: ignore[misc]
 
 
@@ -109,7 +109,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def is_static(node: Node) -> bool:
-    """Whether all sizes that the node gives are plain integers."""
+    """Return true if all sizes that the node gives are plain integers."""
     return all(isinstance(s, int) for t in tensors(node) for s in t.shape)
 
 
@@ -132,7 +132,7 @@ def nbytes(node: Node) -> int:
 
 
 def is_empty(node: Node) -> bool:
-    """Whether it gives a tensor that is used and holds nothing, whatever its dynamic sizes."""
+    """Return true if it gives a tensor that is used and holds nothing, whatever its dynamic sizes."""
     given = tensors(node)
     empty = {i for i, t in enumerate(given) if any(isinstance(s, int) and s == 0 for s in t.shape)}
     return bool(empty if len(given) == 1 else empty and empty & results_used(node))
@@ -170,7 +170,7 @@ def float_node(node: Node) -> str:
 
 
 def draws(node: Node) -> bool:
-    """Whether the node draws random numbers: torch marks operators with dropout, these draw where it is not 0."""
+    """Return true if the node draws random numbers: operators with dropout do if it is not 0."""
     target = node.target
     if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
         return False
@@ -178,7 +178,7 @@ def draws(node: Node) -> bool:
 
 
 def may_draw(given: Mapping[str, Any]) -> bool:
-    """Whether an operator that torch marks as random is so with these arguments, by name."""
+    """Return true if an operator that torch marks as random is so with these arguments, by name."""
     if given.get("train", given.get("training", True)) is False:
         return False
     share = given.get("p") if "train" in given else given.get("dropout_p", given.get("dropout"))

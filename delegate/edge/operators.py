@@ -1,4 +1,4 @@
-"""What torch says of an operator: whether it is core, what other forms it has, and what it decomposes to."""
+"""Facts that torch has about an operator: whether it is core, its other forms, and its decomposition."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Operator:
 
 
 def operator(name: str) -> Operator | None:
-    """What torch says of an operator; None where this process has none of that name."""
+    """Return what torch says of an operator; None where this process has none of that name."""
     op = _overload(name)
     if op is None:
         return None
@@ -69,7 +69,7 @@ def operator(name: str) -> Operator | None:
 
 
 def is_core(name: str) -> bool:
-    """Whether torch tags the operator as core ATen."""
+    """Return true if torch tags the operator as core ATen."""
     op = _overload(name)
     return op is not None and torch.Tag.core in op.tags
 
@@ -112,7 +112,7 @@ def _relative(op: OpOverload, packet: Any, kind: str) -> str:
 
 
 def _traced(op: OpOverload, args: list[Any]) -> tuple[str, ...]:
-    """What make_fx sees; empty where the operator does not take these arguments."""
+    """Return what make_fx sees; empty where the operator does not take these arguments."""
     logging.disable(logging.CRITICAL)  # torch logs every failure of a fake tensor
     try:
         with without_mkldnn(), FakeTensorMode() as mode, torch.no_grad():

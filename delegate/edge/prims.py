@@ -54,7 +54,7 @@ class PrimsDecomposer(Decomposer):
 
 
 def is_prim(op: OpOverload) -> bool:
-    """Whether Prims have an operator: one of them, or of ATen where torch has no parts of it."""
+    """Return true if Prims have an operator: one of them, or of ATen where torch has no parts of it."""
     return op.namespace == "prims" or op not in _table()
 
 
@@ -64,14 +64,14 @@ def _operands(node: Node) -> list[torch.Tensor]:
 
 
 def one_shape(node: Node) -> bool:
-    """Whether the operands of an elementwise Prim need no broadcasting; those of no dimension count as numbers."""
+    """Return true if the operands of an elementwise Prim need no broadcasting; tensors of no dimension are numbers."""
     if op_name(node) not in _ELEMENTWISE:
         return True
     return len({tuple(map(str, t.shape)) for t in _operands(node) if t.dim()}) <= 1
 
 
 def one_dtype(node: Node) -> bool:
-    """Whether the operands of an elementwise Prim need no promotion; the condition of `where` is none."""
+    """Return true if the operands of an elementwise Prim need no promotion; the condition of `where` is none."""
     if op_name(node) not in _ELEMENTWISE:
         return True
     operands = _operands(node)[1:] if op_name(node) == "prims.where.default" else _operands(node)

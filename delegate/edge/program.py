@@ -71,7 +71,7 @@ class EdgeProgram:
         return self.graph_module.graph
 
     def is_constant(self, node: Node) -> bool:
-        """Whether the node is the placeholder of a value that never changes."""
+        """Return true if the node is the placeholder of a value that never changes."""
         return node.op == "placeholder" and node.name in self.constants and node.name not in self.states
 
     def __str__(self) -> str:

@@ -39,7 +39,7 @@ def restore_torch_on_error() -> Iterator[None]:
 
 
 class _State(NamedTuple):
-    """What torch keeps, as far as its tracing changes it."""
+    """The state of torch, as far as its tracing changes it."""
 
     modes: list[Any]
     function_modes: list[Any]
@@ -71,13 +71,13 @@ class _State(NamedTuple):
         )
 
     def holds(self) -> bool:
-        """Whether all is as it was."""
+        """Return true if all is as it was."""
         now = _State.now()
         kept = not any(self._is_patched(op) for op in now.kernels)
         return kept and now._replace(kernels={}) == self._replace(kernels={})
 
     def _is_patched(self, op: OpOverload) -> bool:
-        """Whether an operator has other kernels; one that was not known then, whether its decomposition is replaced."""
+        """Return true if an operator has other kernels, or another decomposition if it was not known then."""
         if op in self.kernels:
             return bool(op.py_kernels != self.kernels[op])
         return torch._C.DispatchKey.CompositeImplicitAutograd in op.py_kernels

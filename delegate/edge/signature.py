@@ -1,4 +1,4 @@
-"""What an ExportedProgram says of its inputs, constants, states and outputs, in the words of an EdgeProgram."""
+"""Reads the inputs, constants, states and outputs of an ExportedProgram, in the words of an EdgeProgram."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _REMEDY = "write that part otherwise, or export the module that the TorchScript 
 
 
 def is_torchscript(path: Path) -> bool:
-    """Whether a file is what `torch.jit.save` writes, without loading it."""
+    """Return true if a file is what `torch.jit.save` writes, without loading it."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
@@ -95,7 +95,7 @@ def _converted(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: st
 
 
 def _refusal(error: Exception, name: str, converter: TS2EPConverter | None) -> ExportError:
-    """What could not be converted: the operator, and where the source has it as far as TorchScript knows."""
+    """Return what could not be converted: the operator, and where the source has it as far as TorchScript knows."""
     text = str(error)
     if converter is not None and (found := _UNCONVERTED.search(text)):
         lines = ", ".join(_lines(converter, found[1]))

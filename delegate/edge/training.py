@@ -34,7 +34,7 @@ def warn_of_training(graph: Graph, name: str) -> None:
 
 
 def trains(node: Node) -> bool:
-    """Whether the operator drops elements at random or takes statistics of its batch because of training."""
+    """Return true if the operator drops elements at random or takes statistics of its batch because of training."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False
     given = arguments(node)

@@ -134,7 +134,7 @@ def _any(op: OpOverload) -> bool:
 
 
 def is_core(op: OpOverload) -> bool:
-    """Whether torch tags the operator as core ATen."""
+    """Return true if torch tags the operator as core ATen."""
     return torch.Tag.core in op.tags
 
 

@@ -86,7 +86,7 @@ def _first(call: Instruction) -> int | None:
 
 
 def _in_place(tables: Tables, call: Instruction, value: int) -> bool:
-    """Whether the instruction may write its result into this value, which it reads as its first argument alone."""
+    """Return true if the instruction may write its result into this value, which is its first argument only."""
     if not isinstance(call, KernelCall) or _first(call) != value or len(call.outputs) != 1:
         return False
     kernel = tables.kernel_of(call)
@@ -94,7 +94,7 @@ def _in_place(tables: Tables, call: Instruction, value: int) -> bool:
 
 
 class _Reads:
-    """Who makes and who reads the values of a method's own instructions, and the memory that they may be views of.
+    """The readers and the writer of each value of a method's instructions, and the memory that it may be a view of.
 
     A read inside control flow counts as one by the whole of it.
 
@@ -126,7 +126,7 @@ class _Reads:
             self._readers.setdefault(self.owner[value], []).append((place, value))
 
     def is_free(self, value: int, place: int, in_place: bool) -> bool:
-        """Whether the instruction at `place` may overwrite the memory of a value: nothing else reads it from there on.
+        """Return true if the instruction at `place` may overwrite the memory of a value: nothing reads it later.
 
         Args:
             in_place: whether that instruction itself may read the value, once.

@@ -1,4 +1,4 @@
-"""What is known of the DSP backend before its library is touched, and how its provider is found."""
+"""Facts of the DSP backend that need no library, and the search for its provider."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def versions() -> dict[str, str]:
 
 
 def is_emulated(found: Provider) -> bool:
-    """Whether what runs is the emulator: then ONNX Runtime lists a CPU where a device has an NPU."""
+    """Return true if what runs is the emulator: then ONNX Runtime lists a CPU where a device has an NPU."""
     return all(d.device.type.name != "NPU" for d in found.devices)
 
 
 def probe() -> Availability:
-    """Whether QNN's provider and its HTP, real or emulated, are here."""
+    """Probe for QNN's provider and its HTP, real or emulated."""
     try:
         found = provider()
     except DelegateError as error:

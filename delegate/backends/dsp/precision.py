@@ -1,4 +1,4 @@
-"""Which nodes of a program the HTP computes in integers; all other numbers it computes in float16."""
+"""Finds the nodes of a program that the HTP computes in integers; it computes all other numbers in float16."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def in_integers(node: Node) -> Verdict:
 
 
 def _operands(node: Node) -> list[Node]:
-    """What the node reads; of a clamp, what that before it reads."""
+    """Return what the node reads; of a clamp, what that before it reads."""
     (first, *others) = node.all_input_nodes or [node]
     follows = first.op == "call_function" and len(first.users) == 1
     if op_name(node) in _CLAMPS and follows and not _is_decoded(first):
@@ -38,7 +38,7 @@ def _operands(node: Node) -> list[Node]:
 
 
 def _readers_of_floats(node: Node) -> Iterator[Node]:
-    """What reads the node's floats as they are: neither encodes them nor clamps them before they are encoded."""
+    """Return what reads the node's floats as they are: neither encodes them nor clamps them before they are encoded."""
     for user in node.users:
         if user.target is operator.getitem or (op_name(user) in _CLAMPS and len(node.users) == 1):
             yield from (u for u in user.users if not op_name(u).startswith(CODING))

@@ -70,7 +70,7 @@ def rewritten(region: Region) -> Region:
 
 
 def _seen_through_windows(graph: Graph) -> Set[Node]:
-    """What comes before convolutions and pools."""
+    """Return what comes before convolutions and pools."""
     seen: set[Node] = set()
     for node in reversed(graph.nodes):
         if node in seen or op_name(node) in _WINDOWED:
@@ -128,7 +128,7 @@ def _select(node: Node, source: Node, dim: int, start: int) -> None:
 
 
 def _is_quantized(node: Node) -> bool:
-    """Whether the node stands between q/dq operators, where QNN runs it in integers."""
+    """Return true if the node stands between q/dq operators, where QNN runs it in integers."""
     return all("dequantize" in op_name(source) for source in node.all_input_nodes)
 
 
@@ -197,7 +197,7 @@ def _order(node: Node) -> None:
 
 
 def _is_hidden_int16(node: Node) -> bool:
-    """Whether a node quantizes to int16, and nothing but its decoding reads that."""
+    """Return true if a node quantizes to int16, and nothing but its decoding reads that."""
     return arguments(node)["dtype"] is torch.int16 and all(op_name(user) == _DEQUANTIZE for user in node.users)
 
 

@@ -117,7 +117,7 @@ def _rounded(number: Any, dtype: torch.dtype) -> Any:
 
 
 def _written(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] | None:
-    """What a copy into a tensor is, whose old values nobody needs: a clone of the source, or the source expanded.
+    """Return the source of a copy into a tensor whose old values nobody needs: cloned, or expanded.
 
     The latter shares memory, so it is only where parts of other tensors are written. None for what converts.
     """

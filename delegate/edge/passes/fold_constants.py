@@ -67,7 +67,7 @@ class ConstantFolding:
 
 
 def _decodes(node: Node) -> bool:
-    """Whether a node makes floats of a matrix in 8 bits: weights, which backends want in their small form."""
+    """Return true if a node makes floats of a matrix in 8 bits: weights, which backends want in their small form."""
     source = node.all_input_nodes[0] if node.all_input_nodes else node
     given = [t for t in tensors(source) if t.dtype in _SMALL and t.dim() > 1]
     return bool(given) and op_name(node) == "aten._to_copy.default" and tensors(node)[0].is_floating_point()

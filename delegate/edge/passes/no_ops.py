@@ -60,7 +60,7 @@ def _same_type(source: Node, node: Node) -> bool:
 
 
 def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two shapes are the same for all values of their symbols; adds no guard."""
+    """Return true if two shapes are the same for all values of their symbols; adds no guard."""
     return tuple(map(str, a.shape)) == tuple(map(str, b.shape))
 
 

@@ -1,4 +1,4 @@
-"""What a pass gives: the program, and whether the pass changed anything."""
+"""The result of a pass: the program, and whether the pass changed anything."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _signed(left: Any) -> Node | None:
 
 
 def _copied(node: Any, dtype: torch.dtype) -> Node | None:
-    """What is converted to a dtype here."""
+    """Return what is converted to a dtype here."""
     if not _calls(node, "aten._to_copy.default") or tensor(node).dtype is not dtype:
         return None
     source = node.args[0]
@@ -66,7 +66,7 @@ def _copied(node: Any, dtype: torch.dtype) -> Node | None:
 
 
 def _is_correction(node: Any, right: Any) -> bool:
-    """Whether this is 128 * sum(right) over the rows, in int32."""
+    """Return true if this is 128 * sum(right) over the rows, in int32."""
     if not _calls(node, "aten.mul.Tensor") or node.args[1] != _OFFSET:
         return False
     total = node.args[0]

@@ -47,7 +47,7 @@ class SinkMerges:
 
 
 def _merge(node: Any) -> Groups | None:
-    """What a view joins; None where it is no view, splits something, or joins known sizes alone."""
+    """Return what a view joins; None where it is no view, splits something, or joins known sizes alone."""
     if not _is_view(node):
         return None
     old, new = tensor(_args(node)[0]).shape, tensor(node).shape
@@ -156,7 +156,7 @@ def _after_product(node: Node) -> Node | None:
 
 
 def _leading(groups: Groups) -> bool:
-    """Whether a view to three dimensions joins all but the last two."""
+    """Return true if a view to three dimensions joins all but the last two."""
     return len(groups) == 3 and all(len(g) == 1 for g in groups[1:])
 
 

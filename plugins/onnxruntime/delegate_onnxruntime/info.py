@@ -1,4 +1,4 @@
-"""What is known of the backend before ONNX Runtime is touched."""
+"""Facts of the backend that do not need ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from delegate_onnxruntime.providers import INSTALL, built_in, plugin_wheels
 
 
 def probe() -> Availability:
-    """Whether ONNX Runtime is here, and which providers."""
+    """Probe for ONNX Runtime and its providers."""
     try:
         import onnxruntime
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Which ONNX operators a provider runs on which dtypes, as its kernel definitions say."""
+"""Reads from kernel definitions which ONNX operators a provider runs on which dtypes."""
 
 from __future__ import annotations
 

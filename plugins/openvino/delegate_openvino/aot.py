@@ -231,7 +231,7 @@ def _is_integer(node: Node) -> bool:
 
 
 def _same_types(model: openvino.Model | openvino.CompiledModel, region: Region) -> Verdict:
-    """Whether the model gives what torch gives: numbers, ranks and sizes that are known, element types."""
+    """Return true if the model gives what torch gives: numbers, ranks and sizes that are known, element types."""
     if len(model.outputs) != len(region.outputs):
         return no(Reason.OPERATOR, f"OpenVINO gives {len(model.outputs)} results for {len(region.outputs)}")
     for made, node in zip(model.outputs, region.outputs, strict=True):

@@ -217,7 +217,7 @@ def shape_of(node: Node) -> openvino.PartialShape:
 
 
 def one_line(error: BaseException) -> str:
-    """What OpenVINO says, without the places in its source."""
+    """Return a message of OpenVINO without the places in its source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Check ")]
     said = [line for line in lines if not line.startswith(("FrontEnd API failed", "Exception from", "Summary"))]
     return " ".join(" ".join(said or lines).split())[:300]

@@ -1,4 +1,4 @@
-"""What is known of the backend before OpenVINO is touched."""
+"""Facts of the backend that do not need OpenVINO."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ INSTALL = "pip install delegate-openvino"
 
 
 def probe() -> Availability:
-    """Whether OpenVINO is here, and what devices it sees."""
+    """Probe for OpenVINO and its devices."""
     try:
         import openvino
     except ImportError as error:

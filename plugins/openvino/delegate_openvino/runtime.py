@@ -101,7 +101,7 @@ class OpenVinoDelegate(Delegate):
 
 
 def _fits(port: Any, name: str, given: TensorType) -> bool:
-    """Whether a tensor of the program is what the model takes or gives: OpenVINO trusts what it is told of memory."""
+    """Return true if a tensor of the program fits the model's: OpenVINO trusts what it is told of memory."""
     element = port.element_type
     dtype = np.dtype(np.uint16) if element == openvino.Type.bf16 else element.to_dtype()
     same = element.get_type_name() == name and dtype == given.dtype

@@ -1,4 +1,4 @@
-"""How a model is compiled: where it runs, and where it is tried when a region is lowered."""
+"""Settings of OpenVINO's compiler: for running a model, and for trying it when a region is lowered."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def part_uses(model: Any) -> list[Array]:
 
 
 def _uses(model: Any) -> Mapping[str, _Use | None]:
-    """What reads the results of each operator that computes with constants alone; None: nothing that packs it."""
+    """Return the readers of each operator that computes with constants alone; None: no reader that packs its result."""
     ops, fixed = model.get_ordered_ops(), set[str]()
     for op in ops:
         if _is_constant(op) or (op.inputs() and all(source in fixed for source in _sources(op))):

@@ -22,7 +22,7 @@ Hole = tuple[int, int]  # where it begins in the file of weights, and its bytes
 
 
 def large_constants(graph: bytes) -> list[Hole]:
-    """Where the large constants of an IR lie, but for those that bodies of loops and branches read."""
+    """Return where the large constants of an IR lie, but for those that bodies of loops and branches read."""
     root = ElementTree.fromstring(graph)  # of OpenVINO's own making
     layers = root.findall("layers/layer")
     inner = {start for start, _ in _places(set(root.iter("layer")).difference(layers))}
@@ -39,7 +39,7 @@ def _places(layers: Iterable[ElementTree.Element]) -> Iterator[Hole]:
 
 
 def without(weights: bytes, holes: Sequence[Hole]) -> bytes:
-    """What is left of a file of weights without its holes."""
+    """Return what is left of a file of weights without its holes."""
     starts = [0, *(start + size for start, size in holes)]
     ends = [*(start for start, _ in holes), len(weights)]
     return b"".join(weights[start:end] for start, end in zip(starts, ends, strict=True))

@@ -38,7 +38,7 @@ _INLINE = 1024  # bytes; smaller constants stay in the library, where TVM folds 
 
 
 class TuningOptions(aot.Options):
-    """How the fastest schedules of a program's functions are found."""
+    """Options of the search for the fastest schedules of a program's functions."""
 
     trials: NonNegativeInt = Field(
         default=0, description="Measurements to make at most, on the target itself; 0: use what the database knows."

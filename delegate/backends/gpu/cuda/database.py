@@ -1,4 +1,4 @@
-"""What was measured of schedules: a file of JSON lines, one per measurement, kept from compilation to compilation."""
+"""The database of measured schedules: a file of JSON lines, one per measurement."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Database:
             self.add(record)
 
     def times(self, function: str, target: str, tvm: str) -> Mapping[str, float | None]:
-        """What is known of a function: schedule -> seconds, of the last measurement of each."""
+        """Return what is known of a function: schedule -> seconds, of the last measurement of each."""
         return self._times.get((function, target, tvm), {})
 
     def add(self, record: Record) -> None:

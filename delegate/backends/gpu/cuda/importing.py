@@ -68,7 +68,7 @@ class _Own:
 
 @dataclass(frozen=True)
 class _Guard:
-    """What stands around one conversion: see the top of this file."""
+    """The steps around one conversion: see the top of this file."""
 
     importer: Any
     convert: Callable[[Node], Any]

@@ -1,4 +1,4 @@
-"""What is known of the backend cuda before its library is touched."""
+"""Facts of the backend cuda that need no library."""
 
 from __future__ import annotations
 

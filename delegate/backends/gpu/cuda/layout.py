@@ -1,4 +1,4 @@
-"""How weights lie in memory: those of linear layers as products read them.
+"""The layout of weights in memory: linear layers have theirs as products read them.
 
 TVM itself transposes the weight of a linear layer at every call, which moves as many bytes as the product reads.
 """
@@ -30,7 +30,7 @@ def with_transposed_weights(region: Region) -> Region:
 
 
 def _multiplies_by(node: Node, weight: Node) -> bool:
-    """Whether a node is a linear layer that reads a constant as its weight alone."""
+    """Return true if a node is a linear layer that reads a constant as its weight alone."""
     return op_name(node) == "aten.linear.default" and [k for k, v in arguments(node).items() if v is weight] == [
         "weight"
     ]

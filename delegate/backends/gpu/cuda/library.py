@@ -29,7 +29,7 @@ def version() -> str:
 
 
 def tensorizes() -> bool:
-    """Whether TVM's tensorize works: it copies IR as JSON, where tvm-ffi 0.1.15 ends the process."""
+    """Return true if TVM's tensorize works: it copies IR as JSON, where tvm-ffi 0.1.15 ends the process."""
     return not metadata.version("apache-tvm-ffi").startswith("0.1.15")
 
 
@@ -91,7 +91,7 @@ def local_gpu() -> tuple[Target, str]:
 
 
 def probe() -> Availability:
-    """Whether TVM is here, and a GPU of NVIDIA's; without one it compiles for others, and the host's CPU stands in."""
+    """Probe for TVM and a GPU of NVIDIA; without a GPU, TVM compiles for others, and the host's CPU stands in."""
     try:
         versions = {PACKAGE: version()}
         runtime(CPU)
@@ -108,6 +108,6 @@ def probe() -> Availability:
 
 
 def one_line(error: Exception) -> str:
-    """What TVM says, on one line that is not too long: its traces are for its own developers."""
+    """Return a message of TVM on one line that is not too long: its traces are for its own developers."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return " ".join(" ".join(lines[-3:]).split())[:400]

@@ -26,12 +26,12 @@ def constant(value: torch.Tensor, precision: str) -> torch.Tensor:
 
 
 def is_rounded(value: torch.Tensor) -> bool:
-    """Whether a constant is in TF32 already."""
+    """Return true if a constant is in TF32 already."""
     return value.dtype is torch.float32 and torch.equal(constant(value, TF32), value)
 
 
 def of(importer: Any, value: Any) -> str:
-    """What a factor is rounded to: where it is in float32, what option `precision` says."""
+    """Return what a factor is rounded to: where it is in float32, what option `precision` says."""
     given = str(value.ty.dtype)
     return str(importer.precision) if given == "float32" else given
 

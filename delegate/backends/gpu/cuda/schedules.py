@@ -1,4 +1,4 @@
-"""How loops may be scheduled: a table of rules per kind of target. The first that fits is the default.
+"""The schedules of loops: a table of rules per kind of target. The first that fits is the default.
 
 A rule has the form of dlight's: `apply(function, target, tunable)` gives a schedule, or None where it does not fit. Its
 name stands in databases of tuning: another rule gets another name.
@@ -56,7 +56,7 @@ def by_default(function: Any, target: Target) -> Any:
 
 
 def _in_threads(schedule: Any) -> bool:
-    """Whether threads run every step: the others TVM compiles for the host, which cannot reach what lies on the GPU."""
+    """Return true if threads run every step: TVM compiles others for the host, which cannot reach the GPU's memory."""
     return all(
         any(schedule.get(loop).thread_binding is not None for loop in schedule.get_loops(block))
         or _launches(schedule.get(block).body)
@@ -65,7 +65,7 @@ def _in_threads(schedule: Any) -> bool:
 
 
 def _launches(body: Any) -> bool:
-    """Whether a step has threads of its own, as TVM's sorting has."""
+    """Return true if a step has threads of its own, as TVM's sorting has."""
     found: list[bool] = []
 
     def visit(node: Any) -> None:

@@ -1,4 +1,4 @@
-"""What TVM compiles for: architectures of NVIDIA's GPUs, and the host's CPU in their place."""
+"""The targets of TVM's compiler: architectures of NVIDIA's GPUs, and the host's CPU in their place."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Target:
 
     @property
     def is_host(self) -> bool:
-        """Whether it is the CPU of the host, in place of a GPU."""
+        """Return true if it is the CPU of the host, in place of a GPU."""
         return self.arch == HOST
 
     @property
     def has_tensor_cores(self) -> bool:
-        """Whether it has tensor cores for bfloat16, and shared memory enough for their schedule: sm_80 and later."""
+        """Return true if it has tensor cores for bfloat16 and shared memory enough for their schedule: from sm_80."""
         found = _ARCH.fullmatch(self.arch)
         return found is not None and int(found[1]) >= 8
 
     def runs_on(self, gpu: Target) -> bool:
-        """Whether machine code for this one runs on a GPU: of the same major and a minor as high, or higher.
+        """Return true if machine code for this one runs on a GPU: of the same major and a minor as high, or higher.
 
         https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#binary-compatibility
         """

@@ -112,7 +112,7 @@ class TensorCores:
         schedule.vectorize(vector)
 
     def _fits(self, block: Any) -> bool:
-        """Whether a block multiplies numbers of these dtypes, sums up in float32, and has the form of a product."""
+        """Return true if a block is a product of numbers of these dtypes that is summed up in float32."""
         if len(block.reads) != 2 or get_index_map(block) is None:
             return False
         left, right = (str(region.source.dtype) for region in block.reads)

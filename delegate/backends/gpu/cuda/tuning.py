@@ -102,12 +102,12 @@ def _work(function: Any) -> float:
 
 
 def _is_static(function: Any) -> bool:
-    """Whether its arguments are tensors of known sizes: others cannot be made up."""
+    """Return true if its arguments are tensors of known sizes: others cannot be made up."""
     return all(all(hasattr(size, "value") for size in getattr(p.ty, "shape", [None])) for p in function.params)
 
 
 def _seconds(function: Any, target: Target) -> float | None:
-    """That one call takes; None where it does not compile or run."""
+    """Return the seconds of one call; None if it does not compile or run."""
     import tvm
 
     device = tvm.cpu() if target.is_host else tvm.cuda()

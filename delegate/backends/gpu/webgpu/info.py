@@ -1,4 +1,4 @@
-"""What is known of the backend webgpu before its library is touched."""
+"""Facts of the backend webgpu that need no library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ONNX Runtime's WebGPU provider is found: Dawn over Vulkan, Direct3D 12 or Metal."""
+"""Finds ONNX Runtime's WebGPU provider: Dawn over Vulkan, Direct3D 12 or Metal."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def settings(specs: Mapping[str, Any]) -> Any:
 
 
 def copier() -> Copier:
-    """What makes and copies memory of the device."""
+    """Return what makes and copies memory of the device."""
     return Copier(PROVIDER, SPACE, _open)
 
 
@@ -92,7 +92,7 @@ _OPTIONS = ("preferredLayout", "powerPreference", "storageBufferCacheMode", "val
 
 
 def is_software(found: Provider) -> bool:
-    """Whether the device is a CPU that plays a GPU, such as SwiftShader."""
+    """Return true if the device is a CPU that plays a GPU, such as SwiftShader."""
     return all(d.device.type.name == "CPU" for d in found.devices)
 
 
@@ -102,7 +102,7 @@ def describe(found: Provider) -> str:
 
 
 def adapter(found: Provider) -> Adapter | None:
-    """What Vulkan says of the device; None where Dawn works on something else."""
+    """Return what Vulkan says of the device; None where Dawn works on something else."""
     software = is_software(found)
     return next((a for a in adapters() if a.is_cpu == software), None)
 
@@ -114,7 +114,7 @@ def _listed(found: Provider) -> str:
 
 
 def probe() -> Availability:
-    """Whether a GPU, real or played by software, is here."""
+    """Probe for a GPU, real or played by software."""
     try:
         found, reason = provider(), no_device()
     except DelegateError as error:

@@ -1,4 +1,4 @@
-"""What Vulkan says of its adapters: names, drivers and limits, which ONNX Runtime does not pass on."""
+"""Reads names, drivers and limits of adapters from Vulkan, which ONNX Runtime does not pass on."""
 
 from __future__ import annotations
 
