@@ -106,10 +106,12 @@ def test_a_bundle_is_measured_without_torch_and_planned_with(tmp_path: Path, mon
         assert Report.from_json(planned.stdout).placements == (placement,)
         assert_same(loaded(X.numpy()), MODEL(X))
     found = {p.name: p for p in placement.plans}
-    assert {n: (p.cost, p.rounds, p.sqnr_db) for n, p in found.items()} == {
-        n: (p.record.cost, len(p.record.rounds), p.sqnr_db) for n, p in whole.items()
-    }
-    assert placement.chosen == choose_winner({n: p.record for n, p in whole.items()}, NAMES)
+    assert found.keys() == whole.keys()
+    # A choice from costs ends when it is decided, which may be before the measurement did on a busy machine.
+    used = {n: Record(whole[n].record.rounds[: p.rounds]) for n, p in found.items()}
+    assert all(len(record.rounds) >= 3 for record in used.values())
+    assert {n: (p.cost, p.sqnr_db) for n, p in found.items()} == {n: (used[n].cost, whole[n].sqnr_db) for n in whole}
+    assert placement.chosen == choose_winner(used, NAMES)
     assert f"on another machine: {placement.machine}" in "\n".join(placement.lines())
 
 
