@@ -38,6 +38,29 @@ CASES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "no result": lambda x: (torch.softmax(x @ WEIGHT, 1), x.mean(1), torch.max(x, 1)[0]),
 }
 
+# Case -> the operators that a backend runs that is right on each, apart from the variance.
+ALL: Mapping[str, str] = {
+    "sum": "sum",
+    "sum of all": "sum",
+    "sum that keeps the size": "sum add",
+    "sum of a product": "matmul sum",
+    "sum of sums": "cumsum sum",
+    "sum between others": "mul relu sum",
+    "mean": "mean",
+    "variance": "",
+    "product": "prod",
+    "norm": "linalg_vector_norm",
+    "logsumexp": "logsumexp",
+    "any": "gt any",
+    "all": "gt logical_not any",
+    "matrix product": "permute matmul",
+    "batched product": "permute unsqueeze bmm",
+    "attention": "unsqueeze scaled_dot_product_attention",
+    "rows beside others": "cat mul",
+    "rows between zeros": "constant_pad_nd mul",
+    "no result": "matmul _softmax mean max",
+}
+
 
 class _Module(nn.Module):
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:

@@ -9,6 +9,7 @@ import torch.utils._pytree as pytree
 from delegate.testing import assert_same
 from tests import zoo
 from tests.dynamo.compiling import Lowered, compiled
+from tests.sampling import only
 
 # Beside the networks of the benchmark, others of torchvision.
 MORE = (
@@ -16,7 +17,7 @@ MORE = (
     "resnext50_32x4d", "efficientnet_v2_s",
 )  # fmt: skip
 NAMES = (*zoo.ZOO, *MORE)
-SLOW = [pytest.param(n, marks=() if n in ("vit_tiny", "bert_mini") else pytest.mark.slow) for n in NAMES]
+SLOW = only(("vit_tiny", "bert_mini"), NAMES)
 
 
 def build(name: str) -> tuple[torch.nn.Module, zoo.Inputs]:

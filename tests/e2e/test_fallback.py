@@ -45,6 +45,7 @@ from tests.e2e import vector_backend
 from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.lowering import assert_same, compiled, relative_error
 from tests.plugins import Site, site
+from tests.sampling import only
 
 __all__ = ["site"]
 
@@ -502,9 +503,7 @@ def test_the_report_of_a_program_that_was_just_compiled():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize(
-    "name", [n if n == "mobilenet_v3_small" else pytest.param(n, marks=pytest.mark.slow) for n in zoo.ZOO]
-)
+@pytest.mark.parametrize("name", only(["mobilenet_v3_small"], zoo.ZOO))
 def test_real_models_without_their_backend(monkeypatch, name):
     module, inputs = zoo.make(name)
     config = {"backends": ["xnnpack"], "fallback": {"keep": True, "policy": "allow"}}

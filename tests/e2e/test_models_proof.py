@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from tests import models, zoo
 from tests.demanding import HALVES
 from tests.e2e.proof import MAX_ERROR, MAX_WASTE, prove
 from tests.e2e.worker import Worker
+from tests.sampling import only
 
 logger = logging.getLogger(__name__)
 QUIET = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -26,13 +27,8 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
         yield process
 
 
-def quick_or_slow(names: Sequence[str], quick: tuple[str, ...]) -> list[object]:
-    """Parameters of which all but the quick ones are marked slow."""
-    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
-
-
 @QUIET
-@pytest.mark.parametrize("name", quick_or_slow(EXPORTED, models.QUICK))
+@pytest.mark.parametrize("name", only(models.QUICK, EXPORTED))
 def test_same_as_eager_without_torch(name, worker, tmp_path):
     module, inputs = models.make(name)
     exported = models.export(module, inputs)
@@ -48,7 +44,7 @@ def test_same_as_eager_without_torch(name, worker, tmp_path):
 
 
 @QUIET
-@pytest.mark.parametrize("name", quick_or_slow(models.DYNAMIC, ("bert", "llama", "mobilenet_v3_small")))
+@pytest.mark.parametrize("name", only(("bert", "llama", "mobilenet_v3_small"), models.DYNAMIC))
 def test_dynamic_sizes(name, worker, tmp_path):
     module, (given,) = models.make(name)
     sizes = {0: Dim("batch", min=1, max=8)} | ({1: Dim("length", min=2, max=32)} if name in models.LENGTH else {})

@@ -10,6 +10,7 @@ import torch.utils._pytree as pytree
 import delegate
 from tests import zoo
 from tests.lowering import relative_error
+from tests.sampling import only
 
 QUICK = ("mobilenet_v3_small", "vit_tiny", "bert_mini")
 WHOLE = {  # nothing of them stays on portable kernels
@@ -19,7 +20,7 @@ LOOKUPS = {"aten.embedding.default"}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in zoo.ZOO])
+@pytest.mark.parametrize("name", only(QUICK, zoo.ZOO))
 def test_lowered_saved_and_loaded(name, tmp_path):
     module, inputs = zoo.make(name)
     program = delegate.to_backend(zoo.export(name), "xnnpack")

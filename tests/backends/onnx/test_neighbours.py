@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ import delegate
 from tests.backends.onnx.quantizer import quantized
 from tests.backends.onnx.test_rows import require
 from tests.lowering import assert_runs, assert_same, refused
+from tests.sampling import only
 
 T = torch.Tensor
 Step = Callable[[T], T]
@@ -82,10 +83,6 @@ class Behind(nn.Module):
         return self.window(self.move(F.conv2d(x, MIX, BIAS)))
 
 
-def rare(names: Sequence[str], quick: Sequence[str]) -> list[object]:
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
 @pytest.mark.parametrize("window", ["largest of 2", "largest of 3"])
 def test_zeros_before_maxima_are_no_padding_of_the_window(window):
     require("webgpu")
@@ -97,8 +94,8 @@ def test_zeros_before_maxima_are_no_padding_of_the_window(window):
 
 
 @pytest.mark.parametrize("backend", ["dsp", pytest.param("webgpu", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("window", rare(WINDOWS, SOME))
-@pytest.mark.parametrize("move", rare(MOVES, QUICK))
+@pytest.mark.parametrize("window", only(SOME, WINDOWS))
+@pytest.mark.parametrize("move", only(QUICK, MOVES))
 def test_windows_behind_what_moves(move, window, backend):
     require(backend)
     module = Behind(MOVES[move], WINDOWS[window]).eval()
@@ -110,8 +107,8 @@ def test_windows_behind_what_moves(move, window, backend):
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16], ids=str)
-@pytest.mark.parametrize("window", rare(WINDOWS, ("mean of 2, apart", "mean of 3, padded", "2x2 of each channel")))
-@pytest.mark.parametrize("move", rare(MOVES, ("as it is", "rows", "rows, then relu", "pad around")))
+@pytest.mark.parametrize("window", only(("mean of 2, apart", "mean of 3, padded", "2x2 of each channel"), WINDOWS))
+@pytest.mark.parametrize("move", only(("as it is", "rows", "rows, then relu", "pad around"), MOVES))
 def test_in_integers(move, window, dtype):
     require("dsp")
     batches = [(torch.randn(2, 4, 8, 6),) for _ in range(2)]
