@@ -146,16 +146,6 @@ def _const(number: float) -> Any:
     return tirx.const(float(number), "float32")
 
 
-def _elementwise(importer: Any, x: Any, function: Callable[[Any], Any], name: str) -> Any:
-    """Return a function of every element, as one block of this name."""
-    from tvm import te
-
-    def block(x: Any) -> Any:
-        return te.compute(x.shape, lambda *at: function(x(*at)), name=name)
-
-    return importer.block_builder.emit_te(block, x, primfunc_name_hint=name)
-
-
 def _bounded(importer: Any, x: Any, low: float | None, high: float | None, then: Any = lambda y: y) -> Any:
     """x between bounds; one block, which joins the operator before it; comparisons with NaN are false, so NaN stays."""
     from tvm import tirx
@@ -167,7 +157,7 @@ def _bounded(importer: Any, x: Any, low: float | None, high: float | None, then:
             value = tirx.Select(value > _const(high), _const(high), value)
         return value
 
-    return _elementwise(importer, x, lambda value: then(bounded(value)), "bounded")
+    return rounding.elementwise(importer, x, lambda value: then(bounded(value)), "bounded")
 
 
 def _relu(importer: Any, node: Node) -> Any:
@@ -200,7 +190,7 @@ def _elu(importer: Any, node: Node) -> Any:
     def value(x: Any) -> Any:
         return tirx.Select(x > _const(0), x, (tirx.exp(x) - _const(1)) * _const(given["alpha"]))
 
-    return _elementwise(importer, importer.env[given["self"]], value, "elu")
+    return rounding.elementwise(importer, importer.env[given["self"]], value, "elu")
 
 
 def _extreme(importer: Any, x: Any, y: Any, compare: str) -> Any:

@@ -58,13 +58,20 @@ def cast(importer: Any, value: Any, precision: str) -> Any:
 
 def _rounded(importer: Any, value: Any, name: str, round_bits: Callable[[Any], Any]) -> Any:
     """Round float32 by its bits, as one block of this name; NaN stays."""
-    from tvm import te, tirx
+    from tvm import tirx
 
     def rounded(x: Any) -> Any:
         bits = round_bits(tirx.reinterpret("int32", x))
         return tirx.Select(tirx.isnan(x), x, tirx.reinterpret("float32", bits))
 
-    def block(x: Any) -> Any:
-        return te.compute(x.shape, lambda *at: rounded(x(*at)), name=name)
+    return elementwise(importer, value, rounded, name)
 
-    return importer.block_builder.emit_te(block, value, primfunc_name_hint=name)
+
+def elementwise(importer: Any, x: Any, function: Callable[[Any], Any], name: str) -> Any:
+    """Return a function of every element, as one block of this name."""
+    from tvm import te
+
+    def block(x: Any) -> Any:
+        return te.compute(x.shape, lambda *at: function(x(*at)), name=name)
+
+    return importer.block_builder.emit_te(block, x, primfunc_name_hint=name)
