@@ -161,7 +161,7 @@ def _mask(mask: Array) -> Array:
 @TABLE.kernel("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", dtypes=CONVERTIBLE, whole=True, in_place=True)
 def masked_fill(x: Array, mask: Array, value: Any, *, out: Array) -> None:
     np.copyto(out, x)
-    np.copyto(out, value, where=_mask(mask), casting="unsafe")
+    np.copyto(out, cast(value, out.dtype), where=_mask(mask))
 
 
 @TABLE.kernel("aten.masked_scatter.default", dtypes=ANY, in_place=True)

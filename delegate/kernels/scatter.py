@@ -10,7 +10,7 @@ import numpy as np
 
 from delegate.kernels.half_precision import Array
 from delegate.kernels.indexing import check_indices
-from delegate.kernels.operands import along
+from delegate.kernels.operands import along, cast
 from delegate.kernels.portable_table import TABLE
 from delegate.kernels.table import ANY, COMPLEX, REAL
 from delegate.kernels.views import along as slices
@@ -62,7 +62,7 @@ def _used_part(source: Any, index: Array) -> Any:
 def _copy(x: Array, index: Array, source: Any, out: Array) -> tuple[Array, Array, Any]:
     """Copy `x` to `out`; return `out`, the index and the source with at least one dimension each."""
     np.copyto(out, x)
-    source = np.atleast_1d(source) if isinstance(source, np.ndarray) else source
+    source = np.atleast_1d(source) if isinstance(source, np.ndarray) else cast(source, out.dtype)[()]
     return np.atleast_1d(out), np.atleast_1d(index), source
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from tests.backends.number_operands import NAN, Number, cases_of, outcome, pairs_of
+from tests.backends.number_operands import NAN, PROMOTED, Case, Number, cases_of, outcome, pairs_of
 from tests.backends.test_casts import require
 
 OPTIONS: Mapping[str, Mapping[str, str]] = {"xnnpack": {"nan": "exact"}}
@@ -33,7 +33,11 @@ RAN = {
         names("floor_divide 2, remainder 2, pow 2, maximum 0.1, minimum 0.1, full 0.1, tensor 0.1, arange 0.1, norm 2"),
     ),
     ("xnnpack", torch.float16): (
-        _XNNPACK, names("pow 2, maximum 0.1, minimum 0.1, full 0.1, tensor 0.1, arange 0.1, norm 2"),
+        _XNNPACK,
+        names(
+            "pow 2, maximum 0.1, maximum 2, minimum 0.1, minimum 2, full 0.1, full 2, tensor 0.1, "
+            "arange 0.1, arange 2, norm 2"
+        ),
     ),
 }  # fmt: skip
 # (backend, dtype) -> the cases that differ from eager with 0.1 and 2: signs of zero, and NaN that XNNPACK's constant
@@ -92,3 +96,21 @@ def test_numbers_of_all_kinds(dtype):
 def test_pairs_of_dtypes(dtype):
     found = outcome(pairs_of(dtype, special=True), "portable", {})
     assert not found.different
+
+
+# Torch rounds the integers 257 and 2049 to the 16-bit float, then computes. Libraries would keep their digits.
+ROUNDED_FIRST = (
+    "add", "sub", "mul", "div", "remainder", "fmod", "pow", "eq", "ne", "lt", "ge", "where", "maximum", "minimum",
+    "clamp", "one element", "less than one element", "addcmul", "atan2", "copysign",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("backend", ["portable", "xnnpack"])
+def test_integers_beside_half_precision_are_rounded_first(backend, half):
+    a = torch.tensor([257, 2049, -259, 3, 1000, 2051])
+    b, mask = torch.tensor([256.0, 2048, 1.5, 0.5, 3, 7], dtype=half), torch.tensor([True, False] * 3)
+    names_of = [name for name in ROUNDED_FIRST if name not in ("clamp", "addcmul")]  # these require the float first
+    cases = {f"{n} integers": Case(PROMOTED[n], (a, b, mask)) for n in names_of}
+    cases |= {f"{n} floats": Case(PROMOTED[n], (b, a, mask)) for n in ROUNDED_FIRST}
+    assert not outcome(cases, backend, {}, exact=True).different

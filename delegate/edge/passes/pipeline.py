@@ -14,6 +14,7 @@ from delegate.edge.passes.fold_constants import ConstantFolding
 from delegate.edge.passes.fuse_views import FuseViews
 from delegate.edge.passes.no_ops import NoOpRemoval
 from delegate.edge.passes.result import Pass, PassResult
+from delegate.edge.passes.round_operands import RoundOperands
 from delegate.edge.passes.signed_products import SignedProducts
 from delegate.edge.passes.sink_merges import SinkMerges
 from delegate.edge.passes.split_decodings import SplitDecodings
@@ -27,6 +28,7 @@ VERIFY_VARIABLE = "DELEGATE_VERIFY_PASSES"  # environment variable: "1" verifies
 
 DEFAULT_PASSES: tuple[Pass, ...] = (
     Canonicalize(),
+    RoundOperands(),
     NoOpRemoval(),
     SignedProducts(),
     ConstantFolding(),
