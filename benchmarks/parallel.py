@@ -60,7 +60,7 @@ def lowered(exported: torch.export.ExportedProgram, backend: str, beside: bool, 
         return plan
     apart = plan.plan.__class__(plan.plan.partitions, plan.plan.whole)  # the same partitions, one after another
     options = {"version": 1, "backends": [{"name": backend, "options": {"threads": threads}}]}
-    return delegate.to_backend(exported, config=options, plan=apart)
+    return delegate.to_backend(exported, config=options, placement=apart)
 
 
 def measure(model: str, backend: str, rounds: int, seconds: float) -> None:

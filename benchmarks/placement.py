@@ -135,24 +135,24 @@ def lower(model: str, folder: Path, budget: float, threads: int, sqnr: float | N
 
     exported = zoo.export(model)
     backends: list[dict[str, Any]] = [{"name": n, "options": {"threads": threads}} for n in CANDIDATES]
-    placement: dict[str, Any] = {"policy": "measured", "budget": budget}
+    section: dict[str, Any] = {"policy": "measured", "budget": budget}
     if sqnr is not None:
         backends.append({"name": "openvino:bf16", "options": {"threads": threads, "precision": "bf16"}})
         quantized = {"name": "xnnpack", "quantization": {"scheme": "dynamic_int8"}}
-        placement |= {"accuracy": {"sqnr_db": sqnr}, "candidates": [*(b["name"] for b in backends), quantized]}
+        section |= {"accuracy": {"sqnr_db": sqnr}, "candidates": [*(b["name"] for b in backends), quantized]}
 
-    def timed(place: str, cache: str, **given: Any) -> tuple[Any, float]:
-        config = {"backends": backends, "placement": placement, "cache": {"folder": str(folder / cache)}}
+    def timed(placement: Any, cache: str) -> tuple[Any, float]:
+        config = {"backends": backends, "placement": section, "cache": {"folder": str(folder / cache)}}
         start = time.perf_counter()
-        made = delegate.to_backend(exported, config=config, place=place, **given)
+        made = delegate.to_backend(exported, config=config, placement=placement)
         return made, time.perf_counter() - start
 
-    program, seconds = timed("measured", "measured")
+    program, seconds = timed(delegate.Measured(), "measured")
     path = folder / f"{model}.dlg"
     program.save(path)
-    _, again = timed("measured", "measured")
-    _, replayed = timed("preference", "replayed", plan=program.plan)
-    _, plain = timed("preference", "plain")
+    _, again = timed(delegate.Measured(), "measured")
+    _, replayed = timed(program.plan, "replayed")
+    _, plain = timed(delegate.ByPreference(), "plain")
     chosen = program.report.placements[0].chosen
     print(*program.report.placements[0].lines(), sep="\n", file=sys.stderr, flush=True)
     return Lowered(chosen, path, seconds, again, replayed, plain)

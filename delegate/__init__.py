@@ -9,12 +9,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from delegate.accuracy.request import Verify as Verify
+    from delegate.compile import explain as explain
     from delegate.compile import to_backend as to_backend
     from delegate.compiled import CompiledProgram as CompiledProgram
     from delegate.edge.cached_attention import cached_attention as cached_attention
+    from delegate.edge.sources import export as export
+    from delegate.errors import AccuracyError as AccuracyError
+    from delegate.errors import BackendBroken as BackendBroken
+    from delegate.errors import BackendError as BackendError
+    from delegate.errors import BackendFailed as BackendFailed
+    from delegate.errors import BackendIncompatible as BackendIncompatible
+    from delegate.errors import BackendNotFound as BackendNotFound
+    from delegate.errors import BackendUnavailable as BackendUnavailable
+    from delegate.errors import ConfigError as ConfigError
+    from delegate.errors import DelegateError as DelegateError
+    from delegate.errors import DeviceLost as DeviceLost
+    from delegate.errors import DialectError as DialectError
+    from delegate.errors import ExecutionError as ExecutionError
+    from delegate.errors import ExportError as ExportError
+    from delegate.errors import InputError as InputError
+    from delegate.errors import KernelError as KernelError
+    from delegate.errors import LoweringError as LoweringError
+    from delegate.errors import PartitionError as PartitionError
+    from delegate.errors import ProgramError as ProgramError
+    from delegate.errors import Stopped as Stopped
     from delegate.kernels.table import KernelTable as KernelTable
     from delegate.partitioner.partitioner import Partitioner as Partitioner
     from delegate.partitioner.saved import SavedPlan as SavedPlan
+    from delegate.placement.requests import ByPreference as ByPreference
+    from delegate.placement.requests import Measured as Measured
+    from delegate.placement.requests import Remote as Remote
+    from delegate.placement.requests import Replay as Replay
     from delegate.program.dtypes import DType as DType
     from delegate.runtime.loaded import LoadedProgram as LoadedProgram
     from delegate.runtime.loaded import load as load
@@ -22,21 +48,44 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "Verify": "delegate.accuracy.request",
+    "explain": "delegate.compile",
     "to_backend": "delegate.compile",
     "CompiledProgram": "delegate.compiled",
     "cached_attention": "delegate.edge.cached_attention",
+    "export": "delegate.edge.sources",
+    "AccuracyError": "delegate.errors",
+    "BackendBroken": "delegate.errors",
+    "BackendError": "delegate.errors",
+    "BackendFailed": "delegate.errors",
+    "BackendIncompatible": "delegate.errors",
+    "BackendNotFound": "delegate.errors",
+    "BackendUnavailable": "delegate.errors",
+    "ConfigError": "delegate.errors",
+    "DelegateError": "delegate.errors",
+    "DeviceLost": "delegate.errors",
+    "DialectError": "delegate.errors",
+    "ExecutionError": "delegate.errors",
+    "ExportError": "delegate.errors",
+    "InputError": "delegate.errors",
+    "KernelError": "delegate.errors",
+    "LoweringError": "delegate.errors",
+    "PartitionError": "delegate.errors",
+    "ProgramError": "delegate.errors",
+    "Stopped": "delegate.errors",
     "KernelTable": "delegate.kernels.table",
-    "DType": "delegate.program.dtypes",
     "Partitioner": "delegate.partitioner.partitioner",
     "SavedPlan": "delegate.partitioner.saved",
+    "ByPreference": "delegate.placement.requests",
+    "Measured": "delegate.placement.requests",
+    "Remote": "delegate.placement.requests",
+    "Replay": "delegate.placement.requests",
+    "DType": "delegate.program.dtypes",
     "load": "delegate.runtime.loaded",
     "LoadedProgram": "delegate.runtime.loaded",
 }
 
-__all__ = [
-    "CompiledProgram", "DType", "KernelTable", "LoadedProgram", "Partitioner", "SavedPlan", "cached_attention", "load",
-    "to_backend",
-]  # fmt: skip
+__all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
@@ -57,4 +106,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted((*_PUBLIC, "__version__"))

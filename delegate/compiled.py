@@ -168,7 +168,7 @@ class CompiledProgram(CompiledContext):
         registry: the registry of backends and kernels.
         kernels: the kernel libraries to run on in this process; see `delegate.load`. They are not saved.
         plan: the backend of each node, as data: `plan.save(path)`, `plan.differences(other)`, and
-            `to_backend(..., plan=plan)` to apply it again.
+            `to_backend(..., placement=plan)` to apply it again.
     """
 
     def __init__(

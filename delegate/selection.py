@@ -21,13 +21,13 @@ from delegate.backends.unasked import UnaskedBackend
 from delegate.cache.folder import ARTIFACTS, cache_folder, private
 from delegate.cache.store import Store
 from delegate.config import (
+    AccuracyPolicy,
     BackendChoice,
     Cache,
     Config,
     Fallback,
     Placing,
     Quantization,
-    Verify,
     backend_options,
     load_config,
     options_of_alias,
@@ -71,7 +71,7 @@ class Selection:
     notes: tuple[str, ...]
     fallback: Fallback
     kernels: KernelRequest | None = None
-    verify: Verify | None = None
+    verify: AccuracyPolicy | None = None
     quantization: Quantization | None = None
     cache: Cache = field(default_factory=Cache)
     placement: Placing = field(default_factory=Placing)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from delegate.config import Verify
+from delegate.config import AccuracyPolicy
 from delegate.report import Accuracy
 
 
@@ -27,7 +27,7 @@ class Bounds:
     top1: float | None = None
 
     @classmethod
-    def of(cls, policy: Verify | None) -> Bounds:
+    def of(cls, policy: AccuracyPolicy | None) -> Bounds:
         """Return the bounds of a configuration; no bounds if it has no `verify` section."""
         if policy is None:
             return cls()

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -18,6 +18,7 @@ from delegate.accuracy.figures import Differences
 from delegate.accuracy.narrowing import Trial, bisect_inaccurate
 from delegate.accuracy.precision import is_quantized, precision_of
 from delegate.accuracy.reference import EagerMethods, copies, first_nan, flat_arguments, is_random_method, tensors
+from delegate.accuracy.request import OnFailure
 from delegate.accuracy.samples import Sample, example_samples, samples_of
 from delegate.accuracy.watching import DelegateRecorder, WatchedPartition
 from delegate.backends.aot import PreprocessResult
@@ -37,8 +38,6 @@ from delegate.runtime.loaded import LoadedProgram
 from delegate.selection import Selection
 
 _ROUNDS = 4  # of halving the noise of partitions that meet the bounds, if the whole method does not
-
-OnFailure = Literal["error", "warn", "move"]
 
 FLOAT = "the float reference"
 QUANTIZED = "the quantized reference"

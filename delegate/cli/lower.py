@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from delegate.cli import destinations, output
 from delegate.cli.importing import Imports, import_modules
+
+if TYPE_CHECKING:
+    from delegate.placement.requests import PlacementRequest
 
 LOCKED = "locked: "  # prefix of a report's notes on an applied lock
 
@@ -115,6 +119,8 @@ def lower(
             raise ConfigError("--calibration is for models that are to be quantized", remedy=remedy)
         section = settings.quantization.model_copy(update={"calibration": calibration})
         settings = settings.model_copy(update={"quantization": section})
+    is_measured = measure or (settings is not None and settings.placement.policy == "measured")
+    placement = _placement(is_measured, lock, locked, bundle, costs or [], ray)
     with output.telling(f"lowering {model}") as progress:
         program = delegate.to_backend(
             source,
@@ -122,13 +128,8 @@ def lower(
             config=settings,
             verify=sample,
             cache=None if cache else False,
-            place="measured" if measure else None,
+            placement=placement,
             progress=progress,
-            lock=lock,
-            locked=locked,
-            bundle=bundle,
-            costs=costs or None,
-            ray=ray,
         )
         if out is not None:
             program.save(out)
@@ -143,3 +144,25 @@ def lower(
         print(line)
     for path in filter(None, (out, bundle)):
         print(f"saved {path}, {path.stat().st_size:,} bytes")
+
+
+def _placement(
+    is_measured: bool, lock: Path | None, locked: Path | None, bundle: Path | None, costs: list[Path], ray: str | None
+) -> PlacementRequest | None:
+    """Return the placement that options request; raises ConfigError if two of them contradict each other."""
+    from delegate.errors import ConfigError
+    from delegate.placement.requests import ByPreference, Measured, Remote, Replay
+
+    deciding = {"--locked": locked, "--bundle": bundle, "--costs": costs, "--ray": ray}
+    requested = [option for option, value in deciding.items() if value]
+    for option, other in itertools.pairwise(requested):
+        if (option, other) != ("--bundle", "--costs"):
+            both = f"{option} and {other} both decide where nodes run"
+            raise ConfigError(both, where="placement", remedy="give one of both")
+    if locked is not None:
+        return Replay(locked, lockfile=lock)
+    if bundle is not None or costs:
+        return Remote(bundle, costs, lockfile=lock)
+    if is_measured or ray is not None:
+        return Measured(lockfile=lock, cluster=ray)
+    return None if lock is None else ByPreference(lockfile=lock)

@@ -14,7 +14,7 @@ from delegate.accuracy.samples import Sample, input_names, sample_of
 from delegate.cli.arrays import read_array, read_inputs
 from delegate.cli.importing import import_module
 from delegate.edge.modules import export_module
-from delegate.edge.sources import exported_programs, require_no_program
+from delegate.edge.sources import export, exported_programs, require_no_program
 from delegate.edge.torchscript import is_torchscript
 from delegate.errors import ExportError, did_you_mean
 from delegate.plugins import one_line
@@ -65,7 +65,7 @@ def _convert(path: Path, inputs: Sequence[str]) -> ExportedProgram:
         remedy = "give them by --input A.npy, in order"
         raise ExportError(f"{str(path)!r} is a TorchScript file and needs example inputs", remedy=remedy)
     arrays = (read_array(f"number {i + 1}", file) for i, file in enumerate(inputs))
-    return exported_programs(path, tuple(map(torch.from_numpy, arrays)))["forward"]
+    return export(path, tuple(map(torch.from_numpy, arrays)))
 
 
 def _check_file(path: Path) -> Path:

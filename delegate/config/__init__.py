@@ -2,6 +2,7 @@
 
 from delegate.config.load import backend_options, load_config, options_of_alias
 from delegate.config.model import (
+    AccuracyPolicy,
     BackendChoice,
     Cache,
     Config,
@@ -10,11 +11,11 @@ from delegate.config.model import (
     Placing,
     Policy,
     Quantization,
-    Verify,
 )
 from delegate.config.schema import json_schema
 
 __all__ = [
+    "AccuracyPolicy",
     "BackendChoice",
     "Cache",
     "Config",
@@ -23,7 +24,6 @@ __all__ = [
     "Placing",
     "Policy",
     "Quantization",
-    "Verify",
     "backend_options",
     "json_schema",
     "load_config",

@@ -111,7 +111,7 @@ class Fallback(_Model):
     )
 
 
-class Verify(_Model):
+class AccuracyPolicy(_Model):
     """Bounds on the errors of partitions and results on the inputs of `verify`; null: no bound."""
 
     sqnr_db: float | None = Field(
@@ -318,7 +318,7 @@ class Config(_Model):
     )
     cache: Cache = Field(default=Cache(), description="What is kept for the next lowering of the same partitions.")
     fallback: Fallback = Field(default=Fallback(), description="What a partition runs on where its delegate cannot.")
-    verify: Verify | None = Field(
+    verify: AccuracyPolicy | None = Field(
         default=None,
         description="How far off results may be: the program is run when it is lowered, on the inputs of `verify`, or "
         "on the export's example inputs. Key left out: it is run if inputs are given, and nothing is asked of it.",

@@ -25,26 +25,37 @@ _REGISTER = (
     "--import MODULE[:FUNCTION]"
 )
 _CLASS = re.compile(r'\\"type\\": \\"([^"\\]+)\\", \\"context\\"')  # in a structure, which is JSON within JSON
-_EXPORT = "give example_inputs, or export it first: torch.export.export(module.eval(), example_inputs)"
+_EXPORT = "export it first: delegate.export(module.eval(), example_inputs)"
 
 
 Exported = ExportedProgram | str | os.PathLike[str]
 Model = Exported | Mapping[str, Exported] | torch.nn.Module
 
 
-def exported_programs(model: Any, example_inputs: tuple[Any, ...] | None = None) -> dict[str, ExportedProgram]:
-    """Method name -> ExportedProgram.
+def export(module: torch.nn.Module | str | os.PathLike[str], inputs: tuple[Any, ...]) -> ExportedProgram:
+    """Export a module in its present mode, with the sizes of its example inputs.
+
+    For dynamic sizes, call `torch.export.export` with `dynamic_shapes`.
 
     Args:
-        model: an ExportedProgram, the path of a .pt2 file, or a dict of either by method name; with example inputs a
-            module, eager or TorchScript, or the path of a TorchScript file.
-        example_inputs: positional arguments of the module.
+        module: an eager, traced or scripted module, or the path of a TorchScript file.
+        inputs: example arguments, by position.
 
     Raises:
-        ExportError: it is none of these, or cannot be read or exported; says how to get there.
+        ExportError: this is no module, the inputs are no tuple, or torch cannot export it.
     """
-    if example_inputs is not None:
-        return {"forward": export_module(_module(model), example_inputs, _name(model))}
+    return export_module(_module(module), inputs, _name(module))
+
+
+def exported_programs(model: Any) -> dict[str, ExportedProgram]:
+    """Return the exported programs of a model, by method name.
+
+    Args:
+        model: an ExportedProgram, the path of a .pt2 file, or a dict of either by method name.
+
+    Raises:
+        ExportError: it is none of these, or cannot be read.
+    """
     if isinstance(model, Mapping):
         if not model:
             raise ExportError("the dict of methods is empty", remedy="give at least one method")
@@ -62,8 +73,8 @@ def _module(model: Any) -> torch.nn.Module:
     if isinstance(model, str | os.PathLike) and torchscript.is_torchscript(_existing(Path(model))):
         return torchscript.load(Path(model))
     raise ExportError(
-        f"example_inputs are for a module or a TorchScript file, not for a {type(model).__name__}",
-        remedy="leave them out: an exported program has its inputs; export the methods of a dict one by one",
+        f"a {type(model).__name__} is no module to export",
+        remedy="give a module or the path of a TorchScript file; to_backend takes exported programs as they are",
     )
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from delegate.backends.guarded import GuardedBackend
@@ -23,14 +22,12 @@ from delegate.backends.keys import plain
 from delegate.backends.unasked import UnaskedBackend
 from delegate.cache.environment import code_of, host_features, versions_of
 from delegate.cache.store import Entry
-from delegate.config import Placing
 from delegate.edge.keys import NotCacheable, exported_key
 from delegate.errors import DelegateError
 from delegate.partitioner.artifact_cache import ArtifactCache
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.lock import Lock
 from delegate.plain_data import count, text, texts
 from delegate.program.decode import decode
 from delegate.program.encode import encode
@@ -80,11 +77,7 @@ class ProgramCache:
         self._artifacts, self._selection, self._registry = artifacts, selection, registry
 
     def key(
-        self,
-        exported: Mapping[str, ExportedProgram],
-        plan: SavedPlan | None,
-        lock: Lock | None = None,
-        placing: Placing | None = None,
+        self, exported: Mapping[str, ExportedProgram], strategy_key: Callable[[Mapping[str, ExportedProgram]], Hashable]
     ) -> str | None:
         """Return the key of a program; None if its lowering may have another result the next time.
 
@@ -93,16 +86,10 @@ class ProgramCache:
 
         Args:
             exported: the methods.
-            plan, lock: the plan and the lock to apply.
-            placing: the settings of measured placement on the methods' example inputs; None if nothing is measured.
+            strategy_key: returns the dependencies on the placement strategy; raises NotCacheable if there are others.
         """
-        if lock is not None and lock.quantization is not None:
-            return None
-        locked = None if lock is None else lock.to_yaml()
-        places = None if plan is None else plan.to_json()
         try:
-            measured = None if placing is None else _measuring_key(placing, exported)
-            parts = (FORMAT, self._request(), exported_key(exported), places, locked, measured)
+            parts = (FORMAT, self._request(), exported_key(exported), strategy_key(exported))
         except NotCacheable:
             return None
         return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()
@@ -193,18 +180,6 @@ class ProgramCache:
         )
         versions = (sys.version, code_of("delegate"), versions_of("delegate"), host_features())
         return (backends, settings, kernels, versions, _torch())
-
-
-def _measuring_key(placing: Placing, exported: Mapping[str, ExportedProgram]) -> tuple[Any, ...]:
-    """Return the further dependencies of a measured placement; raises NotCacheable if accuracy decides it."""
-    if placing.accuracy is not None:
-        raise NotCacheable
-    leaves = [
-        (leaf.dtype, leaf.shape) if isinstance(leaf, torch.Tensor) else leaf
-        for ep in exported.values()
-        for leaf in pytree.tree_leaves(ep.example_inputs)
-    ]
-    return (repr(placing), repr(leaves))
 
 
 def _torch() -> tuple[str, ...]:

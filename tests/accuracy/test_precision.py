@@ -96,13 +96,13 @@ def test_a_model_quantized_by_the_user(way: str, monkeypatch: pytest.MonkeyPatch
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*is usual of")
         alone = delegate.to_backend(coded, "xnnpack", verify=(X,))
-        beside = delegate.to_backend(coded, "xnnpack", verify=(X,), original=floats)
+        beside = delegate.to_backend(coded, "xnnpack", verify=delegate.Verify((X,), reference=floats))
     assert [a.reference for a in alone.report.accuracy] == ["the quantized reference"]
     assert [a.reference for a in beside.report.accuracy] == ["the float reference", "the quantized reference"]
 
     config = {"backends": [], "verify": {"sqnr_db": 70, "on_failure": "move"}}
     with pytest.raises(AccuracyError) as caught:
-        delegate.to_backend(coded, config=config, verify=(X,), original=floats)
+        delegate.to_backend(coded, config=config, verify=delegate.Verify((X,), reference=floats))
     text = str(caught.value)
     assert "the quantization is at fault, not a backend" in text
     assert "linear (0, aten.linear.default, " in text
@@ -111,7 +111,7 @@ def test_a_model_quantized_by_the_user(way: str, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("delegate.accuracy.verification.DEFAULTS", {**DEFAULTS, precision: 99.0})
     with pytest.warns(RuntimeWarning, match=f"99 dB or more is usual of {precision}; the quantization is at fault"):
-        delegate.to_backend(coded, [], verify=(X,), original=floats)
+        delegate.to_backend(coded, [], verify=delegate.Verify((X,), reference=floats))
 
 
 class Stored(nn.Module):

@@ -237,7 +237,9 @@ class Sum(nn.Module):
 def test_a_reference_of_another_form(reference: nn.Module, inputs: int, error: type[DelegateError], text: str) -> None:
     x = torch.linspace(-1, 1, 8).reshape(2, 4)
     with pytest.raises(error, match=text):
-        delegate.to_backend(export(Relu(), (x,)), [], verify=[(x,)], original=export(reference, (x,) * inputs))
+        delegate.to_backend(
+            export(Relu(), (x,)), [], verify=delegate.Verify([(x,)], reference=export(reference, (x,) * inputs))
+        )
 
 
 def test_the_float_reference_runs_once_for_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,5 +266,7 @@ def test_the_remedy_for_a_model_that_was_quantized_before(on_failure: str) -> No
     coded = quantize(ep, Settings("xnnpack", "static_int8"), calibration())
     verify = {"sqnr_db": 60.0, "on_failure": on_failure}
     with pytest.raises(AccuracyError, match="quantize it again, and keep these layers in float") as caught:
-        delegate.to_backend(coded, original=ep, config={"backends": ["xnnpack"], "verify": verify})
+        delegate.to_backend(
+            coded, config={"backends": ["xnnpack"], "verify": verify}, verify=delegate.Verify(reference=ep)
+        )
     assert "set verify.on_failure" not in str(caught.value)

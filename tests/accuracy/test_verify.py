@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import Dim, export
 
 import delegate
-from delegate.errors import AccuracyError, BackendUnavailable, InputError
+from delegate.errors import AccuracyError, BackendUnavailable, ConfigError, InputError
 from delegate.registry import default_registry
 from delegate.report import Report
 from delegate.testing import assert_same
@@ -239,7 +239,7 @@ def test_the_program_that_another_was_made_of():
             return Chain()(x) + 0.5
 
     exported, original = export(Near(), (X,)), export(Chain(), (X,))
-    program = delegate.to_backend(exported, [], verify=(X,), original=original)
+    program = delegate.to_backend(exported, [], verify=delegate.Verify((X,), reference=original))
     bounded, own = program.report.accuracy
     assert (bounded.reference, own.reference) == ("the float reference", "the model that was given")
     assert own.figures.max_error < 1e-6
@@ -247,12 +247,12 @@ def test_the_program_that_another_was_made_of():
     assert "forward against the float reference: " in str(program.report)
     config = {"backends": [], "verify": {"sqnr_db": 40, "on_failure": "move"}}
     with pytest.raises(AccuracyError, match="the model itself, run by torch, is as far from the float reference"):
-        delegate.to_backend(exported, config=config, verify=(X,), original=original)
+        delegate.to_backend(exported, config=config, verify=delegate.Verify((X,), reference=original))
     two = export(Calls(lambda x, t: (x, x), False), (X,))
     with pytest.raises(AccuracyError, match=r"the program gives 1 outputs and its reference 2.*method forward"):
-        delegate.to_backend(exported, [], verify=(X,), original=two)
+        delegate.to_backend(exported, [], verify=delegate.Verify((X,), reference=two))
     with pytest.raises(InputError, match="there is no method 'forwards' for its reference: did you mean 'forward'"):
-        delegate.to_backend(exported, [], verify=(X,), original={"forwards": original})
+        delegate.to_backend(exported, [], verify=delegate.Verify((X,), reference={"forwards": original}))
 
 
 def test_random_numbers_are_not_compared():
@@ -299,7 +299,7 @@ def test_what_may_draw_is_compared_where_it_does_not(name: str, is_training: boo
     function, draws = DRAWING[name]
     exported = export(Calls(function, is_training), (X,))
     config = {"backends": [{"name": "xnnpack"}], "placement": {"budget": 30}}
-    program = delegate.to_backend(exported, config=config, verify=(X,), place="measured")
+    program = delegate.to_backend(exported, config=config, verify=(X,), placement=delegate.Measured())
     (method, *_), (placement,) = program.report.accuracy, program.report.placements
     assert (method.figures is None) == ("random" in method.why) == (draws and is_training)
     assert ("results: not compared" in "".join(placement.not_tried)) == (draws and is_training)
@@ -364,14 +364,34 @@ def test_partitions_that_cannot_run_here(monkeypatch):
         verified(Chain(), (X,))
 
 
+def test_bounds_of_the_request_change_those_of_the_configuration():
+    exported = torch.export.export(nn.Linear(4, 4).eval(), (X,))
+    config = {"backends": ["xnnpack"], "verify": {"sqnr_db": 300, "max_error": 1.0}}
+    with pytest.raises(AccuracyError, match="300 dB"):
+        delegate.to_backend(exported, config=config)
+    with pytest.raises(AccuracyError, match="max error"):
+        delegate.to_backend(exported, config=config, verify=delegate.Verify(sqnr_db=20, max_error=0.0))
+    program = delegate.to_backend(exported, config=config, verify=delegate.Verify(sqnr_db=20))
+    assert program.report.accuracy[0].figures.sqnr_db > 100
+    with pytest.raises(AccuracyError, match="400 dB"):
+        delegate.to_backend(exported, "xnnpack", verify=delegate.Verify((X,), sqnr_db=400))
+
+
+@pytest.mark.parametrize("bounds", [{"top1": 2}, {"max_error": -1}, {"on_failure": "ignore"}, {"sqnr_db": "high"}])
+def test_bounds_of_the_request_that_are_invalid(bounds):
+    exported = torch.export.export(nn.Linear(4, 4).eval(), (X,))
+    with pytest.raises(ConfigError, match=f"the bounds of Verify are invalid: .*{next(iter(bounds))}"):
+        delegate.to_backend(exported, [], verify=delegate.Verify((X,), **bounds))
+
+
 def test_a_plan_that_verification_would_break():
     exported = export(Chain(), (X,))
     plan = delegate.to_backend(exported, "vector").plan
     config = {"backends": ["vector"], "verify": {"sqnr_db": 100, "on_failure": "move"}}
     with pytest.raises(delegate.errors.PartitionError, match=r"the plan cannot be kept.*inaccurate"):
-        delegate.to_backend(exported, config=config, plan=plan)
+        delegate.to_backend(exported, config=config, placement=plan)
     kept = delegate.to_backend(exported, config=config).plan
-    assert delegate.to_backend(exported, "vector", plan=kept).plan == kept
+    assert delegate.to_backend(exported, "vector", placement=kept).plan == kept
 
 
 def test_a_report_of_an_earlier_version_has_no_figures():

@@ -23,6 +23,7 @@ import delegate
 from delegate import KernelTable
 from delegate.edge.keys import NotCacheable, exported_key
 from delegate.lowering.program_cache import ProgramCache
+from delegate.lowering.strategies import Strategy
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.registry import default_registry
 from delegate.selection import Selection, open_artifact_cache, select
@@ -244,7 +245,9 @@ def request_key(
     selection = select(backends, config or None, registry, kernels)
     artifacts = open_artifact_cache(selection, registry, cache)
     methods = {"forward": exported() if model is None else model}
-    return None if artifacts is None else ProgramCache(artifacts, selection, registry).key(methods, plan)
+    if artifacts is None:
+        return None
+    return ProgramCache(artifacts, selection, registry).key(methods, Strategy(plan=plan).cache_key)
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -318,11 +321,9 @@ def test_nothing_that_may_be_asked_for_is_forgotten() -> None:
     in_the_key |= {"placement"}  # where it has any say
     never_kept = {"verify", "quantization"}  # the same
     assert {field.name for field in fields(Selection)} == in_the_key | never_kept | {"cache"}
-    arguments = {"model", "backends", "config", "kernels", "example_inputs", "plan"}
+    arguments = {"model", "backends", "config", "kernels", "placement"}
     without_say = {"cache", "progress"}
-    assert set(inspect.signature(delegate.to_backend).parameters) == arguments | without_say | {
-        "place", "verify", "original", "lock", "locked", "bundle", "costs", "ray",
-    }  # fmt: skip
+    assert set(inspect.signature(delegate.to_backend).parameters) == arguments | without_say | {"verify"}
 
 
 class Own(CapabilityPartitioner):
@@ -405,7 +406,7 @@ def test_a_plan_counts(taken: Callable[..., tuple[delegate.CompiledProgram, bool
     config = {"backends": ["xnnpack"], "partitioning": {"exclude": ["aten.relu*"]}}
     plan = delegate.to_backend(ep, config=config).plan
     for found in (False, True):
-        program, hit = taken(ep, "xnnpack", plan=plan)
+        program, hit = taken(ep, "xnnpack", placement=plan)
         assert hit is found
         assert program.plan == plan
 
@@ -419,7 +420,7 @@ def test_measuring_takes_and_keeps_nothing(taken: Callable[..., tuple[delegate.C
     program, hit = taken(ep, "xnnpack")
     assert hit
     assert not program.report.accuracy
-    assert not taken(ep, "xnnpack", original=ep)[1]
+    assert not taken(ep, "xnnpack", verify=delegate.Verify(reference=ep))[1]
 
 
 def warned(lower: Callable[[], object]) -> list[str]:

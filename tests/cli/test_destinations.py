@@ -103,5 +103,5 @@ def test_a_device_is_not_replaced(tmp_path):
     exported = torch.export.export(torch.nn.Linear(4, 4).eval(), (torch.randn(1, 4),))
     os.mkfifo("pipe")
     with pytest.raises(ProgramError, match="is not a file"):
-        delegate.to_backend(exported, "xnnpack", bundle="pipe")
+        delegate.to_backend(exported, "xnnpack", placement=delegate.Remote(bundle="pipe"))
     assert not Path("pipe").is_file()

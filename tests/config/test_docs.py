@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from delegate.config import (
+    AccuracyPolicy,
     BackendChoice,
     Cache,
     Config,
@@ -14,7 +15,6 @@ from delegate.config import (
     Placing,
     Policy,
     Quantization,
-    Verify,
     load_config,
 )
 
@@ -34,7 +34,7 @@ def test_example_is_valid_and_complete(tmp_path: Path) -> None:
     assert config.cache.model_fields_set == set(Cache.model_fields)
     assert config.fallback.model_fields_set == set(Fallback.model_fields)
     assert config.verify is not None
-    assert config.verify.model_fields_set == set(Verify.model_fields)
+    assert config.verify.model_fields_set == set(AccuracyPolicy.model_fields)
     assert config.placement.model_fields_set == set(Placing.model_fields)
     assert config.placement.accuracy is not None
     assert config.placement.accuracy.model_fields_set == set(type(config.placement.accuracy).model_fields)

@@ -48,7 +48,7 @@ def test_each_has_its_own_options(program):
 
 
 def test_a_plan_is_kept(program):
-    again = delegate.to_backend(torch.export.export(MODEL, (X,)), config=CONFIG, plan=program.plan)
+    again = delegate.to_backend(torch.export.export(MODEL, (X,)), config=CONFIG, placement=program.plan)
     assert again.plan == program.plan
 
 

@@ -469,7 +469,7 @@ def test_text_for_a_program_without_tokenizer(qwen):
 
 
 def test_a_program_that_is_no_language_model(tmp_path):
-    delegate.to_backend(torch.nn.ReLU(), [], example_inputs=(torch.ones(2),)).save(tmp_path / "relu.dlg")
+    delegate.to_backend(delegate.export(torch.nn.ReLU(), (torch.ones(2),)), []).save(tmp_path / "relu.dlg")
     with pytest.raises(ProgramError, match="no method about, decode, head, prefill"):
         Model(tmp_path / "relu.dlg")
 

@@ -151,7 +151,7 @@ def test_same_as_eager(name):
 @pytest.mark.filterwarnings("ignore:method .* training mode")
 def test_dropout_in_training_mode():
     given = x(100, 100)
-    program = delegate.to_backend(nn.Dropout(0.25).train(), [], example_inputs=(given,))
+    program = delegate.to_backend(delegate.export(nn.Dropout(0.25).train(), (given,)), [])
     first, second = program(given), program(given)
     kept = first != 0
     assert_same(first[kept], given[kept] / 0.75)
@@ -163,7 +163,7 @@ def test_dropout_in_training_mode():
 def test_batch_norm_in_training_mode_updates_its_statistics():
     module = nn.BatchNorm2d(3).train()
     reference = copy.deepcopy(module)
-    program = delegate.to_backend(module, "xnnpack", example_inputs=(x(2, 3, 4, 4),))
+    program = delegate.to_backend(delegate.export(module, (x(2, 3, 4, 4),)), "xnnpack")
     assert left(program) == {"aten.add.Tensor": 1, "aten._native_batch_norm_legit_functional.default": 1}
     for i in range(3):
         assert_same(program(x(2, 3, 4, 4) + i), run(reference, (x(2, 3, 4, 4) + i,)))

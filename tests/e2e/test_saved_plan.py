@@ -14,7 +14,7 @@ from torch import nn
 import delegate
 from delegate.backends.info import Availability, BackendInfo
 from delegate.backends.xnnpack.aot import XnnpackBackend
-from delegate.errors import PartitionError
+from delegate.errors import ConfigError, PartitionError
 from delegate.registry import default_registry
 from tests.e2e import vector_backend
 
@@ -55,7 +55,7 @@ def places(program: delegate.CompiledProgram) -> list[tuple[str, str, str]]:
 def test_a_plan_that_was_saved_is_kept(backends: list[str], tmp_path: Path) -> None:
     first = delegate.to_backend(export(), backends)
     first.plan.save(tmp_path / "plan.json")
-    again = delegate.to_backend(export(), backends[::-1], plan=tmp_path / "plan.json")
+    again = delegate.to_backend(export(), backends[::-1], placement=delegate.SavedPlan.load(tmp_path / "plan.json"))
     assert places(again) == places(first)
     assert again.plan == first.plan == delegate.SavedPlan.load(tmp_path / "plan.json")
     assert torch.equal(again(X), first(X))
@@ -89,7 +89,7 @@ def edited(plan: delegate.SavedPlan, old: str, new: str) -> delegate.SavedPlan:
 def test_a_plan_that_cannot_be_kept_is_an_error(old: str, new: str, said: str) -> None:
     plan = edited(delegate.to_backend(export(), ["xnnpack"]).plan, old, new)
     with pytest.raises(PartitionError, match="plan") as caught:
-        delegate.to_backend(export(), ["xnnpack", "vector"], plan=plan)
+        delegate.to_backend(export(), ["xnnpack", "vector"], placement=plan)
     assert said in str(caught.value)
 
 
@@ -104,7 +104,7 @@ def test_a_plan_that_cannot_be_kept_is_an_error(old: str, new: str, said: str) -
 def test_what_is_no_plan_is_named_with_its_file(text: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(PartitionError, match=r"the plan cannot be read.*plan\.json"):
-        delegate.to_backend(export(), "xnnpack", plan=tmp_path / "plan.json")
+        delegate.to_backend(export(), "xnnpack", placement=delegate.SavedPlan.load(tmp_path / "plan.json"))
     with pytest.raises(PartitionError, match="absent"):
         delegate.SavedPlan.load(tmp_path / "absent.json")
 
@@ -133,7 +133,7 @@ def test_a_plan_is_kept_though_other_backends_want_other_forms(turned: bool) -> 
     lists = [["xnnpack"], ["xnnpack", "whole"]]
     made, kept = lists[::-1] if turned else lists
     plans = [delegate.to_backend(exported, names).plan for names in (made, kept)]
-    again = delegate.to_backend(exported, ["xnnpack", "whole"], plan=plans[0])
+    again = delegate.to_backend(exported, ["xnnpack", "whole"], placement=plans[0])
     assert again.plan == plans[0]
     assert "aten.softmax.int" in plans[0].differences(plans[1])[0]
 
@@ -141,12 +141,12 @@ def test_a_plan_is_kept_though_other_backends_want_other_forms(turned: bool) -> 
 def test_a_plan_of_more_methods_says_which_are_missing() -> None:
     both = delegate.to_backend({"one": export(), "two": export()}, "xnnpack").plan
     with pytest.raises(PartitionError, match=r"there is no two"):
-        delegate.to_backend({"one": export()}, "xnnpack", plan=both)
+        delegate.to_backend({"one": export()}, "xnnpack", placement=both)
 
 
 def test_what_is_no_plan_at_all() -> None:
-    with pytest.raises(PartitionError, match="plan cannot be a list"):
-        delegate.to_backend(export(), "xnnpack", plan=["plan.json"])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="placement cannot be a list"):
+        delegate.to_backend(export(), "xnnpack", placement=["plan.json"])  # type: ignore[arg-type]
 
 
 def test_the_documented_code(

@@ -156,7 +156,7 @@ def test_the_plan_says_it_and_does_it_again(name, tmp_path):
     ep, _, inputs = exported(name)
     first = delegate.to_backend(ep, config=config(CASES[name][3]))
     first.plan.save(tmp_path / "plan.json")
-    again = delegate.to_backend(exported(name)[0], "xnnpack", plan=tmp_path / "plan.json")
+    again = delegate.to_backend(exported(name)[0], "xnnpack", placement=delegate.SavedPlan.load(tmp_path / "plan.json"))
     assert again.plan == first.plan == delegate.SavedPlan.load(tmp_path / "plan.json")
     assert branches(again) == branches(first)
     assert_same(again(*inputs), first(*inputs))
@@ -174,7 +174,7 @@ def test_bodies_of_control_flow_have_branches_too():
     for name, nodes in (("a", whole["nodes"][:3]), ("b", whole["nodes"][3:6]), ("c", whole["nodes"][6:])):
         data["partitions"].append({**whole, "name": name, "nodes": nodes})
     data["together"] = [[["a"], ["b"]]]
-    program = delegate.to_backend(ep, "xnnpack", plan=delegate.SavedPlan.from_json(json.dumps(data)))
+    program = delegate.to_backend(ep, "xnnpack", placement=delegate.SavedPlan.from_json(json.dumps(data)))
     assert branches(program) == [2]
     for given in (X + 1, X - 1, X * 3 + 1):
         with torch.no_grad():
@@ -202,7 +202,7 @@ def test_what_moved_is_told():
     assert line == " now runs at the same time as ".join(towers)
     assert beside.differences(apart) == (line.replace("now runs", "no longer runs"),)
     assert beside.differences(beside) == ()
-    assert branches(delegate.to_backend(ep, "xnnpack", plan=apart)) == []
+    assert branches(delegate.to_backend(ep, "xnnpack", placement=apart)) == []
 
 
 @pytest.mark.parametrize(

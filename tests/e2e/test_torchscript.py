@@ -120,7 +120,7 @@ def test_same_as_eager(name, form):
     module, inputs = MODULES[name]
     with torch.no_grad():
         expected = module.eval()(*inputs)
-    program = delegate.to_backend(form(module, inputs), "xnnpack", example_inputs=inputs)
+    program = delegate.to_backend(delegate.export(form(module, inputs), inputs), "xnnpack")
     if name == "lstm":
         assert refused(program, "xnnpack") == {"aten.lstm.input": 1}
     else:
@@ -129,7 +129,7 @@ def test_same_as_eager(name, form):
 
 
 def test_state():
-    program = delegate.to_backend(torch.jit.script(Counter()), [], example_inputs=(x(2, 3),))
+    program = delegate.to_backend(delegate.export(torch.jit.script(Counter()), (x(2, 3),)), [])
     assert_same(program(x(2, 3)), x(2, 3))
     assert_same(program(x(2, 3)), 2 * x(2, 3))
 
@@ -137,7 +137,7 @@ def test_state():
 @pytest.mark.parametrize("sign", [1, -1])
 def test_branch(sign):
     given = sign * torch.ones(2, 3)
-    program = delegate.to_backend(torch.jit.script(Branch()), [], example_inputs=(given,))
+    program = delegate.to_backend(delegate.export(torch.jit.script(Branch()), (given,)), [])
     for other in (given, -given):
         assert_same(program(other), Branch()(other))
 
@@ -145,7 +145,7 @@ def test_branch(sign):
 def test_file(tmp_path):
     module, inputs = MODULES["convnet"]
     traced(module.eval(), inputs).save(str(tmp_path / "model.pt"))
-    program = delegate.to_backend(tmp_path / "model.pt", "xnnpack", example_inputs=inputs)
+    program = delegate.to_backend(delegate.export(tmp_path / "model.pt", inputs), "xnnpack")
     assert_runs(program, "xnnpack")
     with torch.no_grad():
         assert_same(program(*inputs), module(*inputs))
@@ -163,11 +163,11 @@ REFUSED = {
         GOOD,
         "Convnet does not run on its example inputs: .*Exp",
     ),
-    "no inputs": (lambda: torch.jit.script(Turns()), None, "Turns is TorchScript and needs example inputs: give"),
-    "eager, no inputs": (Turns, None, "Turns is a module, not an exported program: give example_inputs"),
+    "no inputs": (lambda: torch.jit.script(Turns()), None, "Turns is TorchScript and needs example inputs: export it first"),
+    "eager, no inputs": (Turns, None, "Turns is a module, not an exported program: export it first"),
     "no tuple": (Turns, GOOD[0], "the example inputs of Turns are a Tensor, not a tuple"),
-    "exported already": (lambda: EXPORTED, GOOD, "example_inputs are for a module .*, not for a ExportedProgram"),
-    "dict": (lambda: {"a": EXPORTED}, GOOD, "example_inputs are for a module .*, not for a dict"),
+    "exported already": (lambda: EXPORTED, GOOD, "a ExportedProgram is no module to export"),
+    "dict": (lambda: {"a": EXPORTED}, GOOD, "a dict is no module to export"),
     "eager loop": (Endless, GOOD, "torch.export failed on Endless: "),
 }
 
@@ -176,5 +176,5 @@ REFUSED = {
 def test_refused(name):
     model, inputs, message = REFUSED[name]
     with pytest.raises(ExportError, match=message) as caught:
-        delegate.to_backend(model(), [], example_inputs=inputs)
+        delegate.to_backend(model() if inputs is None else delegate.export(model(), inputs), [])
     assert "\n" not in str(caught.value)

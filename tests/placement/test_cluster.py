@@ -54,7 +54,7 @@ def address() -> Iterator[str]:
 
 
 def test_candidates_are_measured_where_their_backend_is(exported, address: str) -> None:
-    program = delegate.to_backend(exported, config=TWO, ray=address)
+    program = delegate.to_backend(exported, config=TWO, placement=delegate.Measured(cluster=address))
     (placement,) = program.report.placements
     rows = {p.name: p for p in placement.plans}
     assert set(rows) >= {"xnnpack:one", "xnnpack:two"}
@@ -75,7 +75,11 @@ def test_what_no_node_carries_is_out(exported, address: str) -> None:
         both = program._replace(delegates=(spec, spec._replace(backend="openvino:gpu")))
         trials = [Trial("a", program, "forward"), Trial("b", other_backend, "forward"), Trial("c", both, "forward")]
         records = measure_rounds(trials, factory, fixed_rounds(1), lambda: True)
-        assert delegate.to_backend(exported, config=TWO, ray="what is connected counts").report.placements[0].machine
+        assert (
+            delegate.to_backend(exported, config=TWO, placement=delegate.Measured(cluster="what is connected counts"))
+            .report.placements[0]
+            .machine
+        )
     finally:
         ray.shutdown()
     assert (len(records["a"].rounds), records["a"].failure) == (1, "")
@@ -94,10 +98,6 @@ def test_a_worker_that_dies_midway_is_out_and_the_others_go_on(exported, address
     assert died.failure.startswith("the Ray worker died: ")
 
 
-def test_bad_input(exported, tmp_path: Path) -> None:
+def test_there_is_no_cluster(exported) -> None:
     with pytest.raises(ConfigError, match="there is no Ray cluster at 'nowhere'"):
-        delegate.to_backend(exported, config=TWO, ray="nowhere")
-    with pytest.raises(ConfigError, match="a Ray cluster is for those that are measured"):
-        delegate.to_backend(exported, config=TWO, ray="auto", place="preference")
-    with pytest.raises(ConfigError, match="a bundle is for what is measured by hand"):
-        delegate.to_backend(exported, config=TWO, ray="auto", bundle=tmp_path / "b")
+        delegate.to_backend(exported, config=TWO, placement=delegate.Measured(cluster="nowhere"))

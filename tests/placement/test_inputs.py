@@ -74,7 +74,7 @@ def test_sizes_beyond_their_range() -> None:
     program = exported(x={0: batch}, y={0: batch})
     calls = (torch.ones(9, 4), torch.ones(9, 4))
     with pytest.raises(InputError, match=r"size 9 in dimension 0 \(verify, number 1\)"):
-        delegate.to_backend(program, "xnnpack", place="measured", verify=calls)
+        delegate.to_backend(program, "xnnpack", verify=calls, placement=delegate.Measured())
 
 
 def test_calls_are_in_the_order_of_the_method() -> None:

@@ -16,8 +16,8 @@ import yaml
 from torch import nn
 
 import delegate
-from delegate.errors import ConfigError, PartitionError
-from delegate.lowering.locking import check_locked
+from delegate.errors import PartitionError
+from delegate.lowering.strategies import check_locked
 from delegate.measured import Interval, Placement, PlanCost, StretchCost
 from delegate.placement.lock import Lock
 from delegate.testing import assert_same
@@ -48,7 +48,7 @@ def export(width: int = 8, seed: int = 0) -> torch.export.ExportedProgram:
 def locked(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The text of a lock."""
     written = tmp_path_factory.mktemp("lock") / "delegate.lock"
-    delegate.to_backend(export(), "xnnpack", lock=written)
+    delegate.to_backend(export(), "xnnpack", placement=delegate.ByPreference(lockfile=written))
     return written.read_text()
 
 
@@ -63,12 +63,14 @@ def test_what_is_locked_is_kept_without_measuring(path, tmp_path):
     """Whatever the configuration says of measuring; weights may be others."""
     config = {"version": 1, "backends": ["xnnpack"], "placement": {"policy": "measured"}}
     plain = delegate.to_backend(export(), "xnnpack")
-    again = delegate.to_backend(export(seed=3), config=config, locked=path, lock=tmp_path / "again.lock")
+    again = delegate.to_backend(
+        export(seed=3), config=config, placement=delegate.Replay(path, lockfile=tmp_path / "again.lock")
+    )
     assert again.plan == plain.plan == Lock.load(path).plan
     assert (tmp_path / "again.lock").read_text() == path.read_text()
     assert again.report.placements == ()
     assert not [n for n in again.report.notes if "locked" in n]
-    assert torch.equal(delegate.to_backend(export(), "xnnpack", locked=path)(X), plain(X))
+    assert torch.equal(delegate.to_backend(export(), "xnnpack", placement=delegate.Replay(path))(X), plain(X))
 
 
 def test_what_was_measured_is_locked(tmp_path):
@@ -78,13 +80,15 @@ def test_what_was_measured_is_locked(tmp_path):
         "backends": ["xnnpack"],
         "placement": {"policy": "measured", "budget": 20, "threads": [1, 2]},
     }
-    first = delegate.to_backend(export(), config=config, lock=tmp_path / "delegate.lock", cache=False)
+    first = delegate.to_backend(
+        export(), config=config, cache=False, placement=delegate.Measured(lockfile=tmp_path / "delegate.lock")
+    )
     lock = Lock.load(tmp_path / "delegate.lock")
     (threads,) = {spec.compile_specs["threads"] for spec in first.program.delegates}
     assert lock.options == {"xnnpack": {"threads": threads}}
     (placement,) = lock.placements
     assert placement.chosen == first.report.placements[0].chosen == f"xnnpack, {threads} threads"
-    again = delegate.to_backend(export(), "xnnpack", locked=tmp_path / "delegate.lock")
+    again = delegate.to_backend(export(), "xnnpack", placement=delegate.Replay(tmp_path / "delegate.lock"))
     assert [s.compile_specs for s in again.program.delegates] == [s.compile_specs for s in first.program.delegates]
     assert again.report.placements == lock.placements
     assert torch.equal(again(X), first(X))
@@ -108,7 +112,7 @@ def measured(lock: Lock, place: str, seconds: float) -> Lock:
 
 def test_what_moved_and_what_it_costs(path, tmp_path):
     first = measured(Lock.load(path), "xnnpack", 0.0100004)
-    delegate.to_backend(export(), [], lock=tmp_path / "portable.lock")
+    delegate.to_backend(export(), [], placement=delegate.ByPreference(lockfile=tmp_path / "portable.lock"))
     second = measured(Lock.load(tmp_path / "portable.lock"), "portable", 0.02)
     second = dataclasses.replace(second, machine="another", options={"xnnpack": {"threads": 1}})
     first, second = (Lock.from_yaml(lock.to_yaml()) for lock in (first, second))
@@ -124,7 +128,7 @@ def test_what_moved_and_what_it_costs(path, tmp_path):
 def test_another_machine_and_other_versions_are_noted(path):
     lock = dataclasses.replace(Lock.load(path), machine="an abacus", versions={"torch": "0.1"})
     lock.save(path)
-    notes = delegate.to_backend(export(), "xnnpack", locked=path).report.notes
+    notes = delegate.to_backend(export(), "xnnpack", placement=delegate.Replay(path)).report.notes
     assert any("torch: 0.1 -> " in note for note in notes)
     assert "locked: measured on another machine: an abacus" in notes
     assert check_locked(export(), path, "xnnpack") == tuple(n for n in notes if n.startswith("locked"))
@@ -223,7 +227,10 @@ def test_a_lock_that_cannot_be_kept_is_an_error(name, path):
     change, message = BROKEN[name]
     written = change(yaml.safe_load(path.read_text()))
     path.write_text(written if isinstance(written, str) else yaml.safe_dump(written))
-    for keep in (lambda: delegate.to_backend(export(), "xnnpack", locked=path), lambda: check_locked(export(), path)):
+    for keep in (
+        lambda: delegate.to_backend(export(), "xnnpack", placement=delegate.Replay(path)),
+        lambda: check_locked(export(), path),
+    ):
         with pytest.raises(PartitionError, match=message):
             keep()
 
@@ -265,13 +272,15 @@ def test_a_node_that_a_lock_lacks_is_portable(path):
     data = yaml.safe_load(path.read_text())
     data["plan"]["partitions"][0]["nodes"].remove("first:aten.linear.default#0")
     path.write_text(yaml.safe_dump(data))
-    kept = delegate.to_backend(export(), "xnnpack", locked=path)
+    kept = delegate.to_backend(export(), "xnnpack", placement=delegate.Replay(path))
     (node,) = (n for n in kept.report.nodes if n.module == "first")
     assert node.backend == "portable"
     assert "by the plan" in str(node.verdicts["xnnpack"])
     assert_same(kept(X), delegate.to_backend(export(), [])(X))
     with pytest.raises(PartitionError, match="linear"):
-        delegate.to_backend(export(), config={"backends": ["xnnpack"], "policy": {"portable": "error"}}, locked=path)
+        delegate.to_backend(
+            export(), config={"backends": ["xnnpack"], "policy": {"portable": "error"}}, placement=delegate.Replay(path)
+        )
 
 
 def test_an_old_file_stays_where_a_new_one_cannot_be_written(path, monkeypatch):
@@ -290,12 +299,12 @@ def test_an_old_file_stays_where_a_new_one_cannot_be_written(path, monkeypatch):
 
 def test_other_sizes_are_another_model(path):
     with pytest.raises(PartitionError, match="is built otherwise"):
-        delegate.to_backend(export(width=16), "xnnpack", locked=path)
+        delegate.to_backend(export(width=16), "xnnpack", placement=delegate.Replay(path))
 
 
 def test_a_backend_that_is_not_asked_for(path):
     with pytest.raises(PartitionError, match="the lock runs nodes on 'xnnpack', which is not among the backends"):
-        delegate.to_backend(export(), [], locked=path)
+        delegate.to_backend(export(), [], placement=delegate.Replay(path))
 
 
 def test_a_backend_that_there_is_not(path):
@@ -303,30 +312,27 @@ def test_a_backend_that_there_is_not(path):
     with pytest.raises(
         PartitionError, match="the lock runs nodes on 'nope', which is not among the backends"
     ) as caught:
-        delegate.to_backend(export(), "xnnpack", locked=path)
+        delegate.to_backend(export(), "xnnpack", placement=delegate.Replay(path))
     assert caught.value.where == str(path)
-
-
-def test_a_plan_and_a_lock(path):
-    with pytest.raises(ConfigError, match="a plan and a lock both say"):
-        delegate.to_backend(export(), "xnnpack", locked=path, plan=Lock.load(path).plan)
 
 
 def test_files_that_are_not_there(path, tmp_path):
     with pytest.raises(PartitionError, match=r"cannot be read: .*No such file"):
-        delegate.to_backend(export(), "xnnpack", locked=tmp_path / "none.lock")
+        delegate.to_backend(export(), "xnnpack", placement=delegate.Replay(tmp_path / "none.lock"))
     with pytest.raises(PartitionError, match="the lockfile cannot be written: there is no folder"):
-        delegate.to_backend(export(), "xnnpack", lock=tmp_path / "none" / "none.lock")
+        delegate.to_backend(
+            export(), "xnnpack", placement=delegate.ByPreference(lockfile=tmp_path / "none" / "none.lock")
+        )
 
 
 def test_a_replay_is_kept_as_a_program_of_its_own(path, tmp_path, monkeypatch):
     """What is taken from the cache of programs is what the lock says, not what preference would do or another lock."""
     monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
-    delegate.to_backend(export(), [], lock=tmp_path / "portable.lock")
+    delegate.to_backend(export(), [], placement=delegate.ByPreference(lockfile=tmp_path / "portable.lock"))
     config = {"backends": ["xnnpack"]}
     for _ in range(2):
-        kept = delegate.to_backend(export(), config=config, locked=path)
-        moved = delegate.to_backend(export(), config=config, locked=tmp_path / "portable.lock")
+        kept = delegate.to_backend(export(), config=config, placement=delegate.Replay(path))
+        moved = delegate.to_backend(export(), config=config, placement=delegate.Replay(tmp_path / "portable.lock"))
         assert kept.plan == Lock.load(path).plan
         assert (moved.plan.partitions, len(kept.plan.partitions)) == ((), len(Lock.load(path).plan.partitions))
         assert torch.equal(kept(X), delegate.to_backend(export(), config=config)(X))
@@ -336,9 +342,13 @@ def test_a_quantized_candidate_is_replayed(tmp_path):
     """It is quantized again as the lock says; the configuration here says nothing of it."""
     quantization = {"name": "xnnpack", "quantization": {"scheme": "dynamic_int8"}}
     placement = {"policy": "measured", "budget": 60, "candidates": [quantization], "accuracy": {"sqnr_db": 5}}
-    first = delegate.to_backend(export(), config={"backends": ["xnnpack"], "placement": placement}, lock=tmp_path / "l")
+    first = delegate.to_backend(
+        export(),
+        config={"backends": ["xnnpack"], "placement": placement},
+        placement=delegate.Measured(lockfile=tmp_path / "l"),
+    )
     assert Lock.load(tmp_path / "l").quantization["scheme"] == "dynamic_int8"
-    again = delegate.to_backend(export(), "xnnpack", locked=tmp_path / "l")
+    again = delegate.to_backend(export(), "xnnpack", placement=delegate.Replay(tmp_path / "l"))
     assert not again.plan.differences(first.plan)
     assert torch.equal(again(X), first(X))
     assert not torch.equal(again(X), delegate.to_backend(export(), "xnnpack")(X))
@@ -346,7 +356,7 @@ def test_a_quantized_candidate_is_replayed(tmp_path):
 
 WITHOUT_GPU = """
 import sys, delegate, torch
-program = delegate.to_backend(sys.argv[1], locked=sys.argv[2], **eval(sys.argv[3]))
+program = delegate.to_backend(sys.argv[1], placement=delegate.Replay(sys.argv[2]), **eval(sys.argv[3]))
 assert {d.backend for d in program.program.delegates} == {"webgpu"}
 assert program.plan == delegate.SavedPlan.from_json(open(sys.argv[4]).read())
 assert "none is here" in str(program.report)
@@ -365,7 +375,9 @@ def test_a_device_that_is_not_here_is_compiled_for(named, tmp_path, monkeypatch)
     """On a machine without a GPU; the file then runs where there is one."""
     require("webgpu")
     torch.export.save(export(), tmp_path / "net.pt2")
-    here = delegate.to_backend(export(), ["webgpu", "xnnpack"], lock=tmp_path / "delegate.lock")
+    here = delegate.to_backend(
+        export(), ["webgpu", "xnnpack"], placement=delegate.ByPreference(lockfile=tmp_path / "delegate.lock")
+    )
     here.plan.save(tmp_path / "plan.json")
     files = [str(tmp_path / name) for name in ("net.pt2", "delegate.lock", "plan.json", "made.dlg")]
     with monkeypatch.context() as elsewhere:

@@ -68,14 +68,14 @@ def test_answers_and_report(exported, tmp_path) -> None:
     program.save(tmp_path / "model.dlg")
     with delegate.load(tmp_path / "model.dlg") as loaded:
         assert loaded.report.placements == (placement,)
-    again = delegate.to_backend(exported, config=TWO, plan=program.plan)
+    again = delegate.to_backend(exported, config=TWO, placement=program.plan)
     assert again.plan.places() == program.plan.places()
 
 
 def test_preference_measures_nothing(exported) -> None:
     program = delegate.to_backend(exported, config=TWO)
     assert program.report.placements == ()
-    assert delegate.to_backend(exported, config=measuring(), place="preference").report.placements == ()
+    assert delegate.to_backend(exported, config=measuring(), placement=delegate.ByPreference()).report.placements == ()
 
 
 def test_what_was_measured_is_kept(exported, tmp_path, monkeypatch) -> None:
@@ -361,8 +361,7 @@ def test_accuracy_is_measured_on_data_that_is_named(exported, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"place": "fastest"}, "'fastest' is no policy of placement"),
-        ({"place": "measured", "backends": []}, "there is no backend"),
+        ({"placement": delegate.Measured(), "backends": []}, "there is no backend"),
         ({"config": measuring(budget=0)}, "placement.budget: should be greater than 0"),
         ({"config": measuring(budget="soon")}, "should be a number of seconds"),
         ({"config": measuring(candidates=["xnnpack:too"])}, "did you mean 'xnnpack:two'"),
@@ -377,10 +376,30 @@ def test_bad_input(exported, given, message) -> None:
         delegate.to_backend(exported, **given)
 
 
-def test_a_plan_and_measuring_are_one_too_many(exported) -> None:
-    plan = delegate.to_backend(exported, "xnnpack").plan
-    with pytest.raises(ConfigError, match="a plan says where nodes run"):
-        delegate.to_backend(exported, "xnnpack", plan=plan, place="measured")
+def test_a_plan_is_applied_without_measuring(exported) -> None:
+    plan = delegate.to_backend(exported, config=TWO).plan
+    program = delegate.to_backend(exported, config=measuring(), placement=plan)
+    assert (program.report.placements, program.plan) == ((), plan)
+
+
+@pytest.mark.parametrize(
+    ("placement", "message"),
+    [
+        ("measured", "placement cannot be a str .*: give delegate.Measured"),
+        (delegate.Measured(budget=-1), "the placement is invalid: .*budget"),
+        (delegate.Measured(objective="speed"), "the placement is invalid: .*objective"),
+    ],
+)
+def test_placements_that_are_invalid(exported, placement, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        delegate.to_backend(exported, "xnnpack", placement=placement)
+
+
+def test_the_request_changes_the_configuration(exported) -> None:
+    config = measuring(objective="latency", budget=1e9)
+    placement = delegate.Measured(objective="file size", budget=20)
+    (measured,) = delegate.to_backend(exported, config=config, placement=placement).report.placements
+    assert (measured.objective, measured.budget) == ("file size", 20)
 
 
 def test_without_inputs_there_is_nothing_to_measure_on(exported) -> None:
@@ -429,7 +448,7 @@ def test_what_a_backend_refuses_may_run_on_kernels() -> None:
     require("dsp")
     model, tokens = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 16), nn.ReLU()).eval(), torch.arange(12)[None]
     config = {"backends": ["xnnpack", "dsp"], "placement": {"budget": 60}, "cache": {"enabled": False}}
-    program = delegate.to_backend(torch.export.export(model, (tokens,)), config=config, place="measured")
+    program = delegate.to_backend(torch.export.export(model, (tokens,)), config=config, placement=delegate.Measured())
     assert_same(program(tokens), model(tokens))
     (placement,) = program.report.placements
     assert placement.chosen == "xnnpack and kernels"

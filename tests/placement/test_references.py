@@ -64,7 +64,7 @@ def test_a_bound_is_for_results_against_the_float_program(
     if where == "here":
         program = delegate.to_backend(FLOAT, config=config(bound, quantization=static), cache=False)
     else:
-        program = delegate.to_backend(small, config=config(bound), original=FLOAT, cache=False)
+        program = delegate.to_backend(small, config=config(bound), cache=False, verify=delegate.Verify(reference=FLOAT))
     (placement,) = program.report.placements
     noise = decibels(program(X), model()(X))
     assert 20 < noise < 70
@@ -87,7 +87,9 @@ def test_without_a_bound_results_are_those_of_the_program_itself(static: dict[st
 
 def test_another_machine_measures_against_the_float_program_too(static: dict[str, str], tmp_path: Path) -> None:
     settings = {"config": config(70.0, quantization=static), "cache": False}
-    noise = decibels(delegate.to_backend(FLOAT, **settings, bundle=tmp_path / "b")(X), model()(X))
+    noise = decibels(
+        delegate.to_backend(FLOAT, **settings, placement=delegate.Remote(bundle=tmp_path / "b"))(X), model()(X)
+    )
     costs = measure(tmp_path / "b", budget=60)
     assert {p.sqnr_db for p in costs.methods["forward"].programs.values() if p.sqnr_db is not None}
     for costs_of_program in costs.methods["forward"].programs.values():
@@ -100,7 +102,7 @@ def test_a_kept_choice_is_of_its_reference(
     monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
     other = export(model(1), (X,))
     for reference, is_known in ((FLOAT, False), (FLOAT, True), (other, False), (other, True)):
-        program = delegate.to_backend(small, config=config(20.0), original=reference)
+        program = delegate.to_backend(small, config=config(20.0), verify=delegate.Verify(reference=reference))
         (placement,) = program.report.placements
         assert (placement.spent == 0) == is_known
         assert {"where 20 dB" in p.why for p in placement.plans} == {reference is other}
@@ -125,5 +127,8 @@ class Counting(nn.Module):
 def test_a_reference_of_another_number_of_results_is_an_error(module: nn.Module, reference: nn.Module) -> None:
     with pytest.raises(AccuracyError, match=r"gives \d results.*its reference \d.*method forward.*made of"):
         delegate.to_backend(
-            export(module, (X,)), config=config(20.0), original=export(reference, (X,)), verify=X, cache=False
+            export(module, (X,)),
+            config=config(20.0),
+            verify=delegate.Verify(X, reference=export(reference, (X,))),
+            cache=False,
         )

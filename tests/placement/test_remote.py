@@ -58,7 +58,7 @@ def exported() -> torch.export.ExportedProgram:
 @pytest.fixture(scope="module")
 def bundle(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bundle") / "model.bundle"
-    lowered(exported, bundle=path)
+    lowered(exported, placement=delegate.Remote(bundle=path))
     return path
 
 
@@ -151,7 +151,7 @@ def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
     exported = torch.export.export(module, (X,))
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    lowered(exported, bundle=tmp_path / "first")
+    lowered(exported, placement=delegate.Remote(bundle=tmp_path / "first"))
 
     costs = costing(tmp_path / "one", tmp_path / "first", lambda name, entry: 1.0)
     data = json.loads(costs.read_text())  # the first is faster in the first half, the second in the other
@@ -161,10 +161,10 @@ def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
             names = list(step)
             step.update((n, 0.1 if (at < len(names) / 2) == (number == 0) else 0.2) for at, n in enumerate(names))
     costs.write_text(json.dumps(data))
-    once = lowered(exported, costs=costs)
+    once = lowered(exported, placement=delegate.Remote(costs=costs))
     assert once.report.placements[0].chosen == NAMES[0]
     assert any("--costs FILE --bundle FILE" in what for what in once.report.placements[0].not_tried)
-    meanwhile = lowered(exported, costs=costs, bundle=tmp_path / "second")
+    meanwhile = lowered(exported, placement=delegate.Remote(bundle=tmp_path / "second", costs=costs))
     mixed = f"{NAMES[0]} | {NAMES[1]}"
     assert meanwhile.report.placements[0].chosen == NAMES[0]
     (task,) = bundles.read(tmp_path / "second", tmp_path / "two")
@@ -173,7 +173,7 @@ def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
         folder = tmp_path / f"wins{wins}"
         folder.mkdir()
         more = costing(folder, tmp_path / "second", lambda name, e, w=wins: 0.5 if (name == mixed) == w else 1.0)
-        (placement,) = (program := lowered(exported, costs=[costs, more])).report.placements
+        (placement,) = (program := lowered(exported, placement=delegate.Remote(costs=[costs, more]))).report.placements
         assert (placement.chosen == mixed) == wins
         assert len({p.backend for p in program.plan.partitions}) == 1 + wins
         assert (placement.machine, placement.spent) == ("an abacus", 3.0)
@@ -187,12 +187,12 @@ def test_what_runs_at_the_same_time_is_chosen_too(tmp_path: Path, wins: bool) ->
     exported = torch.export.export(module, (X,))
     for name in "ab":
         (tmp_path / name).mkdir()
-    lowered(exported, bundle=tmp_path / "first")
+    lowered(exported, placement=delegate.Remote(bundle=tmp_path / "first"))
     costs = costing(tmp_path / "a", tmp_path / "first", lambda name, entry: 1.0)
-    lowered(exported, costs=costs, bundle=tmp_path / "second")
+    lowered(exported, placement=delegate.Remote(bundle=tmp_path / "second", costs=costs))
     beside = f"{NAMES[1]} + {NAMES[1]}"
     more = costing(tmp_path / "b", tmp_path / "second", lambda name, e: 0.5 if (name == beside) == wins else 1.0)
-    program = lowered(exported, costs=[costs, more], lock=tmp_path / "lock")
+    program = lowered(exported, placement=delegate.Remote(costs=[costs, more], lockfile=tmp_path / "lock"))
     (placement,) = program.report.placements
     if not wins:
         assert (placement.chosen, program.plan.together) == (NAMES[0], ())
@@ -202,7 +202,10 @@ def test_what_runs_at_the_same_time_is_chosen_too(tmp_path: Path, wins: bool) ->
     assert [s.candidate for s in placement.stretches] == [NAMES[1]] * 2
     assert sum(i.kind is Structure.PARALLEL for i in calls(program)) == 1
     assert_same(program(X), module(X))
-    for again in (lowered(exported, locked=tmp_path / "lock"), lowered(exported, plan=program.plan)):
+    for again in (
+        lowered(exported, placement=delegate.Replay(tmp_path / "lock")),
+        lowered(exported, placement=program.plan),
+    ):
         assert not again.plan.differences(program.plan)
         assert sum(i.kind is Structure.PARALLEL for i in calls(again)) == 1
         assert_same(again(X), program(X), tolerance=0)
@@ -215,11 +218,11 @@ def calls(program: delegate.CompiledProgram) -> list[StructuredCall]:
 def test_a_second_bundle_of_nothing_is_an_error(exported: Any, costs: Costs, tmp_path: Path) -> None:
     costs.save(tmp_path / "c")
     with pytest.raises(PartitionError, match="no other plan promises more"):
-        lowered(exported, costs=tmp_path / "c", bundle=tmp_path / "b", config=ONE)
+        lowered(exported, config=ONE, placement=delegate.Remote(bundle=tmp_path / "b", costs=tmp_path / "c"))
     costs = Costs("another", costs.methods)
     costs.save(tmp_path / "d")
     with pytest.raises(PartitionError, match="costs of two machines"):
-        lowered(exported, costs=[tmp_path / "c", tmp_path / "d"])
+        lowered(exported, placement=delegate.Remote(costs=[tmp_path / "c", tmp_path / "d"]))
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -228,32 +231,34 @@ def test_the_cheapest_there_is_taken_here(exported: Any, costs: Costs, tmp_path:
     for n, name in enumerate(NAMES):
         programs[name].record.rounds[:] = [0.01 if n == number else 0.02] * 9
     costs.save(tmp_path / "costs.json")
-    program = lowered(exported, costs=tmp_path / "costs.json", lock=tmp_path / "delegate.lock")
+    program = lowered(
+        exported, placement=delegate.Remote(costs=tmp_path / "costs.json", lockfile=tmp_path / "delegate.lock")
+    )
     (placement,) = program.report.placements
     assert (placement.chosen, placement.machine, placement.spent) == (NAMES[number], "an abacus", 1.5)
     assert {p.backend for p in program.plan.partitions} == {NAMES[number]}
     assert any("plans of several parts" in what for what in placement.not_tried)
     assert_same(program(X), MODEL(X))
-    again = lowered(exported, locked=tmp_path / "delegate.lock")
+    again = lowered(exported, placement=delegate.Replay(tmp_path / "delegate.lock"))
     assert again.report.placements[0].machine == "an abacus"
     assert again.plan == program.plan
 
 
 def test_threads_go_there_and_back(exported: Any, tmp_path: Path) -> None:
     config = {"backends": ["xnnpack"], "placement": {"threads": [1, 2]}}
-    lowered(exported, config=config, bundle=tmp_path / "b")
+    lowered(exported, config=config, placement=delegate.Remote(bundle=tmp_path / "b"))
     (task,) = bundles.read(tmp_path / "b", tmp_path)
     assert [dict(e.threads) for e in task.entries] == [{"xnnpack": 1}, {"xnnpack": 2}]
     programs = {
         e.name: ProgramCosts(bundles.digest(e.program), Record([1.0 / e.threads["xnnpack"]] * 9)) for e in task.entries
     }
     Costs("x", {"forward": MethodCosts("latency", ["float32[4, 16]"], 60.0, 1.5, programs)}).save(tmp_path / "c")
-    (spec,) = lowered(exported, config=config, costs=tmp_path / "c").program.delegates
+    (spec,) = lowered(exported, config=config, placement=delegate.Remote(costs=tmp_path / "c")).program.delegates
     assert spec.compile_specs["threads"] == 2
 
 
 def test_the_same_lowering_writes_the_same_bundle(exported: Any, bundle: Path, tmp_path: Path) -> None:
-    lowered(exported, bundle=tmp_path / "again")
+    lowered(exported, placement=delegate.Remote(bundle=tmp_path / "again"))
     assert (tmp_path / "again").read_bytes() == bundle.read_bytes()
 
 
@@ -307,7 +312,7 @@ def test_candidates_that_are_missing_or_unknown_are_noted(exported: Any, costs: 
     programs = dict(costs.methods["forward"].programs)
     programs["openvino"] = programs.pop(NAMES[1])
     Costs("x", {"forward": MethodCosts("latency", ["float32[4, 16]"], 60.0, 1.5, programs)}).save(tmp_path / "c")
-    program = lowered(exported, costs=tmp_path / "c")
+    program = lowered(exported, placement=delegate.Remote(costs=tmp_path / "c"))
     (placement,) = program.report.placements
     assert placement.chosen == NAMES[0]
     assert rows(program)[NAMES[1]].why == "not among the costs that were measured elsewhere"
@@ -326,10 +331,10 @@ class Noisy(torch.nn.Module):
 )
 def test_results_are_compared_where_they_can_be(module: Any, x: Any, is_compared: bool, tmp_path: Path) -> None:
     exported = torch.export.export(module, (x,))
-    lowered(exported, bundle=tmp_path / "b")
+    lowered(exported, placement=delegate.Remote(bundle=tmp_path / "b"))
     costs = measure(tmp_path / "b", budget=300)
     costs.save(tmp_path / "c")
-    program = lowered(exported, costs=tmp_path / "c")
+    program = lowered(exported, placement=delegate.Remote(costs=tmp_path / "c"))
     near = [p.sqnr_db for p in rows(program).values()]
     assert all(sqnr > 30 for sqnr in near) if is_compared else near == [None] * len(near)
     assert not rows(program)[NAMES[0]].why
@@ -343,28 +348,28 @@ def test_a_bound_holds_there_and_here(exported: Any, tmp_path: Path) -> None:
     def bounded(sqnr_db: float) -> dict[str, Any]:
         return {**TWO, "placement": {"candidates": [NAMES[0], quantized], "accuracy": {"sqnr_db": sqnr_db}}}
 
-    lowered(exported, config=bounded(90), bundle=tmp_path / "b")
+    lowered(exported, config=bounded(90), placement=delegate.Remote(bundle=tmp_path / "b"))
     costs = measure(tmp_path / "b", budget=300)
     programs = costs.methods["forward"].programs
     for name, cost in ((NAMES[0], 2e-9), (f"{NAMES[1]} dynamic_int8", 1e-9)):
         programs[name].record.rounds[:] = [cost] * 9
     costs.save(tmp_path / "c")
-    strict = lowered(exported, config=bounded(90), costs=tmp_path / "c")
+    strict = lowered(exported, config=bounded(90), placement=delegate.Remote(costs=tmp_path / "c"))
     assert strict.report.placements[0].chosen == NAMES[0]
     row = rows(strict)[f"{NAMES[1]} dynamic_int8"]
     assert (row.cost, "where 90 dB is asked" in row.why) == (1e-9, True)
-    loose = lowered(exported, config=bounded(10), costs=tmp_path / "c")
+    loose = lowered(exported, config=bounded(10), placement=delegate.Remote(costs=tmp_path / "c"))
     assert loose.report.placements[0].chosen == f"{NAMES[1]} dynamic_int8"
 
 
 def test_every_method_and_other_objectives(exported: Any, tmp_path: Path) -> None:
     methods = {"a": exported, "b": torch.export.export(Block().eval(), (X[:2],))}
     config = {**TWO, "placement": {"objective": "file size"}}
-    lowered(methods, config=config, bundle=tmp_path / "b")
+    lowered(methods, config=config, placement=delegate.Remote(bundle=tmp_path / "b"))
     costs = measure(tmp_path / "b", budget=300)
     assert {name: m.inputs for name, m in costs.methods.items()} == {"a": ["float32[4, 16]"], "b": ["float32[2, 16]"]}
     costs.save(tmp_path / "c")
-    program = lowered(methods, config=config, costs=tmp_path / "c")
+    program = lowered(methods, config=config, placement=delegate.Remote(costs=tmp_path / "c"))
     assert [p.method for p in program.report.placements] == ["a", "b"]
     assert all(placement.plans for placement in program.report.placements)
     assert all(p.cost > 1000 for placement in program.report.placements for p in placement.plans)
@@ -375,7 +380,7 @@ def test_too_few_rounds_decide_nothing_and_that_is_said(exported: Any, costs: Co
     for name, cost in zip(NAMES, (0.02, 0.017), strict=True):
         costs.methods["forward"].programs[name].record.rounds[:] = [cost] * 3
     costs.save(tmp_path / "c")
-    (placement,) = lowered(exported, costs=tmp_path / "c").report.placements
+    (placement,) = lowered(exported, placement=delegate.Remote(costs=tmp_path / "c")).report.placements
     assert placement.chosen == NAMES[0]
     assert "more rounds: no more were run elsewhere" in placement.not_tried
 
@@ -401,7 +406,7 @@ def test_what_fails_there_is_out_here(site: Site, tmp_path: Path, does: str, why
     costs = measure(tmp_path / "b", budget=300)
     assert why in costs.methods["forward"].programs["bad"].record.failure
     costs.save(tmp_path / "c")
-    program = delegate.to_backend(**given, costs=tmp_path / "c")
+    program = delegate.to_backend(**given, placement=delegate.Remote(costs=tmp_path / "c"))
     assert program.report.placements[0].chosen == "good"
     assert why in rows(program)["bad"].why
 
@@ -425,7 +430,7 @@ def adding(site: Site, bodies: dict[str, str], path: Path, declared: str = "") -
     a, b = torch.randn(8, 8), torch.randn(8, 8)
     config = {"backends": [*bodies], "partitioning": {"min_partition_size": 0}}
     given = {"model": torch.export.export(Sum(), (a, b)), "config": config}
-    delegate.to_backend(**given, bundle=path)
+    delegate.to_backend(**given, placement=delegate.Remote(bundle=path))
     return given
 
 
@@ -531,15 +536,15 @@ def test_costs_of_something_else_are_an_error(exported: Any, costs: Costs, tmp_p
     edit(data, place, value)
     (tmp_path / "c").write_text(json.dumps(data))
     with pytest.raises(PartitionError, match=message):
-        lowered(exported, costs=tmp_path / "c")
+        lowered(exported, placement=delegate.Remote(costs=tmp_path / "c"))
 
 
 def test_costs_that_cannot_be_read(exported: Any, tmp_path: Path) -> None:
     (tmp_path / "c").write_text("{")
     with pytest.raises(PartitionError, match="no costs that were measured"):
-        lowered(exported, costs=tmp_path / "c")
+        lowered(exported, placement=delegate.Remote(costs=tmp_path / "c"))
     with pytest.raises(PartitionError, match="No such file"):
-        lowered(exported, costs=tmp_path / "none")
+        lowered(exported, placement=delegate.Remote(costs=tmp_path / "none"))
 
 
 def members(bundle: Path) -> dict[str, bytes]:
@@ -649,17 +654,19 @@ def test_what_is_no_bundle_at_all(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_arguments_that_contradict_each_other(exported: Any, bundle: Path, tmp_path: Path) -> None:
-    plan = delegate.to_backend(exported, "xnnpack", lock=tmp_path / "lock").plan
-    for given, message in (
-        ({"place": "preference"}, "by preference"),
-        ({"plan": plan}, "a plan says where nodes run"),
-        ({"locked": tmp_path / "lock"}, "a bundle and a lock both say"),
+    options = ["lower", "net.pt2", "-o", str(tmp_path / "net.dlg"), "--bundle", str(tmp_path / "b")]
+    for other, message in (
+        (("--locked", "l"), "--locked and --bundle both decide"),
+        (("--ray", "auto"), "--bundle and --ray"),
     ):
-        with pytest.raises(ConfigError, match=message):
-            lowered(exported, bundle=tmp_path / "b", **given)
+        done = CliRunner().invoke(app, [*options, *other])
+        assert done.exit_code == 1
+        assert message in str(done.exception)
+    with pytest.raises(ConfigError, match="neither a bundle nor costs"):
+        lowered(exported, placement=delegate.Remote())
     assert not (tmp_path / "b").exists()
     with pytest.raises(ProgramError, match="the bundle cannot be written"):
-        lowered(exported, bundle=tmp_path / "none" / "b")
+        lowered(exported, placement=delegate.Remote(bundle=tmp_path / "none" / "b"))
     done = CliRunner().invoke(app, ["lower", "net.pt2"])
     assert done.exit_code == 2
     assert "Missing option '--output'" in done.output
@@ -677,7 +684,7 @@ def test_segments_are_measured_on_the_fastest_whatever_their_place_in_the_list(t
         """Lower with what is known, measure the bundle that this gives; the names of its programs."""
         path, folder = tmp_path / f"{number}.bundle", tmp_path / str(number)
         folder.mkdir()
-        lowered(exported, config=config, costs=known or None, bundle=path)
+        lowered(exported, config=config, placement=delegate.Remote(bundle=path, costs=known or None))
         known.append(costing(folder, path, lambda name, entry: 0.9 if fastest in name.split(" ")[-1] else 1.0))
         with zipfile.ZipFile(path) as archive:
             return [p["name"] for p in json.loads(archive.read("bundle.json"))["tasks"][0]["programs"]]
@@ -685,7 +692,7 @@ def test_segments_are_measured_on_the_fastest_whatever_their_place_in_the_list(t
     first = visited(0)
     assert {*names, f"cut {names[0]}", f"cut {names[0]}/{names[3]}"} <= set(first)
     assert f"cut {fastest}" not in first
-    (placement,) = lowered(exported, config=config, costs=known).report.placements
+    (placement,) = lowered(exported, config=config, placement=delegate.Remote(costs=known)).report.placements
     assert placement.chosen == fastest
     assert any("--costs FILE --bundle FILE" in what for what in placement.not_tried)
     assert not any("budget" in what for what in placement.not_tried)

@@ -143,7 +143,7 @@ def test_a_composed_plan_is_lowered_as_it_says(choice: str) -> None:
         identify(optimize(to_edge(exported, name="forward", preserve_ops=frozenset(first.whole or ())))), 5
     )
     plan = compose_segments({"xnnpack:one": first, "xnnpack:two": second}, segments, names)
-    program = delegate.to_backend(exported, config=config, plan=plan)
+    program = delegate.to_backend(exported, config=config, placement=plan)
     assert program.plan.places() == plan.places()
     assert [p.backend for p in program.plan.partitions] == [p.backend for p in plan.partitions]
     assert_same(program(x), module(x))

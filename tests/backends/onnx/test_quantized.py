@@ -255,7 +255,7 @@ def test_what_the_quantizer_makes_is_one_partition(build, scheme):
     batches = {Block: samples(1, 8, 32), Residual: samples(1, 16, 14, 14)}[build]
     floats = torch.export.export(module, batches[0])
     exported = quantization.quantize(floats, quantization.Settings("dsp", scheme), batches)
-    program = delegate.to_backend(exported, "dsp", verify=batches[:2], original=floats)
+    program = delegate.to_backend(exported, "dsp", verify=delegate.Verify(batches[:2], reference=floats))
     assert {n.backend for n in program.report.nodes} == {"dsp"}
     assert len(program.report.partitions) == 1
     steps, least = SCHEMES[scheme]

@@ -41,7 +41,7 @@ def test_partitions_are_cut(monkeypatch, tmp_path, most, partitions):
     again = delegate.to_backend(
         torch.export.export(module, (x,)),
         config={"backends": ["xnnpack"], "partitioning": {"min_partition_size": 0}},
-        plan=program.plan,
+        placement=program.plan,
     )
     assert [p.nodes for p in again.report.partitions] == [p.nodes for p in program.report.partitions]
 

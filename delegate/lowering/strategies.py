@@ -1,0 +1,364 @@
+"""The strategies that place nodes: by preference, by a saved plan, by a lockfile, by measurement.
+
+A strategy is made from the argument `placement` of `to_backend` and the configuration. Its methods are called in the
+order of the file, each once. The lockfile to apply is read when the strategy is created. The lockfile to write is
+written at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+
+from delegate.cache.environment import machine
+from delegate.cache.folder import CHOICES
+from delegate.cache.store import Store
+from delegate.config import Placing, Quantization
+from delegate.destinations import require_file
+from delegate.edge.keys import NotCacheable
+from delegate.edge.sources import Model, exported_programs
+from delegate.errors import ConfigError, PartitionError
+from delegate.kernels.libraries import KernelRequest
+from delegate.lowering.compiler import Compiler
+from delegate.lowering.quantized import configured, quantized
+from delegate.measured import Placement
+from delegate.partitioner.plan import Plan
+from delegate.partitioner.saved import SavedPlan
+from delegate.placement.cache import MOST_BYTES
+from delegate.placement.calls import samples_to_place
+from delegate.placement.cluster import Cluster
+from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, versions_of
+from delegate.placement.plans import Options
+from delegate.placement.program_placement import (
+    MEASURED,
+    BaseProgram,
+    PlacementContext,
+    choose_placements,
+    unquantized_candidates,
+)
+from delegate.placement.remote_placement import RemotePlacement, open_remote_placement
+from delegate.placement.requests import ByPreference, Measured, PlacementRequest, Remote, Replay
+from delegate.plugins import one_line
+from delegate.registry import Registry, default_registry
+from delegate.report import Report
+from delegate.runtime.kernels import kernels_of
+from delegate.selection import ConfigSource, Request, Selection, configured_cache_folder, select
+
+_QUANTIZED = 0.3  # the share of the budget after which no other candidate is quantized
+_WHERE = "placement"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A program with its placement, to compile.
+
+    Args:
+        compiler: has the methods, and the plan to apply.
+        exported: the methods; a candidate of measured placement may be quantized.
+        placements: the measurements, by method.
+        options: of `delegate.load`, by name of a backend.
+        quantization: the configuration section of the chosen candidate; None without quantization.
+    """
+
+    compiler: Compiler
+    exported: Mapping[str, ExportedProgram]
+    placements: tuple[Placement, ...] = ()
+    options: Options = field(default_factory=dict)
+    quantization: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementInputs:
+    """The arguments of `to_backend` that measured placement needs.
+
+    Args:
+        references: the float references of methods that are other programs, e.g. quantized ones.
+        verify: the inputs to verify on.
+        cache: use the cache; None: as configured.
+        progress: called with short progress texts.
+    """
+
+    references: Mapping[str, ExportedProgram]
+    verify: Any
+    cache: bool | None
+    progress: Callable[[str], None] | None
+
+
+class Strategy:
+    """Place by preference: the first backend that supports a node runs it.
+
+    Args:
+        lockfile: path of a lockfile to write.
+        plan: the plan to apply, if any.
+    """
+
+    backends: Collection[str] = ()  # to select although their device is absent here
+    is_cacheable = True  # the cache of whole programs may have its result
+
+    def __init__(self, lockfile: str | os.PathLike[str] | None = None, plan: SavedPlan | None = None) -> None:
+        if lockfile is not None:
+            require_file(lockfile, "the lockfile", streams=True)
+            self.is_cacheable = False
+        self._lockfile, self.plan = lockfile, plan
+
+    def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
+        """Raise PartitionError if the strategy is for another model or other backends."""
+
+    def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
+        """Return the dependencies of a program on the strategy; raises NotCacheable if nobody can compare them."""
+        return None if self.plan is None else self.plan.to_json()
+
+    def quantize(
+        self, exported: dict[str, ExportedProgram], selection: Selection, registry: Registry
+    ) -> dict[str, ExportedProgram]:
+        """Return the methods, quantized if the strategy requires it."""
+        return exported
+
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
+        """Return the compiler with the plan to apply."""
+        return Placed(compiler, exported)
+
+    def require_applied(self, plans: Sequence[Plan]) -> None:
+        """Raise PartitionError if plans differ from the one to apply."""
+        if self.plan is not None:
+            self.plan.require_applied(plans)
+
+    def finish(self, report: Report, lock: Lock) -> Report:
+        """Write the lockfile that is requested, and return the report with notes of the strategy."""
+        if self._lockfile is not None:
+            lock.save(self._lockfile)
+        return report
+
+
+class _Locked(Strategy):
+    """Place as a lockfile says."""
+
+    def __init__(self, locked: str | os.PathLike[str], lockfile: str | os.PathLike[str] | None = None) -> None:
+        self._lock, self._where = Lock.load(locked), str(locked)
+        super().__init__(lockfile, self._lock.plan)
+        self.backends = self._lock.plan.backends
+
+    def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
+        self._lock.require_model(exported, self._where)
+        self._lock.require_backends(selection.backends, self._where)
+
+    def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
+        if self._lock.quantization is not None:
+            raise NotCacheable
+        return self._lock.to_yaml()
+
+    def quantize(
+        self, exported: dict[str, ExportedProgram], selection: Selection, registry: Registry
+    ) -> dict[str, ExportedProgram]:
+        if self._lock.quantization is None:
+            return exported
+        try:
+            section = Quantization.model_validate(self._lock.quantization)
+        except ValueError as error:
+            what = f"the lock's quantization makes no sense: {one_line(error)}"
+            raise PartitionError(what, where=self._where, remedy=AGAIN) from error
+        return configured()(exported, section, tuple(selection.backends), registry)
+
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
+        return Placed(compiler, exported, self._lock.placements, self._lock.options, self._lock.quantization)
+
+    def require_applied(self, plans: Sequence[Plan]) -> None:
+        self._lock.require_applied(plans, self._where)
+
+    def finish(self, report: Report, lock: Lock) -> Report:
+        report = super().finish(report, lock)
+        return replace(report, notes=(*report.notes, *self.notes(lock)))
+
+    def notes(self, here: Lock) -> tuple[str, ...]:
+        """Return the differences between the machine of the lockfile and this one."""
+        return self._lock.notes(here)
+
+
+class _Measuring(Strategy):
+    """Place by measurement, here, on a Ray cluster, or by measurements of another machine.
+
+    Args:
+        settings: of the configuration, with the changes of the request.
+        remote: the remote measurement that is requested, if any.
+        cluster: address of a Ray cluster, if it is to measure.
+    """
+
+    def __init__(
+        self,
+        settings: Placing,
+        lockfile: str | os.PathLike[str] | None,
+        remote: RemotePlacement | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        super().__init__(lockfile)
+        self._settings, self._remote, self._cluster = settings, remote, cluster
+        if remote is not None or cluster is not None:
+            self.is_cacheable = False
+
+    def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
+        if not selection.backends:
+            raise ConfigError("places are to be measured, and there is no backend", where=_WHERE, remedy="name some")
+
+    def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
+        if self._settings.accuracy is not None:
+            raise NotCacheable
+        leaves = [
+            (leaf.dtype, leaf.shape) if isinstance(leaf, torch.Tensor) else leaf
+            for ep in exported.values()
+            for leaf in pytree.tree_leaves(ep.example_inputs)
+        ]
+        return (repr(self._settings), repr(leaves))
+
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
+        begun, settings = time.monotonic(), self._settings
+        bases, not_tried = self._bases(compiler, exported, begun)
+        begun = max(begun, time.monotonic() - _QUANTIZED * settings.budget)  # the rest of the budget is for measuring
+        selection, artifacts = compiler.selection, compiler.artifact_cache
+        identities = {} if artifacts is None else {name: artifacts.identity(name) for name in selection.backends}
+        folder = configured_cache_folder(selection.cache, inputs.cache)
+        is_here = self._remote is None and self._cluster is None
+        with contextlib.ExitStack() as stack:
+            context = PlacementContext(
+                settings=settings,
+                samples=samples_to_place(settings, inputs.verify, exported, compiler),
+                floats=inputs.references,
+                registry=default_registry(),
+                kernels=_names(selection.kernels),
+                identities={name: text for name, text in identities.items() if text is not None},
+                rules=repr(selection.rules),
+                store=Store(folder / CHOICES, MOST_BYTES) if folder is not None and is_here else None,
+                progress=inputs.progress or (lambda text: None),
+                begun=begun,
+                not_tried=not_tried,
+                remote=self._remote,
+                cluster=None if self._cluster is None else stack.enter_context(Cluster(self._cluster)),
+            )
+            outcome = choose_placements(bases, context)
+        if self._remote is not None:
+            self._remote.finish()
+        chosen = outcome.base.compiler
+        assert isinstance(chosen, Compiler)
+        chosen.partitioners = outcome.plan.partitioners(chosen.partitioners, MEASURED)
+        chosen.concurrency_plan = outcome.plan
+        return Placed(chosen, outcome.base.exported, outcome.placements, outcome.options, outcome.base.quantization)
+
+    def _bases(
+        self, compiler: Compiler, exported: Mapping[str, ExportedProgram], begun: float
+    ) -> tuple[list[BaseProgram], list[str]]:
+        """Return the program and its quantized candidates, and the candidates for which there was no time."""
+        settings, selection, registry = self._settings, compiler.selection, default_registry()
+        not_tried = list[str]()
+        bases = [BaseProgram(compiler, exported, unquantized_candidates(settings, tuple(selection.backends)))]
+        for candidate in settings.candidates or ():
+            if candidate.quantization is None:
+                continue
+            section = candidate.quantization.model_copy(update={"backend": candidate.name})
+            name = f"{candidate.name} {section.scheme or 'quantized'}"
+            same = sum(label.startswith(name) for base in bases for label in base.candidates)
+            name += f" ({same + 1})" * bool(same)
+            is_late = time.monotonic() - begun > _QUANTIZED * settings.budget
+            if is_late and self._remote is None and any(base.candidates for base in bases):
+                not_tried.append(f"{name}: the budget was over before it was quantized")
+                continue
+            programs = configured()(exported, section, tuple(selection.backends), registry)
+            other = Compiler(selection, compiler.kernels, None, compiler.artifact_cache)
+            other.add_methods(programs)
+            bases.append(BaseProgram(other, programs, {name: candidate.name}, section.model_dump(mode="json")))
+        return bases, not_tried
+
+
+def _names(kernels: KernelRequest | None) -> list[str] | None:
+    """Return the names of the kernel libraries; another process can load only those that have a name."""
+    requested = [kernels] if isinstance(kernels, str) else kernels
+    return None if requested is None else [k for k in requested if isinstance(k, str)]
+
+
+def create_strategy(request: PlacementRequest | None, settings: Placing) -> Strategy:
+    """Return the strategy of a request.
+
+    Args:
+        request: the argument of the user; None: as configured.
+        settings: the section `placement` of the configuration.
+
+    Raises:
+        ConfigError: the request is no placement, or its values are invalid.
+        PartitionError: a lockfile or costs cannot be read, or a lockfile cannot be written.
+        ProgramError: a bundle cannot be written.
+    """
+    if request is None:
+        request = Measured() if settings.policy == "measured" else ByPreference()
+    match request:
+        case SavedPlan():
+            return Strategy(plan=request)
+        case ByPreference(lockfile):
+            return Strategy(lockfile)
+        case Replay(locked, lockfile):
+            return _Locked(locked, lockfile)
+        case Measured(budget, objective, lockfile, cluster):
+            return _Measuring(_changed(settings, budget, objective), lockfile, cluster=cluster)
+        case Remote(bundle, costs, objective, lockfile):
+            remote = open_remote_placement(bundle, costs)
+            if remote is None:
+                raise ConfigError(
+                    "Remote has neither a bundle nor costs", remedy="give one", where=_WHERE
+                )
+            return _Measuring(_changed(settings, None, objective), lockfile, remote)
+    remedy = "give delegate.Measured(), .Remote(bundle, costs), .Replay(lockfile), .ByPreference(), or a SavedPlan"
+    raise ConfigError(f"placement cannot be a {type(request).__name__}", where="to_backend", remedy=remedy)
+
+
+def _changed(settings: Placing, budget: float | None, objective: str | None) -> Placing:
+    """Return the settings with the values of a request; raises ConfigError if these are invalid."""
+    changes = {k: v for k, v in {"budget": budget, "objective": objective}.items() if v is not None}
+    try:
+        checked = Placing.model_validate(changes)
+    except ValueError as error:
+        raise ConfigError(f"the placement is invalid: {one_line(error)}", where=_WHERE) from error
+    return settings.model_copy(update={name: getattr(checked, name) for name in changes})
+
+
+def lock_of(sources: Mapping[str, ExportedProgram], placed: Placed, registry: Registry) -> Lock:
+    """Return the lock of a compiled program."""
+    plan = SavedPlan.of(placed.compiler.plans)
+    return Lock(
+        fingerprint_methods(sources),
+        machine(),
+        versions_of(placed.compiler.selection.backends, registry),
+        plan,
+        {name: options for name, options in placed.options.items() if name in plan.backends},
+        placed.quantization,
+        placed.placements,
+    )
+
+
+def check_locked(
+    model: Model,
+    locked: str | os.PathLike[str],
+    backends: Request = None,
+    *,
+    config: ConfigSource = None,
+) -> tuple[str, ...]:
+    """Check that a lock can be applied, without compiling, and return notes on differences from its machine.
+
+    Raises:
+        PartitionError: the lock is of another model, or nodes cannot run where it places them; and as `explain`.
+    """
+    registry, strategy = default_registry(), _Locked(locked)
+    selection = select(backends, config, registry, compiled_for=strategy.backends)
+    sources = exported_programs(model)
+    strategy.require_model(sources, selection)
+    exported, selection = quantized(sources, selection, registry)
+    exported = strategy.quantize(exported, selection, registry)
+    compiler = Compiler(selection, kernels_of(registry, selection.kernels), strategy.plan)
+    compiler.add_methods(exported)
+    compiler.plan()
+    strategy.require_applied(compiler.plans)
+    return strategy.notes(lock_of(sources, Placed(compiler, exported), registry))
