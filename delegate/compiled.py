@@ -87,6 +87,9 @@ class CompiledContext(NotPicklable, ABC):
     def __init__(self, specs: Mapping[str, tuple[Any, Any]]) -> None:
         self._specs = dict(specs)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(self._specs)}>"
+
     @property
     @abstractmethod
     def loaded(self) -> Context:
@@ -184,6 +187,9 @@ class CompiledProgram(CompiledContext):
         super().__init__(specs)
         self.program, self._planned, self._registry, self._kernels = program, report, registry, kernels
         self.plan = plan
+
+    def __repr__(self) -> str:
+        return f"<CompiledProgram of {self._planned.summary.replace(chr(10), ' | ')}>"
 
     @property
     def report(self) -> Report:

@@ -135,7 +135,7 @@ class PartitionReport:
     accuracy: Accuracy | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """The backends of all nodes of a program.
 
@@ -164,6 +164,9 @@ class Report:
     def summary(self) -> str:
         """One line per method: partitions and operations by backend, and the portable nodes with their time."""
         return "\n".join(self._summary(method) for method in self.methods)
+
+    def __repr__(self) -> str:
+        return f"<Report of {self.summary.replace(chr(10), ' | ')}>"
 
     def to_json(self) -> str:
         """Return the report as JSON; equal reports give equal texts."""

@@ -46,6 +46,9 @@ class KernelTable:
         self._rows: dict[str, list[Kernel]] = {}
         self._generator: np.random.Generator | None = None
 
+    def __repr__(self) -> str:
+        return f"<KernelTable {self.library!r} of {len(self._rows)} operators>"
+
     @property
     def generator(self) -> np.random.Generator:
         """The source of the kernels' random numbers."""

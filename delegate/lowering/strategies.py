@@ -307,9 +307,7 @@ def create_strategy(request: PlacementRequest | None, settings: Placing) -> Stra
         case Remote(bundle, costs, objective, lockfile):
             remote = open_remote_placement(bundle, costs)
             if remote is None:
-                raise ConfigError(
-                    "Remote has neither a bundle nor costs", remedy="give one", where=_WHERE
-                )
+                raise ConfigError("Remote has neither a bundle nor costs", remedy="give one", where=_WHERE)
             return _Measuring(_changed(settings, None, objective), lockfile, remote)
     remedy = "give delegate.Measured(), .Remote(bundle, costs), .Replay(lockfile), .ByPreference(), or a SavedPlan"
     raise ConfigError(f"placement cannot be a {type(request).__name__}", where="to_backend", remedy=remedy)

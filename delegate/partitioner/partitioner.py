@@ -39,6 +39,10 @@ class Partitioner(ABC):
         self.options: Mapping[str, Any] = dict(options or {})
         self.isolate, self.time_limit = isolate, time_limit
 
+    def __repr__(self) -> str:
+        options = f", options={dict(self.options)}" if self.options else ""
+        return f"{type(self).__name__}({self.backend!r}{options})"
+
     @abstractmethod
     def partition(self, program: EdgeProgram, check: Check) -> Mapping[Node, Verdict]:
         """Return a verdict for every node of the program that computes (`delegate.edge.node.is_compute`).

@@ -52,7 +52,7 @@ class SavedPartition:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SavedPlan:
     """The backends of a program's nodes. Nodes without a partition run on portable kernels.
 
@@ -74,6 +74,11 @@ class SavedPlan:
         whole = {n.op for part in parts for n in part.nodes if is_compound(n.node)}
         saved = tuple(_saved(part.program.name, p) for part in parts for p in part.partitions)
         return cls(saved, tuple(sorted(whole)), tuple(group for part in parts for group in part.together))
+
+    def __repr__(self) -> str:
+        count = len(self.partitions)
+        partitions = f"{count} partition{'s' * (count != 1)} on {', '.join(self.backends)}" if count else "no partition"
+        return f"<SavedPlan of {partitions}>"
 
     def to_json(self) -> str:
         """Return the plan as JSON, one partition per line; equal plans have equal texts."""

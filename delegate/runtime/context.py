@@ -45,6 +45,9 @@ class Context(NotPicklable):
         self._profiles: tuple[Profile, ...] = ()
         self._portable_shares = resources.portable_shares
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(self._methods) or 'a closed program'}>"
+
     def mark_forked(self, ready: Callable[[], Resources]) -> None:
         """Delay binding until the first call in this forked process: see `forking`.
 

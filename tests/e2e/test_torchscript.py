@@ -163,7 +163,11 @@ REFUSED = {
         GOOD,
         "Convnet does not run on its example inputs: .*Exp",
     ),
-    "no inputs": (lambda: torch.jit.script(Turns()), None, "Turns is TorchScript and needs example inputs: export it first"),
+    "no inputs": (
+        lambda: torch.jit.script(Turns()),
+        None,
+        "Turns is TorchScript and needs example inputs: export it first",
+    ),
     "eager, no inputs": (Turns, None, "Turns is a module, not an exported program: export it first"),
     "no tuple": (Turns, GOOD[0], "the example inputs of Turns are a Tensor, not a tuple"),
     "exported already": (lambda: EXPORTED, GOOD, "a ExportedProgram is no module to export"),
