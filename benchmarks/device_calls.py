@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 import delegate
-from delegate.backends.onnx.blob import unpack
-from delegate.backends.onnx.session import open_session
+from delegate.backends.onnx.runtime.blob import unpack
+from delegate.backends.onnx.runtime.session import open_session
 from delegate.errors import DelegateError
 from delegate.program.model import DelegateSpec
 from delegate.runtime.loaded import LoadedProgram
@@ -33,7 +33,7 @@ Calls = tuple[Call, Call]  # of a library: from array to array, and with memory 
 
 def webgpu(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
     """ONNX Runtime's own calls."""
-    from delegate.backends.gpu.webgpu import provider
+    from delegate.backends.gpu.webgpu.runtime import provider
 
     model = unpack(blob, spec.compile_specs)
     return _onnx(open_session(model, provider.settings(spec.compile_specs), provider.provider()), x)
@@ -42,7 +42,7 @@ def webgpu(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
 def dsp(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
     """ONNX Runtime's own calls."""
     from delegate.backends.dsp.info import provider
-    from delegate.backends.dsp.runtime import settings
+    from delegate.backends.dsp.runtime.delegate import settings
 
     return _onnx(open_session(unpack(blob, spec.compile_specs), settings(spec.compile_specs), provider()), x)
 
@@ -64,7 +64,7 @@ def tvm(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
     """TVM's own Python package; what it is given and gives when bound stays in its tensors."""
     from tvm import cpu, relax, runtime
 
-    from delegate.backends.gpu.cuda.blob import unpack as parts
+    from delegate.backends.gpu.cuda.runtime.blob import unpack as parts
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "library.so")

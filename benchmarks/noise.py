@@ -26,11 +26,11 @@ from delegate.accuracy.samples import example_samples
 from delegate.edge.sources import exported_programs
 from delegate.lowering.compiler import Compiler
 from delegate.placement.alternatives import Alternatives
-from delegate.placement.elimination import fixed_rounds, measure_rounds
 from delegate.placement.plans import Candidate, ChosenPlan, Task
 from delegate.placement.policy import Placer
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
-from delegate.placement.trials import ProcessRunnerFactory, Trial, answer_timeout
+from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
+from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial, answer_timeout
 from delegate.registry import default_registry
 from delegate.runtime.kernels import kernels_of
 from delegate.selection import select

@@ -22,9 +22,9 @@ from torch.export import ExportedProgram
 import delegate
 from benchmarks.engines import THREADS
 from benchmarks.quantized import CONFIG, SCHEMES, cpu, model
-from delegate.backends.xnnpack import aot
-from delegate.backends.xnnpack.interpreted import open_interpreter
-from delegate.backends.xnnpack.tflite import Model
+from delegate.backends.xnnpack.aot import backend as aot
+from delegate.backends.xnnpack.aot.tflite import Model
+from delegate.backends.xnnpack.runtime.interpreted import open_interpreter
 from delegate.quantization import Settings, quantize
 from tests import zoo
 

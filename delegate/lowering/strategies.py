@@ -34,7 +34,6 @@ from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.cache import MOST_BYTES
 from delegate.placement.calls import samples_to_place
-from delegate.placement.cluster import Cluster
 from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, versions_of
 from delegate.placement.plans import Options
 from delegate.placement.program_placement import (
@@ -46,6 +45,7 @@ from delegate.placement.program_placement import (
 )
 from delegate.placement.remote_placement import RemotePlacement, open_remote_placement
 from delegate.placement.requests import ByPreference, Measured, PlacementRequest, Remote, Replay
+from delegate.placement.runtime.cluster import Cluster
 from delegate.plugins import one_line
 from delegate.registry import Registry, default_registry
 from delegate.report import Report

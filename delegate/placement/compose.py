@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.placement.branches import Branch
-from delegate.placement.costs import Segment
+from delegate.placement.runtime.costs import Segment
 
 
 def compose_segments(

@@ -9,8 +9,8 @@ from functools import partial
 from typing import NamedTuple
 
 from delegate.placement.compose import compose_segments
-from delegate.placement.costs import SegmentCosts
 from delegate.placement.plans import MethodPlan, saved_plans
+from delegate.placement.runtime.costs import SegmentCosts
 from delegate.placement.search import Search
 from delegate.placement.segments import split_into_segments
 from delegate.placement.survey import Survey

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from delegate.edge.program import EdgeProgram
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.accuracy_check import AccuracyResult
-from delegate.placement.trials import ProgramRunner, Trial
+from delegate.placement.runtime.accuracy_check import AccuracyResult
+from delegate.placement.runtime.trials import ProgramRunner, Trial
 from delegate.program.model import Program
 
 Options = Mapping[str, Mapping[str, Any]]

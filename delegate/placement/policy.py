@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from delegate.placement.cross_backend_plans import compile_cross_backend_plans, survey_all_backends
-from delegate.placement.elimination import NOISE_FACTOR, choose_winner
 from delegate.placement.parallel_plans import compile_parallel_plans
 from delegate.placement.plans import ChosenPlan, Comparator, MethodPlan, Progress, Task
+from delegate.placement.runtime.elimination import NOISE_FACTOR, choose_winner
+from delegate.placement.runtime.trials import BUDGET_OVER, RunnerFactory
 from delegate.placement.search import Search
 from delegate.placement.search_state import report_placement
 from delegate.placement.single_backend_plans import compile_single_backend_plans
 from delegate.placement.survey import SegmentCostStore
-from delegate.placement.trials import BUDGET_OVER, RunnerFactory
 
 _SINGLE_BACKEND_SHARE = 0.4  # of the budget, for single-backend plans
 _MIN_SQNR_DB = 20.0  # the default of `verify`

@@ -23,12 +23,12 @@ from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.alternatives import Alternatives, Compiler
 from delegate.placement.cache import CostCache, PlacementCache, choice_key
-from delegate.placement.cluster import Cluster, ClusterRunnerFactory
 from delegate.placement.plans import Candidate, ChosenPlan, Options, Progress, Task
 from delegate.placement.policy import Placer
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
 from delegate.placement.remote_placement import RemotePlacement
-from delegate.placement.trials import ProcessRunnerFactory, answer_timeout, seconds_until
+from delegate.placement.runtime.cluster import Cluster, ClusterRunnerFactory
+from delegate.placement.runtime.trials import ProcessRunnerFactory, answer_timeout, seconds_until
 from delegate.registry import Registry
 from delegate.verdict import Reason, no
 

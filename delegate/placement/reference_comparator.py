@@ -16,14 +16,14 @@ from delegate.accuracy.samples import Sample
 from delegate.compiled import to_array, to_tensor
 from delegate.edge.program import EdgeProgram
 from delegate.errors import AccuracyError
-from delegate.placement.accuracy_check import (
+from delegate.placement.runtime.accuracy_check import (
     AccuracyResult,
     check_accuracy,
     compared_inputs,
     lowest_sqnr_db,
     read_results,
 )
-from delegate.placement.trials import ProgramRunner
+from delegate.placement.runtime.trials import ProgramRunner
 from delegate.program.expr import Expr
 from delegate.program.model import Program, Ref
 

@@ -17,13 +17,13 @@ from delegate.compiled import to_array
 from delegate.destinations import require_file
 from delegate.edge.node import dtype_of
 from delegate.errors import PartitionError, ProgramError
-from delegate.placement import bundle
-from delegate.placement.accuracy_check import AccuracyResult, Array, check_accuracy, widen_bfloat16
 from delegate.placement.plans import ChosenPlan, Progress, Task
 from delegate.placement.policy import Placer
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
-from delegate.placement.remote_costs import Costs, MethodCosts, ProgramCosts
-from delegate.placement.trials import ProgramRunner, RoundResult, RoundsOver, Trial, TrialFailed
+from delegate.placement.runtime import bundle
+from delegate.placement.runtime.accuracy_check import AccuracyResult, Array, check_accuracy, widen_bfloat16
+from delegate.placement.runtime.remote_costs import Costs, MethodCosts, ProgramCosts
+from delegate.placement.runtime.trials import ProgramRunner, RoundResult, RoundsOver, Trial, TrialFailed
 from delegate.program.model import Program
 
 _AGAIN = "write a bundle again, `delegate lower --measure --bundle FILE`, and measure that"

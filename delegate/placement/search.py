@@ -10,13 +10,13 @@ from typing import Any
 from delegate.errors import DelegateError
 from delegate.measured import PlanCost
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.costs import Record
-from delegate.placement.elimination import measure_until_decided
-from delegate.placement.noise_filter import NoiseFilter
 from delegate.placement.plans import Comparator, MethodPlan, Progress, Task, make_trial, merge_options
+from delegate.placement.runtime.costs import Record
+from delegate.placement.runtime.elimination import measure_until_decided
+from delegate.placement.runtime.noise_filter import NoiseFilter
+from delegate.placement.runtime.trials import ProgramRunner, RunnerFactory
 from delegate.placement.search_state import SearchState
 from delegate.placement.survey import SegmentCostStore
-from delegate.placement.trials import ProgramRunner, RunnerFactory
 from delegate.plugins import one_line
 from delegate.program.model import Program
 

@@ -8,9 +8,9 @@ from itertools import groupby
 
 from delegate.measured import Placement, PlanCost, StretchCost
 from delegate.placement.branches import Branch
-from delegate.placement.costs import Record, Segment, SegmentCosts
 from delegate.placement.plans import Comparator, MethodPlan, Task
-from delegate.placement.statistics import ratio
+from delegate.placement.runtime.costs import Record, Segment, SegmentCosts
+from delegate.placement.runtime.statistics import ratio
 from delegate.placement.survey import Survey
 
 

@@ -17,7 +17,7 @@ from delegate.edge.program import EdgeProgram
 from delegate.partitioner.cost import work
 from delegate.partitioner.submodules import subprograms
 from delegate.partitioner.symints import is_number
-from delegate.placement.costs import Segment
+from delegate.placement.runtime.costs import Segment
 
 MAX_SEGMENTS = 12
 _MAX_PASSING = 4  # tensors that may pass a cut

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from delegate.backends.xnnpack.lowerings import TABLE
+from delegate.backends.xnnpack.aot.lowerings import TABLE
 from delegate.cli.app import app
 from delegate.operators import Catalogue, dtype_text
 from delegate.program.dtypes import DType

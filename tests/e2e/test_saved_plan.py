@@ -13,7 +13,7 @@ from torch import nn
 
 import delegate
 from delegate.backends.info import Availability, BackendInfo
-from delegate.backends.xnnpack.aot import XnnpackBackend
+from delegate.backends.xnnpack.aot.backend import XnnpackBackend
 from delegate.errors import ConfigError, PartitionError
 from delegate.registry import default_registry
 from tests.e2e import vector_backend
@@ -126,7 +126,7 @@ class Attention(nn.Module):
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_plan_is_kept_though_other_backends_want_other_forms(turned: bool) -> None:
-    runtime = "delegate.backends.xnnpack.runtime:XnnpackRuntime"
+    runtime = "delegate.backends.xnnpack.runtime.delegate:XnnpackRuntime"
     info = BackendInfo(Whole.name, "", f"{__name__}:Whole", runtime, lambda: Availability(True), "")
     default_registry().register(info)
     exported = torch.export.export(Attention(), (torch.ones(2, 8, 8),))

@@ -15,7 +15,7 @@ import delegate
 from delegate.backends.aot import Claim, PreprocessResult, Region, RegionRefused
 from delegate.backends.info import Availability, BackendInfo
 from delegate.backends.structure import structure
-from delegate.backends.xnnpack.aot import XnnpackBackend
+from delegate.backends.xnnpack.aot.backend import XnnpackBackend
 from delegate.edge.identity import identity
 from delegate.edge.node import is_compute, op_name
 from delegate.registry import default_registry
@@ -88,7 +88,7 @@ class Picky(Counted):
 def _registered() -> Iterator[None]:
     default_registry.cache_clear()
     for half in (Fused, InParts, Picky):
-        runtime = "delegate.backends.xnnpack.runtime:XnnpackRuntime"
+        runtime = "delegate.backends.xnnpack.runtime.delegate:XnnpackRuntime"
         info = BackendInfo(half.name, "", f"{__name__}:{half.__name__}", runtime, lambda: Availability(True), "")
         default_registry().register(info)
     Counted.compiled.clear()

@@ -307,7 +307,7 @@ def test_attention_draws_nothing_without_dropout(dropout):
 def test_threads_are_shared(monkeypatch):
     ep, _, _ = exported("towers")
     seen: list[Any] = []
-    from delegate.backends.xnnpack.runtime import XnnpackRuntime
+    from delegate.backends.xnnpack.runtime.delegate import XnnpackRuntime
 
     made = XnnpackRuntime.init_with_data
 

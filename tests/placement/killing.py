@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from delegate.placement.costs import Record
-from delegate.placement.elimination import fixed_rounds, measure_rounds
-from delegate.placement.trials import ProgramRunner, Trial
+from delegate.placement.runtime.costs import Record
+from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
+from delegate.placement.runtime.trials import ProgramRunner, Trial
 from delegate.program.model import Program
 
 

@@ -8,12 +8,12 @@ import random
 
 import pytest
 
-from delegate.placement.costs import Record, SegmentCosts
 from delegate.placement.cross_backend_plans import cheapest_choices, cost_choice
-from delegate.placement.elimination import EliminationTest, beats, choose_winner
-from delegate.placement.noise_filter import NoiseFilter
-from delegate.placement.statistics import CONFIDENCE, MIN_ROUNDS, ratio
-from delegate.placement.trials import RoundResult
+from delegate.placement.runtime.costs import Record, SegmentCosts
+from delegate.placement.runtime.elimination import EliminationTest, beats, choose_winner
+from delegate.placement.runtime.noise_filter import NoiseFilter
+from delegate.placement.runtime.statistics import CONFIDENCE, MIN_ROUNDS, ratio
+from delegate.placement.runtime.trials import RoundResult
 
 
 def random_costs(seed: int, segments: int, names: str) -> SegmentCosts:

@@ -11,9 +11,9 @@ import torch
 
 import delegate
 from delegate.errors import ConfigError
-from delegate.placement.cluster import ClusterRunnerFactory
-from delegate.placement.elimination import fixed_rounds, measure_rounds
-from delegate.placement.trials import Trial
+from delegate.placement.runtime.cluster import ClusterRunnerFactory
+from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
+from delegate.placement.runtime.trials import Trial
 from delegate.testing import assert_same
 from tests.placement.killing import killed_midway
 from tests.placement.test_segments import Block

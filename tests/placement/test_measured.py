@@ -20,9 +20,9 @@ from delegate.compile import explain
 from delegate.config import Placing
 from delegate.edge.export import to_edge
 from delegate.errors import ConfigError, InputError
-from delegate.placement.elimination import fixed_rounds, measure_rounds
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
-from delegate.placement.trials import ProcessRunnerFactory, Trial
+from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
+from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial
 from delegate.report import Report
 from delegate.testing import assert_same
 from tests.backends.onnx.test_rows import require

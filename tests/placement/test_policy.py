@@ -14,11 +14,11 @@ from torch import nn
 from delegate.edge.sources import exported_programs
 from delegate.lowering.compiler import Compiler
 from delegate.measured import PlanCost
-from delegate.placement.accuracy_check import AccuracyResult
 from delegate.placement.alternatives import Alternatives
 from delegate.placement.plans import Candidate, ChosenPlan, Task
 from delegate.placement.policy import Placer
-from delegate.placement.trials import ProgramRunner, RoundResult, Trial, TrialFailed
+from delegate.placement.runtime.accuracy_check import AccuracyResult
+from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.program.model import DelegateCall, Program
 from delegate.registry import default_registry
 from delegate.runtime.kernels import kernels_of

@@ -25,14 +25,14 @@ from delegate.compiled import to_array
 from delegate.edge.node import dtype_of
 from delegate.errors import ConfigError, PartitionError, ProgramError
 from delegate.measured import PlanCost
-from delegate.placement import bundle as bundles
-from delegate.placement.accuracy_check import AccuracyResult, check_accuracy, sqnr_db, widen_bfloat16
-from delegate.placement.bundle_measurement import measure
-from delegate.placement.costs import Record
-from delegate.placement.elimination import choose_winner, measure_until_decided
-from delegate.placement.remote_costs import Costs, MethodCosts, ProgramCosts
 from delegate.placement.remote_placement import RemoteRunnerFactory, _Measurement
-from delegate.placement.trials import ProgramRunner, RoundResult, Trial, TrialFailed
+from delegate.placement.runtime import bundle as bundles
+from delegate.placement.runtime.accuracy_check import AccuracyResult, check_accuracy, sqnr_db, widen_bfloat16
+from delegate.placement.runtime.bundle_measurement import measure
+from delegate.placement.runtime.costs import Record
+from delegate.placement.runtime.elimination import choose_winner, measure_until_decided
+from delegate.placement.runtime.remote_costs import Costs, MethodCosts, ProgramCosts
+from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.program.model import Structure, StructuredCall
 from delegate.report import Report
 from delegate.testing import assert_same

@@ -13,8 +13,8 @@ from delegate.array_files import load_arrays
 from delegate.config import load_config
 from delegate.errors import DelegateError
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement import bundle
 from delegate.placement.lock import Lock
+from delegate.placement.runtime import bundle
 from delegate.program.file import save
 from delegate.text_files import read_text, write_text
 from delegate.whole_files import replacing

@@ -127,7 +127,7 @@ def _operators(blob: bytes) -> list[str]:
 
 
 def test_every_scheme_consists_of_rows_of_the_backends_table() -> None:
-    from delegate.backends.xnnpack.lowerings import TABLE
+    from delegate.backends.xnnpack.aot.lowerings import TABLE
 
     by_name = schemes("xnnpack")
     assert next(iter(by_name)) == "static_int8"

@@ -21,7 +21,7 @@ import os, signal, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
 import numpy as np
-from delegate.placement.trials import ProcessRunnerFactory, Trial
+from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial
 from delegate.plugins import Plugin
 from delegate.probing.process import Child, ask
 from delegate.program import file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 
 from delegate.backends.info import Availability, BackendInfo
-from delegate.backends.onnx.provider import Provider, register
+from delegate.backends.onnx.runtime.provider import Provider, register
 from delegate.errors import DelegateError
 
 INSTALL = "pip install 'delegate[dsp]'"
@@ -49,8 +49,8 @@ def probe() -> Availability:
 INFO = BackendInfo(
     name="dsp",
     description="Qualcomm Hexagon HTP, by QNN inside ONNX Runtime (float16 arithmetic)",
-    aot="delegate.backends.dsp.aot:DspBackend",
-    runtime="delegate.backends.dsp.runtime:DspRuntime",
+    aot="delegate.backends.dsp.aot.backend:DspBackend",
+    runtime="delegate.backends.dsp.runtime.delegate:DspRuntime",
     probe=probe,
     install=INSTALL,
     preference=2,

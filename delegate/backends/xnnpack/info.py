@@ -22,8 +22,8 @@ def probe() -> Availability:
 INFO = BackendInfo(
     name="xnnpack",
     description="CPU, by XNNPACK inside LiteRT (floats, int8, int4)",
-    aot="delegate.backends.xnnpack.aot:XnnpackBackend",
-    runtime="delegate.backends.xnnpack.runtime:XnnpackRuntime",
+    aot="delegate.backends.xnnpack.aot.backend:XnnpackBackend",
+    runtime="delegate.backends.xnnpack.runtime.delegate:XnnpackRuntime",
     probe=probe,
     install=INSTALL,
 )

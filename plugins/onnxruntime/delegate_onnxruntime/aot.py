@@ -11,11 +11,11 @@ from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.lowering import conditions
 from delegate.backends.nan import Nan, floats_of, keeps_nan, nan_notes
-from delegate.backends.onnx.aot import OnnxBackend
-from delegate.backends.onnx.blob import pack
-from delegate.backends.onnx.model import ExportedModel
-from delegate.backends.onnx.provider import CPU, Provider
-from delegate.backends.onnx.translations import TRANSLATIONS, table_of
+from delegate.backends.onnx.aot.backend import OnnxBackend
+from delegate.backends.onnx.aot.model import ExportedModel
+from delegate.backends.onnx.aot.translations import TRANSLATIONS, table_of
+from delegate.backends.onnx.runtime.blob import pack
+from delegate.backends.onnx.runtime.provider import CPU, Provider
 from delegate.verdict import Verdict
 from delegate_onnxruntime.operators import LIMITS, LOSING_NAN, operators_of
 from delegate_onnxruntime.providers import find

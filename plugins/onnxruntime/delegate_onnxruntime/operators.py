@@ -9,11 +9,11 @@ from typing import Any
 import onnx
 import torch
 
-from delegate.backends.dsp.operators import LIMITS as QNN
-from delegate.backends.gpu.webgpu.operators import LIMITS as WEBGPU
+from delegate.backends.dsp.aot.operators import LIMITS as QNN
+from delegate.backends.gpu.webgpu.aot.operators import LIMITS as WEBGPU
 from delegate.backends.lowering import Check
-from delegate.backends.onnx.model import OPSET
-from delegate.backends.onnx.translations import TRANSLATIONS, Operators
+from delegate.backends.onnx.aot.model import OPSET
+from delegate.backends.onnx.aot.translations import TRANSLATIONS, Operators
 
 # https://onnx.ai/onnx/repo-docs/IR.html, names of element types in kernel definitions and schemas.
 _DTYPES: Mapping[str, torch.dtype] = {

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import metadata
 from types import ModuleType
 
-from delegate.backends.onnx.provider import Provider, register
+from delegate.backends.onnx.runtime.provider import Provider, register
 from delegate.errors import BackendUnavailable, did_you_mean
 
 INSTALL = "pip install 'delegate-onnxruntime[cpu]'"

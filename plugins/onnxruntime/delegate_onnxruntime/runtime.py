@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from delegate.backends.onnx.blob import OnnxModel, unpack
-from delegate.backends.onnx.provider import Provider
-from delegate.backends.onnx.session import OnnxDelegate, open_session, session_options
+from delegate.backends.onnx.runtime.blob import OnnxModel, unpack
+from delegate.backends.onnx.runtime.provider import Provider
+from delegate.backends.onnx.runtime.session import OnnxDelegate, open_session, session_options
 from delegate.runtime.backend import BackendRuntime, Delegate
 from delegate_onnxruntime.providers import find
 

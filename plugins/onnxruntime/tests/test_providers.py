@@ -18,8 +18,8 @@ from delegate_onnxruntime.operators import operators_of
 from torch import nn
 
 import delegate
-from delegate.backends.onnx.provider import CPU
-from delegate.backends.onnx.translations import table_of
+from delegate.backends.onnx.aot.translations import table_of
+from delegate.backends.onnx.runtime.provider import CPU
 from delegate.config import load_config
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.testing import assert_same

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from delegate.backends.gpu.cuda.operators import TABLE
+from delegate.backends.gpu.cuda.aot.operators import TABLE
 from tests.backends.onnx.cases import BATCHED, CASES, INDEX, MATRIX, OTHER, POSITIVE, Case, Constant, X, weight
 
 NEGATIVE = torch.tensor([2, -1, 0, 1])

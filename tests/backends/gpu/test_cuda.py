@@ -13,17 +13,17 @@ import torch.nn.functional as F
 from torch import nn
 
 import delegate
-from delegate.backends.gpu.cuda import library
-from delegate.backends.gpu.cuda.blob import Weight, pack, unpack
-from delegate.backends.gpu.cuda.runtime import Machine
-from delegate.backends.gpu.cuda.targets import Target
+from delegate.backends.gpu.cuda.runtime import library
+from delegate.backends.gpu.cuda.runtime.blob import Weight, pack, unpack
+from delegate.backends.gpu.cuda.runtime.delegate import Machine
+from delegate.backends.gpu.cuda.runtime.targets import Target
 from delegate.backends.info import Availability
 from delegate.errors import BackendFailed, BackendUnavailable, ConfigError, LoweringError
 from delegate.program.dtypes import DType
 from tests.lowering import assert_runs, assert_same, compiled, relative_error
 
 pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
-from delegate.backends.gpu.cuda import schedules
+from delegate.backends.gpu.cuda.aot import schedules
 
 X = torch.linspace(-2, 2, 12).view(2, 6)
 HERE = library.probe()
@@ -129,7 +129,7 @@ def test_dynamic_sizes_that_tvm_has_trouble_with(module, size, reasons, portable
 
 def test_what_tvm_does_not_compile_stays_elsewhere(monkeypatch):
     """It says nothing of nodes when its passes fail: they are found."""
-    from delegate.backends.gpu.cuda import conversions
+    from delegate.backends.gpu.cuda.aot import conversions
 
     def wrong(importer, node):
         from tvm import relax

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.gpu.cuda.operators import TABLE
+from delegate.backends.gpu.cuda.aot.operators import TABLE
 from delegate.compiled import CompiledProgram
 from delegate.verdict import Reason
 from tests.backends.gpu.cases import ALL

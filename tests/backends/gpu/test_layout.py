@@ -56,7 +56,7 @@ class Twice(nn.Module):
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_weights_of_linear_layers(module, transposed, dtype, monkeypatch):
-    from delegate.backends.gpu.cuda import aot
+    from delegate.backends.gpu.cuda.aot import backend as aot
 
     programs = []
     monkeypatch.setattr(

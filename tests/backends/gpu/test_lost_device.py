@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from delegate.backends.gpu.webgpu import provider
+from delegate.backends.gpu.webgpu.runtime import provider
 from tests.backends.onnx.test_devices import PINNED, Residual
 from tests.backends.onnx.test_rows import require
 from tests.lowering import compiled, relative_error

@@ -13,8 +13,9 @@ from tests.lowering import assert_runs, compiled, relative_error
 
 pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[cuda]'")
 
-from delegate.backends.gpu.cuda import library, schedules
-from delegate.backends.gpu.cuda.targets import Target
+from delegate.backends.gpu.cuda.aot import schedules
+from delegate.backends.gpu.cuda.runtime import library
+from delegate.backends.gpu.cuda.runtime.targets import Target
 from delegate.errors import BackendUnavailable
 from tests.backends.gpu.test_precision import PRODUCTS, Call, Rounded, lowered
 

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from delegate.backends.gpu.cuda.operators import TABLE
-from delegate.backends.gpu.cuda.targets import Target
+from delegate.backends.gpu.cuda.aot.operators import TABLE
+from delegate.backends.gpu.cuda.runtime.targets import Target
 from delegate.errors import LoweringError
 from tests.backends.gpu.cases import frozen
 from tests.backends.onnx.cases import Constant
@@ -23,8 +23,8 @@ from tests.lowering import assert_same, compiled, relative_error
 pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[cuda]'")
 import tvm_ffi
 
-from delegate.backends.gpu.cuda import rounding, schedules, wmma
-from delegate.backends.gpu.cuda.schedules import by_default
+from delegate.backends.gpu.cuda.aot import rounding, schedules, wmma
+from delegate.backends.gpu.cuda.aot.schedules import by_default
 
 torch.manual_seed(0)
 X, Y = torch.randn(3, 32, 64), torch.randn(3, 64, 48)

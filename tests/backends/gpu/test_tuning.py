@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.gpu.cuda import library, tuning
-from delegate.backends.gpu.cuda.database import Database, Record
-from delegate.backends.gpu.cuda.targets import Target
+from delegate.backends.gpu.cuda.aot import tuning
+from delegate.backends.gpu.cuda.aot.database import Database, Record
+from delegate.backends.gpu.cuda.runtime import library
+from delegate.backends.gpu.cuda.runtime.targets import Target
 from delegate.errors import ConfigError, LoweringError
 from tests.lowering import assert_same, compiled
 

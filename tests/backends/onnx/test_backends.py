@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import delegate
-from delegate.backends.dsp import runtime
 from delegate.backends.dsp.info import versions
-from delegate.backends.dsp.targets import TARGETS, local_target
-from delegate.backends.onnx import session
+from delegate.backends.dsp.runtime import delegate as runtime
+from delegate.backends.dsp.runtime.targets import TARGETS, local_target
+from delegate.backends.onnx.runtime import session
 from delegate.errors import BackendFailed, ConfigError, LoweringError
 from delegate.runtime.loaded import LoadedProgram
 from tests.backends.onnx.test_rows import require
@@ -127,7 +127,7 @@ def test_tensors_that_hold_nothing(backend):
 
 
 class Gates(nn.Module):
-    """Where QNN's own operators are inexact or wrong; see delegate/backends/dsp/rewrite.py."""
+    """Where QNN's own operators are inexact or wrong; see delegate/backends/dsp/aot/rewrite.py."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x * nn.functional.hardsigmoid(x), nn.functional.hardsigmoid(x + 1) * (x + 1), nn.functional.hardswish(x)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.gpu.webgpu import provider
-from delegate.backends.onnx.device_memory import OrtMemory
+from delegate.backends.gpu.webgpu.runtime import provider
+from delegate.backends.onnx.runtime.device_memory import OrtMemory
 from delegate.errors import BackendFailed
 from delegate.program.model import StorageKind
 from delegate.runtime.loaded import LoadedProgram

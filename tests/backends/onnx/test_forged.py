@@ -12,10 +12,10 @@ from torch import nn
 from typer.testing import CliRunner
 
 import delegate
-from delegate.backends.dsp.runtime import DspRuntime
-from delegate.backends.onnx.blob import OnnxModel
-from delegate.backends.onnx.provider import CPU, Provider
-from delegate.backends.onnx.session import open_session, session_options
+from delegate.backends.dsp.runtime.delegate import DspRuntime
+from delegate.backends.onnx.runtime.blob import OnnxModel
+from delegate.backends.onnx.runtime.provider import CPU, Provider
+from delegate.backends.onnx.runtime.session import open_session, session_options
 from delegate.cli.app import app
 from delegate.errors import BackendFailed
 from delegate.program.file import serialize

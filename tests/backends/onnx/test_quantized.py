@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.graph import CodeGen
 
 import delegate
-from delegate.backends.dsp.aot import DspBackend
+from delegate.backends.dsp.aot.backend import DspBackend
 from delegate.compile import explain
 from examples.digits.model import digits, trained
 from tests import zoo

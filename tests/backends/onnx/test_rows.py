@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.onnx.translations import TRANSLATIONS
+from delegate.backends.onnx.aot.translations import TRANSLATIONS
 from delegate.registry import default_registry
 from delegate.testing import assert_same
 from tests.backends.onnx.cases import CASES, FAMILIES, Case

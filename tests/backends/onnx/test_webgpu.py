@@ -14,7 +14,7 @@ from torch import nn
 from torch.export import Dim
 
 import delegate
-from delegate.backends.gpu.webgpu import provider
+from delegate.backends.gpu.webgpu.runtime import provider
 from delegate.errors import BackendFailed, ConfigError
 from tests.backends.onnx.test_rows import require
 from tests.backends.xnnpack.harness import Call

@@ -12,8 +12,8 @@ import torch.utils._pytree as pytree
 from torch.fx import Graph, Node
 
 from delegate.backends.aot import PreprocessResult, Region
-from delegate.backends.xnnpack.aot import XnnpackBackend, XnnpackOptions
-from delegate.backends.xnnpack.runtime import XnnpackRuntime
+from delegate.backends.xnnpack.aot.backend import XnnpackBackend, XnnpackOptions
+from delegate.backends.xnnpack.runtime.delegate import XnnpackRuntime
 from delegate.edge.export import to_edge
 from delegate.edge.node import META_CONSTANT, is_static, tensors
 from delegate.edge.program import EdgeProgram

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from delegate.backends.xnnpack import layout
+from delegate.backends.xnnpack.aot import layout
 
 
 def test_doctests():

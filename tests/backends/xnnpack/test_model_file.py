@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.xnnpack import interpreted, litert, packed, runtime, sharing
-from delegate.backends.xnnpack.model_file import ModelFile
+from delegate.backends.xnnpack.runtime import delegate as runtime
+from delegate.backends.xnnpack.runtime import interpreted, litert, packed, sharing
+from delegate.backends.xnnpack.runtime.model_file import ModelFile
 from delegate.quantization import Settings, quantize
 from tests.lowering import assert_runs, assert_same
 

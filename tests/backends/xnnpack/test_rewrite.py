@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import delegate
-from delegate.backends.xnnpack.rewrite import rewrite
+from delegate.backends.xnnpack.aot.rewrite import rewrite
 from tests.backends.xnnpack.harness import assert_as_eager, export, lower, region_of, run
 from tests.lowering import assert_runs, assert_same
 
@@ -235,7 +235,7 @@ def test_any_batch():
 @pytest.fixture
 def operators(monkeypatch):
     """Count the TFLite operators of all lowered models in a test."""
-    from delegate.backends.xnnpack.tflite import Model as Written
+    from delegate.backends.xnnpack.aot.tflite import Model as Written
 
     counts: Counter[str] = Counter()
     original = Written.operator

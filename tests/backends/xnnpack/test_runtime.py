@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import Dim
 
 from delegate.backends.xnnpack.info import INFO
-from delegate.backends.xnnpack.runtime import XnnpackRuntime
+from delegate.backends.xnnpack.runtime.delegate import XnnpackRuntime
 from delegate.errors import BackendFailed, BackendUnavailable
 from tests.backends.xnnpack.harness import Call, assert_as_eager, lower
 
@@ -110,7 +110,7 @@ def test_probe():
 
 def test_runtime_part_needs_no_torch():
     code = (
-        "import sys, delegate.backends.xnnpack.runtime, delegate.backends.xnnpack.info as i; i.INFO.probe();"
+        "import sys, delegate.backends.xnnpack.runtime.delegate, delegate.backends.xnnpack.info as i; i.INFO.probe();"
         "sys.exit(any(m in sys.modules for m in ('torch', 'pydantic', 'rich')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.xnnpack import litert, packed, sharing
+from delegate.backends.xnnpack.runtime import litert, packed, sharing
 from tests.lowering import assert_runs, assert_same
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
@@ -29,7 +29,7 @@ RUN = """
 import hashlib, json, os, sys
 import numpy as np
 import delegate
-from delegate.backends.xnnpack import sharing
+from delegate.backends.xnnpack.runtime import sharing
 
 packs, pack = [], sharing._pack
 sharing._pack = lambda *arguments: packs.append(1) or {BEFORE} or pack(*arguments)

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.xnnpack import tflite
-from delegate.backends.xnnpack.aot import XnnpackBackend
+from delegate.backends.xnnpack.aot import tflite
+from delegate.backends.xnnpack.aot.backend import XnnpackBackend
 from delegate.testing import assert_same
 
 

@@ -14,14 +14,14 @@ from ai_edge_litert import schema_py_generated as schema
 from torch import nn
 
 import delegate
-from delegate.backends.xnnpack import runtime
-from delegate.backends.xnnpack.accepted import OPERATORS, OPTIONS
-from delegate.backends.xnnpack.interpreted import open_interpreter
-from delegate.backends.xnnpack.model_file import ModelFile
-from delegate.backends.xnnpack.reader import Malformed
-from delegate.backends.xnnpack.runtime import XnnpackRuntime
-from delegate.backends.xnnpack.sharing import share
-from delegate.backends.xnnpack.verifier import verify
+from delegate.backends.xnnpack.runtime import delegate as runtime
+from delegate.backends.xnnpack.runtime.accepted import OPERATORS, OPTIONS
+from delegate.backends.xnnpack.runtime.delegate import XnnpackRuntime
+from delegate.backends.xnnpack.runtime.interpreted import open_interpreter
+from delegate.backends.xnnpack.runtime.model_file import ModelFile
+from delegate.backends.xnnpack.runtime.reader import Malformed
+from delegate.backends.xnnpack.runtime.sharing import share
+from delegate.backends.xnnpack.runtime.verifier import verify
 from delegate.errors import BackendFailed
 from delegate.runtime.backend import TensorType
 from tests.backends.xnnpack.forge import Case, crashes, forge
@@ -263,7 +263,7 @@ def test_stderr_stays_empty(tmp_path, seeds):
     blob, inputs, outputs = seeds[3]
     (tmp_path / "blob").write_bytes(blob)
     code = (
-        "import sys, os\nfrom delegate.backends.xnnpack.runtime import XnnpackRuntime\n"
+        "import sys, os\nfrom delegate.backends.xnnpack.runtime.delegate import XnnpackRuntime\n"
         f"specs = {{'threads': 1, 'dynamic': False, 'inputs': {inputs}, 'outputs': {outputs}}}\n"
         "XnnpackRuntime().init(memoryview(open(sys.argv[1], 'rb').read()), specs)\nos.write(2, b'mine')"
     )

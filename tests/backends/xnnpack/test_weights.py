@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.xnnpack.quantized import Coded
-from delegate.backends.xnnpack.runtime import XnnpackRuntime
-from delegate.backends.xnnpack.weights import LEAST, assemble, extract_constants, pieces
+from delegate.backends.xnnpack.aot.quantized import Coded
+from delegate.backends.xnnpack.runtime.delegate import XnnpackRuntime
+from delegate.backends.xnnpack.runtime.weights import LEAST, assemble, extract_constants, pieces
 from delegate.errors import BackendFailed, ProgramError
 from delegate.program.verifier import verify
 from tests.backends.xnnpack.harness import lower

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from delegate.backends.gpu.cuda import library
+from delegate.backends.gpu.cuda.runtime import library
 from delegate.backends.info import BackendInfo
 
 INFO = BackendInfo(
     name="cuda",
     description="NVIDIA's GPUs by TVM, compiled ahead of time (float32, tf32, float16, bfloat16)",
-    aot="delegate.backends.gpu.cuda.aot:CudaBackend",
-    runtime="delegate.backends.gpu.cuda.runtime:CudaRuntime",
+    aot="delegate.backends.gpu.cuda.aot.backend:CudaBackend",
+    runtime="delegate.backends.gpu.cuda.runtime.delegate:CudaRuntime",
     probe=library.probe,
     install=library.INSTALL,
     preference=2,

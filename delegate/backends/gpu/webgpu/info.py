@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from delegate.backends.gpu.webgpu import provider
+from delegate.backends.gpu.webgpu.runtime import provider
 from delegate.backends.info import BackendInfo
 
 INFO = BackendInfo(
     name="webgpu",
     description="GPUs of any vendor by WebGPU inside ONNX Runtime (float32, float16)",
-    aot="delegate.backends.gpu.webgpu.aot:WebGpuBackend",
-    runtime="delegate.backends.gpu.webgpu.runtime:WebGpuRuntime",
+    aot="delegate.backends.gpu.webgpu.aot.backend:WebGpuBackend",
+    runtime="delegate.backends.gpu.webgpu.runtime.delegate:WebGpuRuntime",
     probe=provider.probe,
     install=provider.INSTALL,
     preference=1,

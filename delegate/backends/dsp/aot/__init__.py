@@ -1,0 +1,1 @@
+"""Lowering of regions for Qualcomm's DSP. Needs torch."""

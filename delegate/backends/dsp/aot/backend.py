@@ -1,0 +1,210 @@
+"""The AOT half: a region becomes an ONNX model, and that a QNN context binary for one chip."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from torch.fx import Node
+
+from delegate.backends import aot
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.dsp.aot.infinity import (
+    clamp_exponents,
+    infinite_constants,
+    notes_on_infinity,
+    without_infinity,
+)
+from delegate.backends.dsp.aot.operators import LIMITS, OPERATORS
+from delegate.backends.dsp.aot.precision import in_integers
+from delegate.backends.dsp.aot.rewrite import rewritten
+from delegate.backends.dsp.aot.rounding import not_rounded
+from delegate.backends.dsp.aot.schemes import SCHEMES
+from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
+from delegate.backends.dsp.runtime.delegate import OPTIONS, settings
+from delegate.backends.dsp.runtime.targets import DEFAULT, TARGETS, Target
+from delegate.backends.keys import require_specs
+from delegate.backends.nan import Nan, keeps_nan, nan_notes
+from delegate.backends.onnx.aot.backend import OnnxBackend
+from delegate.backends.onnx.aot.model import ExportedModel
+from delegate.backends.onnx.aot.translations import table_of
+from delegate.backends.onnx.runtime.blob import OnnxModel, pack
+from delegate.backends.onnx.runtime.provider import Provider, one_line
+from delegate.backends.onnx.runtime.session import add_weights
+from delegate.backends.quantizable import QuantizationScheme
+from delegate.edge.node import is_static, tensors
+from delegate.errors import LoweringError, did_you_mean
+from delegate.verdict import Reason, Verdict, no
+
+_MAX_RANK = 5  # of the HTP's tensors
+# y = relu(x) of 8 numbers as a ModelProto: what any target compiles.
+_TRIAL = OnnxModel(
+    b'\x08\n:3\n\x0c\n\x01x\x12\x01y"\x04Relu\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x08'
+    b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x08B\x04\n\x00\x10\x15",
+)
+
+PerformanceMode = Literal[
+    "burst", "balanced", "default", "extreme_power_saver", "high_performance", "high_power_saver", "low_balanced",
+    "low_power_saver", "power_saver", "sustained_high_performance",
+]  # fmt: skip
+
+
+class DspOptions(aot.Options):
+    """Options of the DSP backend."""
+
+    soc: str = Field(default=DEFAULT.soc, description="The chip to compile for, e.g. SM8550, SM8650, SM8750.")
+    htp_arch: PositiveInt | None = Field(
+        default=None,
+        description="Architecture of the HTP, with soc_model in place of soc: for chips without a name here.",
+    )
+    soc_model: PositiveInt | None = Field(default=None, description="QNN's number of the chip, with htp_arch.")
+    precision: Literal["float16", "integer"] = Field(
+        default="float16",
+        description="float16: float operators are computed in it. integer: they are left to others, and only what is "
+        "quantized is taken.",
+    )
+    performance_mode: PerformanceMode = Field(default="default", description="Clock and power of the HTP.")
+    vtcm_mb: NonNegativeInt = Field(default=0, description="MiB of the HTP's fast memory; 0: QNN decides.")
+    optimization_level: int = Field(
+        default=0, ge=0, le=3, description="How long QNN optimises the graph: 0 its default, 1 fastest, 3 longest."
+    )
+    priority: Literal["low", "normal", "normal_high", "high"] = Field(
+        default="normal", description="Of the partition among all that wants the HTP."
+    )
+    rpc_control_latency: NonNegativeInt = Field(
+        default=0, description="Microseconds of latency that calls from the CPU to the HTP ask for; 0: QNN decides."
+    )
+    clamp_overflow: bool = Field(
+        default=False, description="The HTP gives float16's largest number where a result is beyond it, not infinity."
+    )
+    nan: Nan = "fast"
+
+    @model_validator(mode="after")
+    def _known_target(self) -> Self:
+        if (self.htp_arch is None) != (self.soc_model is None):
+            raise ValueError("htp_arch and soc_model must be given together")
+        if self.soc not in TARGETS:
+            raise ValueError(f"there is no chip {self.soc!r} here: {did_you_mean(self.soc, TARGETS)}")
+        return self
+
+    @property
+    def target(self) -> Target:
+        """The chip to compile for."""
+        if self.htp_arch is not None and self.soc_model is not None:
+            return Target("", self.htp_arch, self.soc_model)
+        return TARGETS[self.soc]
+
+
+class DspBackend(OnnxBackend):
+    """Qualcomm's Hexagon HTP. Float programs run in float16 arithmetic."""
+
+    name = "dsp"
+    Options = DspOptions
+    library = PROVIDER
+    operators = OPERATORS
+    table = table_of(OPERATORS, LIMITS)
+
+    @classmethod
+    def quantization(cls) -> Sequence[QuantizationScheme]:
+        return SCHEMES
+
+    def check(self, node: Node) -> Verdict:
+        for other in (node, *node.all_input_nodes):
+            if not is_static(other):
+                return no(Reason.DYNAMIC_SHAPE, f"{other.name} has sizes that depend on the inputs, and QNN takes none")
+            rank = max((t.dim() for t in tensors(other)), default=0)
+            if rank > _MAX_RANK:
+                return no(Reason.RANK, f"{other.name} has {rank} dimensions, and the HTP takes {_MAX_RANK} at most")
+        verdict = super().check(node) and without_infinity(node) and keeps_nan(node, _loses, self.options.nan)
+        return in_integers(node) if verdict and self.options.precision == "integer" else verdict
+
+    def provider(self) -> Provider:
+        return provider()
+
+    def settings(self) -> Any:
+        made = settings(self._specs())
+        made.graph_optimization_level = _optimizations()
+        return made
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        if refused := infinite_constants(region) | not_rounded(region):
+            raise RegionRefused(refused)
+        return super().preprocess(rewritten(region))
+
+    def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
+        exported = replace(exported, model=replace(exported.model, graph=clamp_exponents(exported.model.graph)))
+        try:
+            context = _context_binary(exported.model, self.settings())
+        except Exception as error:  # the bindings raise classes of their own that share no base but Exception
+            self._require_target()
+            self.refuse_left_to_cpu(exported)  # asked only now, since it takes as long as compiling
+            raise RegionFailed(f"QNN does not compile it: {one_line(error)}") from error
+        model = OnnxModel(context, (), exported.model.inputs, exported.model.outputs)
+        blob, specs, _ = pack(model)
+        notes = [f"for {self.options.target}", f"context binary of {len(context) / 2**20:.1f} MiB"]
+        return PreprocessResult(
+            blob,
+            {**specs, **self._specs(), "versions": versions()},
+            tuple(itertools.chain(notes, nan_notes(region, _loses), notes_on_infinity(region), self._where())),
+        )
+
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        super().check_artifact(region, artifact)
+        require_specs(artifact, {"versions": versions()})
+
+    def _require_target(self) -> None:
+        """Raises LoweringError if QNN compiles nothing at all for the target with these options."""
+        try:
+            _context_binary(_TRIAL, self.settings())
+        except Exception as error:  # see above
+            vtcm = f" with {self.options.vtcm_mb} MiB of VTCM" if self.options.vtcm_mb else ""
+            raise LoweringError(
+                f"QNN compiles nothing for {self.options.target}{vtcm}",
+                where=one_line(error),
+                remedy=f"name a chip that QNN knows, e.g. soc: {DEFAULT}, and no vtcm_mb beyond what it has",
+            ) from error
+
+    def _where(self) -> list[str]:
+        return ["emulated on this machine"] if is_emulated(provider()) else []
+
+    def _specs(self) -> dict[str, Any]:
+        options, target = self.options, self.options.target
+        return {
+            "target": [target.soc, target.htp_arch, target.soc_model],
+            **{name: getattr(options, name) for name in OPTIONS},
+        }
+
+
+def _loses(node: Node) -> bool:
+    """Return true for arithmetic in float16: the HTP has neither NaN, infinity nor the sign of 0."""
+    return not in_integers(node)
+
+
+def _context_binary(given: OnnxModel, settings: Any) -> bytes:
+    """The model compiled whole; raises whatever ONNX Runtime's bindings raise if QNN does not take all of it."""
+    import onnxruntime
+
+    settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    add_weights(settings, given)
+    compiler = onnxruntime.ModelCompiler(
+        settings,
+        given.graph,
+        embed_compiled_data_into_model=True,
+        graph_optimization_level=_optimizations(),
+    )
+    made = compiler.compile_to_bytes()
+    assert isinstance(made, bytes)
+    return made
+
+
+def _optimizations() -> Any:
+    """ONNX Runtime's own rewrites before QNN sees the graph: those that keep its operators.
+
+    Among them is the quantization of biases: beside quantized weights QNN takes a float bias, and reads it as integers.
+    """
+    import onnxruntime
+
+    return onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC

@@ -1,0 +1,158 @@
+"""Infinities that a program names, and exponents beyond the HTP's range.
+
+The HTP has its largest numbers in place of infinity. Its exponential wraps around: on the emulator of onnxruntime-qnn
+2.7.0, exp(-100) is -131008 and exp(100) is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Set
+from types import MappingProxyType
+from typing import Any
+
+from torch.fx import Node
+
+from delegate.backends.dsp.aot.precision import in_integers
+from delegate.backends.onnx.aot.translations import MOVES
+from delegate.backends.region import Region
+from delegate.edge.node import op_name
+from delegate.verdict import YES, Reason, Verdict, no
+
+_FAR = 64  # operators that are looked at before or after a node
+_LARGEST_EXPONENT = 40.0  # of e: float16 has no greater number than exp(11.1), and no smaller one than exp(-17)
+
+# Operators whose arguments may be an infinity that they put into their results.
+_NAMING = frozenset(
+    f"aten.{name}"
+    for name in (
+        "constant_pad_nd.default", "masked_fill.Scalar", "full.default", "full_like.default", "new_full.default",
+        "scalar_tensor.default",
+    )
+)  # fmt: skip
+# Operators whose results have the infinities of their operands.
+_PASSING = MOVES | {
+    f"aten.{name}"
+    for name in (
+        "abs.default", "add.Tensor", "cumsum.default", "div.Tensor", "masked_fill.Scalar", "mean.default", "mean.dim",
+        "mul.Tensor", "neg.default", "sub.Tensor", "sum.default", "sum.dim_IntList", "where.self",
+    )
+}  # fmt: skip
+# Operators that give the same for the HTP's least number as for -infinity, beside any other number. Of nothing but
+# -infinity they give NaN or 0, so that none is shown: a maximum would show it.
+_SOFTMAX = frozenset({"aten._softmax.default", "aten._safe_softmax.default", "aten.softmax.int"})
+
+
+_Held = Mapping[Node, Set[float]]  # constant -> the infinities in it
+_WHY = "the HTP has no infinity, and the program names one here"
+
+
+def without_infinity(node: Node, held: _Held = MappingProxyType({})) -> Verdict:
+    """No infinity that the program names among the operands or in the result.
+
+    An exception is -infinity that only softmax reads, as in a mask of attention.
+
+    Args:
+        node: to check.
+        held: the infinities of constants, if these are known.
+    """
+    found = _infinities(node, held)
+    if not found:
+        return YES
+    is_passing = op_name(node) in _NAMING | _PASSING
+    is_right = op_name(node) in _SOFTMAX or (is_passing and _is_for_softmax(node))
+    if found == {-math.inf} and is_right:
+        return YES
+    return no(Reason.INACCURATE, _WHY)
+
+
+def infinite_constants(region: Region) -> dict[str, str]:
+    """Return the nodes of a region that get an infinity from a constant and show it: name -> reason, for a refusal."""
+    read = {n: v for n, v in region.constants.items() if any(op_name(user) in _PASSING for user in n.users)}
+    floats = {n: v for n, v in read.items() if v.is_floating_point() and bool(v.isinf().any())}
+    held = {n: frozenset(b for b in (-math.inf, math.inf) if bool((v == b).any())) for n, v in floats.items()}
+    return {n.name: _WHY for n in region.calls if held and not without_infinity(n, held)}
+
+
+def _infinities(node: Node, held: _Held) -> Set[float]:
+    """Return the infinities that a node names, or gets from operators that name one or pass one on."""
+    found, seen, stack = set(_named(node)), {node}, list(node.all_input_nodes)
+    while stack and len(seen) < _FAR:
+        source = stack.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        found.update(_named(source), held.get(source, ()))
+        if op_name(source) in _PASSING:
+            stack += source.all_input_nodes
+    return found
+
+
+def _named(node: Node) -> list[float]:
+    if op_name(node) not in _NAMING:
+        return []
+    return [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, float) and math.isinf(a)]
+
+
+def _is_for_softmax(node: Node) -> bool:
+    """Return true if only softmax reads a node, directly or after passing operators."""
+    seen, stack = {node}, list(node.users)
+    while stack:
+        user = stack.pop()
+        if user in seen or op_name(user) in _SOFTMAX:
+            continue
+        if op_name(user) not in _PASSING or len(seen) >= _FAR:
+            return False
+        seen.add(user)
+        stack += user.users
+        if not user.users:
+            return False
+    return bool(node.users)
+
+
+def notes_on_infinity(region: Region) -> Iterator[str]:
+    """Yield the note of a region that computes in float16."""
+    if not all(in_integers(node) for node in region.calls):
+        yield "float16 without infinity: what is beyond its range, such as 1/0, becomes a number of 65504 or more"
+
+
+def clamp_exponents(graph: bytes) -> bytes:
+    """Return a serialized ONNX model in which the exponents of floats are within the HTP's range.
+
+    These are the operands of Exp, and of Pow if the base is a constant number. Decoded integers stay as they are.
+    """
+    import onnx
+    from onnx import helper, numpy_helper
+
+    model = onnx.load_from_string(graph)
+    made = {output for node in model.graph.node if node.op_type == "DequantizeLinear" for output in node.output}
+    held = [t for t in model.graph.initializer if math.prod(t.dims) == 1 and t.data_location != t.EXTERNAL]
+    numbers = {tensor.name: float(numpy_helper.to_array(tensor).item()) for tensor in held}
+    bounds = [_bound(node, made, numbers) for node in model.graph.node]
+    if not any(bounds):
+        return graph
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    values = (*inferred.input, *inferred.value_info, *inferred.output)
+    dtypes = {value.name: value.type.tensor_type.elem_type for value in values}
+    nodes: list[Any] = []
+    for node, bound in zip(model.graph.node, bounds, strict=True):
+        if bound:
+            source, (result,) = node.input[-1], node.output
+            dtype, name = dtypes.get(source) or dtypes[result], f"{result}_exponent"
+            for end, number in (("min", -bound), ("max", bound)):
+                model.graph.initializer.append(helper.make_tensor(f"{name}_{end}", dtype, [], [number]))
+            nodes.append(helper.make_node("Clip", [source, f"{name}_min", f"{name}_max"], [name], name=name))
+            node.input[-1] = name
+        nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    serialized: bytes = model.SerializeToString()
+    return serialized
+
+
+def _bound(node: Any, decoded: Set[str], numbers: Mapping[str, float]) -> float:
+    """Return the bound of the exponent of an ONNX node; 0 if it has none, or needs none."""
+    if node.op_type not in ("Exp", "Pow") or node.input[-1] in decoded:
+        return 0.0
+    base = math.e if node.op_type == "Exp" else numbers.get(node.input[0], 0.0)
+    return abs(_LARGEST_EXPONENT / math.log(base)) if base > 0 and base != 1 else 0.0

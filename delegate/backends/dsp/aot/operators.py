@@ -1,0 +1,222 @@
+"""The ONNX operators that QNN's provider runs on the HTP, with the dtypes that it takes for all their tensors.
+
+https://github.com/onnxruntime/onnxruntime-qnn, docs/execution_providers/QNN-ExecutionProvider.md, and what the provider
+2.7 answered when it was asked which of them it takes on which dtype. Of int64 the HTP takes what fits
+int32, so only indices are given to it; sums and products of int32 saturate, so they are not. Its pools are wrong where
+they are padded (zeros, or what lay in memory): averages of small images, and all windows of even sizes; and its
+averages of windows that overlap, behind what is joined. Averages are convolutions of each channel here, but for those
+of integers whose windows lie apart. Its Pad, and joining constants in its place, is wrong before much but convolutions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.lowering import every
+from delegate.backends.onnx.aot.translations import Operators
+from delegate.backends.onnx.aot.translations.row import plain
+from delegate.backends.rounding import returns_to_half
+from delegate.edge.node import arguments, decodes, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+_FLOAT = frozenset({torch.float32, torch.float16})
+_NUMBER = _FLOAT | {torch.int32}
+_BOOL = frozenset({torch.bool})
+_QUANTIZED = frozenset({torch.int8, torch.uint8, torch.int16, torch.uint16})
+
+OPERATORS: Operators = {
+    **dict.fromkeys(
+        (
+            "Add", "Atan", "BatchNormalization", "Ceil", "Conv", "ConvTranspose", "Cos", "CumSum", "Elu",
+            "Exp", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GridSample", "HardSigmoid", "HardSwish",
+            "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "MatMul", "MaxPool", "Mul", "Neg",
+            "PRelu", "Pad(reflect)", "Pow", "Reciprocal", "ReduceL2", "ReduceMean", "Relu", "Resize", "Round",
+            "ScatterND(add)", "ScatterND(mul)", "Sigmoid", "Sign", "Sin", "Softmax", "Sqrt", "Sub", "Tanh", "TopK",
+        ),
+        _FLOAT,
+    ),
+    **dict.fromkeys(
+        (
+            "Abs", "ArgMax", "ArgMin", "Clip", "Div", "Equal", "GatherND", "Greater", "GreaterOrEqual", "Less",
+            "LessOrEqual", "Max", "Min", "ReduceMax", "ReduceMin", "ReduceSum", "ScatterElements", "Tile", "Where",
+        ),
+        _NUMBER,
+    ),
+    **dict.fromkeys(
+        (
+            "Cast", "Concat", "Expand", "Gather", "GatherElements", "Reshape", "ScatterND", "Slice", "Split", "Squeeze",
+            "Transpose", "Unsqueeze",
+        ),
+        _NUMBER | _BOOL,
+    ),
+    **dict.fromkeys(("And", "Or", "Not", "Xor"), _BOOL),
+    "QuantizeLinear": _QUANTIZED | {torch.float32},
+    "DequantizeLinear": _QUANTIZED | {torch.float32, torch.int32},
+}  # fmt: skip
+
+
+def _plain_transposed(node: Node) -> Verdict:
+    """Transposed, it has no groups, dilation or output_padding."""
+    given = arguments(node)
+    if not given["transposed"]:
+        return YES
+    if given["groups"] == 1 and all(d == 1 for d in given["dilation"]) and not any(given["output_padding"]):
+        return YES
+    what = ", ".join(f"{name}={given[name]}" for name in ("groups", "dilation", "output_padding"))
+    return no(Reason.ATTRIBUTE, f"transposed with {what}")
+
+
+def _no_long_steps(node: Node) -> Verdict:
+    """Not from one channel to one in steps of more than 2: QNN 2.7 gives what lay in memory."""
+    given, weight = arguments(node), tensor(node.all_input_nodes[1])
+    single = weight.shape[:2] == (1, 1) and not given["transposed"]
+    if single and max(given["stride"]) > 2:
+        return no(Reason.INACCURATE, f"from one channel to one, with stride={list(given['stride'])}")
+    return YES
+
+
+def _no_few_channels_of_bytes(node: Node) -> Verdict:
+    """Reject 8-bit convolutions of each channel for which QNN 2.7 computes other numbers.
+
+    These have windows of 1x1 or 2x2, a stride of 2x2, and 1 to 4 channels beyond a multiple of 32.
+    """
+    given, source = arguments(node), node.all_input_nodes[0]
+    channels, each, *window = tensor(node.all_input_nodes[1]).shape
+    is_of_bytes = decodes(source) and tensor(source.all_input_nodes[0]).dtype.itemsize == 1
+    is_depthwise = not given["transposed"] and channels == given["groups"] > 1 and each == 1
+    is_small = list(given["stride"]) == [2, 2] and window in ([1, 1], [2, 2])
+    if is_of_bytes and is_depthwise and is_small and 1 <= channels % 32 <= 4:
+        what = f"{channels} channels apart in 8 bits, with a window of {window} and stride={given['stride']}"
+        return no(Reason.INACCURATE, what)
+    return YES
+
+
+def _finite(node: Node) -> Verdict:
+    """Not with infinity, which the HTP does not have."""
+    value = arguments(node)["value"]
+    return _no_infinity(node) if isinstance(value, float) and not math.isfinite(value) else YES
+
+
+def _plain_pool(node: Node) -> Verdict:
+    """Over 2 dimensions, not dilated, and no step skips pixels where windows have several: QNN 2.7 ends the process."""
+    source, given = node.all_input_nodes[0], arguments(node)
+    if tensor(source).dim() != 4:
+        return no(Reason.RANK, f"{source.name} has {tensor(source).dim()} dimensions, where QNN's pools have 4")
+    dilation = given.get("dilation") or [1]
+    if any(d != 1 for d in dilation):
+        return no(Reason.ATTRIBUTE, f"dilation={list(dilation)}")
+    window = given.get("kernel_size") or [1]
+    step = given.get("stride") or window
+    if max(window) > 1 and any(s > w for s, w in zip(step, window, strict=False)):
+        return no(Reason.ATTRIBUTE, f"kernel_size={list(window)} with stride={list(step)}")
+    return YES
+
+
+def _no_infinity(node: Node) -> Verdict:
+    """Never: the HTP has neither NaN nor infinity, only its largest numbers."""
+    return no(Reason.INACCURATE, "the HTP has neither NaN nor infinity")
+
+
+def _no_cubic(node: Node) -> Verdict:
+    """Not bicubic."""
+    mode = arguments(node)["interpolation_mode"]
+    return YES if mode != 2 else no(Reason.ATTRIBUTE, "QNN does not sample bicubic")
+
+
+def _by_sizes(node: Node) -> Verdict:
+    """The factors are the quotients of the sizes, or corners are aligned: QNN resizes by sizes alone."""
+    given, old, new = arguments(node), tensor(node.all_input_nodes[0]).shape[2:], tensor(node).shape[2:]
+    factors = given["scale_factors"] if "scale_factors" in given else [given["scales_h"], given["scales_w"]]
+    if given.get("align_corners") or all(
+        f is None or a * f == b for f, a, b in zip(factors or (), old, new, strict=False)
+    ):
+        return YES
+    return no(Reason.INACCURATE, f"factors {list(factors)} from {list(old)} to {list(new)}")
+
+
+def _no_gathered_images(node: Node) -> Verdict:
+    """Several indices come before all else where the result has 4 dimensions: QNN 2.7 moves some widths wrongly."""
+    places = [d for d, index in enumerate(arguments(node)["indices"]) if index is not None]
+    if len(places) > 1 and places[0] > 0 and tensor(node).dim() > 3:
+        return no(Reason.INACCURATE, f"indices of dimensions {places} in a result of {tensor(node).dim()}")
+    return YES
+
+
+def _kept_cast(node: Node) -> Verdict:
+    """Not from floats to integers, which QNN 2.7 drops in front of a cast back; and as `returns_to_half`, since its
+    float16 has no infinity and rounds ties away from zero."""
+    made, given = tensor(node).dtype, tensor(node.all_input_nodes[0]).dtype
+    if given.is_floating_point and not made.is_floating_point and made is not torch.bool:
+        return no(Reason.INACCURATE, "QNN drops casts from floats to integers in front of casts back to floats")
+    return returns_to_half(node)
+
+
+def _small_power(node: Node) -> Verdict:
+    """The exponent is -1, or a whole or a half number from 0.5 to 5: QNN 2.7 computes powers as 2**(exponent * log2).
+
+    That wraps around beyond float16, whose log2 is from -24 to 16, and is wrong for 0, -0.0 and negative bases.
+    """
+    exponent = arguments(node)["exponent"]
+    if exponent in (-1, 0.5) or power_factors(exponent):
+        return YES
+    return no(Reason.INACCURATE, f"the exponent {exponent}: {_WRAPS}")
+
+
+def power_factors(exponent: object) -> tuple[int, bool] | None:
+    """Return how many bases a power is the product of, and if their root is one more factor.
+
+    None if the power is no such product: with other exponents than whole and half numbers from 1 to 5.
+    """
+    if not isinstance(exponent, int | float) or not 1 <= exponent <= 5 or exponent * 2 % 1:
+        return None
+    return int(exponent), bool(exponent % 1)
+
+
+def _no_power(node: Node) -> Verdict:
+    """Never: powers beyond float16 wrap around on the HTP, 0**0 is 0 there, and negative bases have wrong signs."""
+    return no(Reason.INACCURATE, f"powers of tensors: {_WRAPS}")
+
+
+def _positive_base(node: Node) -> Verdict:
+    """The base is a positive number."""
+    base = arguments(node)["self"]
+    if isinstance(base, int | float) and 0 < base < math.inf:
+        return YES
+    return no(Reason.INACCURATE, f"powers of {base}: {_WRAPS}")
+
+
+def _norm_without_powers(node: Node) -> Verdict:
+    """The norm is that of the exponent 0, 1, 2 or an infinity."""
+    given = arguments(node)
+    exponent = given["ord"] if "ord" in given else given["p"]
+    if exponent in (0, 1, 2) or math.isinf(exponent):
+        return YES
+    return no(Reason.INACCURATE, f"the norm of the exponent {exponent}: {_WRAPS}")
+
+
+_WRAPS = "the HTP computes 2**(exponent * log2(base)), which wraps around beyond float16 and has no sign"
+_POOLS = (
+    "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_avg_pool1d", "adaptive_avg_pool3d",
+    "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
+)  # fmt: skip
+LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
+    "aten.convolution.default": every(_plain_transposed, _no_long_steps, _no_few_channels_of_bytes),
+    "aten._to_copy.default": _kept_cast,
+    "aten.constant_pad_nd.default": _finite,
+    "aten.addmm.default": plain(beta=1, alpha=1),
+    "aten.grid_sampler_2d.default": _no_cubic,
+    "aten.pow.Tensor_Scalar": _small_power,
+    "aten.pow.Tensor_Tensor": _no_power,
+    "aten.pow.Scalar": _positive_base,
+    "aten.index.Tensor": _no_gathered_images,
+    **{f"aten.upsample_{mode}2d.{form}": _by_sizes for mode in ("bilinear", "nearest") for form in ("vec", "default")},
+    **dict.fromkeys((f"aten.{name}.default" for name in _POOLS), _plain_pool),
+    **dict.fromkeys(
+        (f"aten.{name}.default" for name in ("linalg_vector_norm", "dist", "_cdist_forward")), _norm_without_powers
+    ),
+    **dict.fromkeys((f"aten.{name}.default" for name in ("isnan", "isinf", "fmax", "fmin")), _no_infinity),
+}

@@ -1,0 +1,211 @@
+"""Rewrites of a region before it is lowered, where QNN computes an operator inexactly, wrongly or not at all.
+
+Measured on the emulator of onnxruntime-qnn 2.7.0: HardSwish in float16 scales by 1/6 rounded down, so that its errors
+have one sign and grow from layer to layer; x * hardsigmoid(x) is off by more than its own size unless hardsigmoid(x) is
+the first operand; and products of two activations are taken in uint16, but not in int16. Tanh, sigmoid, GELU and SiLU
+behind a product, convolution or sum become part of it and are off by 7e-3, 4e-3, 5e-3 and 4e-3, mostly to one side, ten
+times what float16 makes them: a clamp that changes nothing keeps them apart. Of the root mean square norms of T5 and
+Llama, weights first, the compiler runs out of memory; it knows them by their pow(x, 2). A layer norm
+behind a sum whose operand is broadcast is wrong from the second of a batch on: there the operand is expanded first.
+What a slice, a part of a split or a roll takes from within becomes part of the convolution or pool behind it, which
+then reads other places, or beyond its memory, and so do joined rows: there elements are gathered by index.
+Quantization rounds to the nearest integer behind a clamp alone (`rounding.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Set
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.node import Argument
+
+from delegate.backends.aot import Region
+from delegate.backends.dsp.aot.operators import power_factors
+from delegate.backends.dsp.aot.rounding import QUANTIZE, needs_clamp
+from delegate.edge.node import arguments, op_name, tensor
+
+aten = torch.ops.aten
+_FLAT = 20.0  # further out, tanh and sigmoid change no more in float16
+_LARGEST = torch.finfo(torch.float16).max
+_JOINED = {  # what QNN would make part of the operator before it -> the bounds of a clamp that changes nothing
+    "aten.tanh.default": _FLAT,
+    "aten.sigmoid.default": _FLAT,
+    "aten.gelu.default": _LARGEST,
+    "aten.silu.default": _LARGEST,
+}
+_WINDOWED = frozenset(
+    f"aten.{name}.default"
+    for name in ("convolution", "avg_pool2d", "max_pool2d_with_indices", "adaptive_avg_pool2d", "_adaptive_avg_pool2d")
+)
+_DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
+
+
+def rewritten(region: Region) -> Region:
+    """The region in words that QNN computes rightly; the one that is given stays as it is."""
+    made = region.copy()
+    seen = _seen_through_windows(made.graph)
+    for node in list(made.graph.nodes):
+        if node in seen:
+            _gather(node)
+        if op_name(node) == "aten.hardswish.default" and not _is_quantized(node):
+            _spell_out(node)
+        elif op_name(node) == "aten.mul.Tensor":
+            _order(node)
+        elif op_name(node) == "aten.pow.Tensor_Scalar" and (factors := power_factors(node.args[1])):
+            _multiply(node, *factors)
+        elif op_name(node) in _JOINED and not _is_quantized(node):
+            _keep_apart(node, _JOINED[op_name(node)])
+        elif op_name(node) == "aten.add.Tensor" and not _is_quantized(node) and _is_normalized(node):
+            node.args = tuple(_expanded(operand, node) for operand in node.args)
+        elif op_name(node) == "aten.pow.Scalar":
+            _spell_out_power(node)
+        elif op_name(node) == QUANTIZE and _is_hidden_int16(node):
+            _make_unsigned(node)
+    for node in [n for n in made.graph.nodes if op_name(n) == QUANTIZE and needs_clamp(n)]:
+        _keep_apart(node, _LARGEST)
+    return made
+
+
+def _seen_through_windows(graph: Graph) -> Set[Node]:
+    """Return what comes before convolutions and pools."""
+    seen: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node in seen or op_name(node) in _WINDOWED:
+            seen.update(node.all_input_nodes)
+    return seen
+
+
+def _gather(node: Node) -> None:
+    """Have what takes neighbours from where they are not the first gather them by index: slices, parts, rolls."""
+    source = next(iter(node.all_input_nodes), node)
+    name, given = op_name(node), arguments(node) if node.op == "call_function" else {}
+    if name == "aten.slice.Tensor" and given["step"] == 1:
+        _select(node, source, given["dim"], given["start"] or 0)
+    elif node.target is operator.getitem and op_name(source) == "aten.split_with_sizes.default":
+        whole, sizes, dim = arguments(source).values()
+        _select(node, whole, dim, sum(sizes[: node.args[1]]))
+    elif name == "aten.roll.default" and given["dims"]:
+        *others, (dim, shift) = zip(given["dims"], given["shifts"], strict=True)
+        for axis, by in others:
+            with node.graph.inserting_before(node):
+                rolled = node.graph.call_function(aten.roll.default, (source, [by], [axis]))
+            rolled.meta = dict(node.meta)
+            _select(rolled, source, axis, -by)
+            source = rolled
+        _select(node, source, dim, -shift)
+    elif name == "aten.cat.default" and given["dim"] % tensor(node).dim() > 1:
+        _gather_all(node, given["dim"])
+
+
+def _gather_all(node: Node, dim: int) -> None:
+    """Have who reads a node read each of its elements by index."""
+    readers = list(node.users)
+    with node.graph.inserting_after(node):
+        index = node.graph.call_function(aten.arange.start, (0, tensor(node).shape[dim]))
+    with node.graph.inserting_after(index):
+        gathered = node.graph.call_function(aten.index_select.default, (node, dim, index))
+    gathered.meta = dict(node.meta)
+    index.meta = {**node.meta, "val": tensor(node).new_empty(tensor(node).shape[dim], dtype=torch.int64)}
+    for reader in readers:
+        reader.replace_input_with(node, gathered)
+
+
+def _select(node: Node, source: Node, dim: int, start: int) -> None:
+    """Make of a node the elements of a dimension from `start` on, as many as it has, beginning anew behind the last."""
+    size, count = tensor(source).shape[dim], tensor(node).shape[dim]
+    if count == 0 or start % size == 0:
+        return
+    ends = [(start % size, min(start % size + count, size)), (0, start % size + count - size)]
+    with node.graph.inserting_before(node):
+        parts = [node.graph.call_function(aten.arange.start, (a, b)) for a, b in ends if b > a]
+        index = parts[0] if len(parts) == 1 else node.graph.call_function(aten.cat.default, (parts,))
+    for made, length in [*zip(parts, (b - a for a, b in ends), strict=False), (index, count)]:
+        made.meta = {**node.meta, "val": tensor(node).new_empty(length, dtype=torch.int64)}
+    node.target, node.args, node.kwargs = aten.index_select.default, (source, dim, index), {}
+
+
+def _is_quantized(node: Node) -> bool:
+    """Return true if the node stands between q/dq operators, where QNN runs it in integers."""
+    return all("dequantize" in op_name(source) for source in node.all_input_nodes)
+
+
+def _spell_out(node: Node) -> None:
+    source = node.args[0]
+    with node.graph.inserting_before(node):
+        gate = node.graph.call_function(aten.hardsigmoid.default, (source,))
+    gate.meta = dict(node.meta)
+    node.target, node.args = aten.mul.Tensor, (gate, source)
+
+
+def _is_normalized(node: Node) -> bool:
+    return any(op_name(user) in ("aten.layer_norm.default", "aten.native_layer_norm.default") for user in node.users)
+
+
+def _expanded(operand: Argument, node: Node) -> Argument:
+    """An operand of a node in the shape of its result."""
+    shape = tensor(node).shape
+    if not isinstance(operand, Node) or tensor(operand).shape == shape:
+        return operand
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(aten.expand.default, (operand, list(shape)))
+    made.meta = dict(node.meta)
+    return made
+
+
+def _keep_apart(node: Node, bound: float) -> None:
+    source, *others = node.args
+    with node.graph.inserting_before(node):
+        clamped = node.graph.call_function(aten.hardtanh.default, (source, -bound, bound))
+    assert isinstance(source, Node)
+    clamped.meta = dict(source.meta)
+    node.args = (clamped, *others)
+
+
+def _multiply(node: Node, count: int, of_root: bool) -> None:
+    """Make a product of a power: the HTP's own power of -0.0 is 16, or beyond 65504."""
+    base = node.args[0]
+    assert isinstance(base, Node)
+    factors = [base] * count
+    with node.graph.inserting_before(node):
+        if of_root:
+            factors.append(node.graph.call_function(aten.sqrt.default, (base,)))
+            factors[-1].meta = dict(node.meta)
+        product, *others = factors
+        for factor in others[:-1]:
+            product = node.graph.call_function(aten.mul.Tensor, (product, factor))
+            product.meta = dict(node.meta)
+    node.target, node.args = (aten.mul.Tensor, (product, others[-1])) if others else (aten.clone.default, (product,))
+
+
+def _spell_out_power(node: Node) -> None:
+    """Make exp(x * log(base)) of a power: float16 holds the logarithm of a base near 1 with more digits."""
+    base, exponent = node.args
+    assert isinstance(base, int | float)  # `operators` refuses any other
+    with node.graph.inserting_before(node):
+        scaled = node.graph.call_function(aten.mul.Tensor, (exponent, math.log(base)))
+    scaled.meta = dict(node.meta)
+    node.target, node.args = aten.exp.default, (scaled,)
+
+
+def _order(node: Node) -> None:
+    first, second = node.args
+    if isinstance(second, Node) and op_name(second) == "aten.hardsigmoid.default" and second.args[0] is first:
+        node.args = (second, first)
+
+
+def _is_hidden_int16(node: Node) -> bool:
+    """Return true if a node quantizes to int16, and nothing but its decoding reads that."""
+    return arguments(node)["dtype"] is torch.int16 and all(op_name(user) == _DEQUANTIZE for user in node.users)
+
+
+def _make_unsigned(quantize: Node) -> None:
+    """The same steps in uint16: its whole range and the zero point lie higher by 2**15."""
+    wide = torch.iinfo(torch.uint16)
+    quantize.meta = {**quantize.meta, "val": tensor(quantize).to(torch.uint16)}
+    for node in (quantize, *quantize.users):
+        source, scale, zero_point = node.args[:3]
+        assert isinstance(zero_point, int)  # per tensor, it is a number
+        node.args = (source, scale, zero_point + 2**15, wide.min, wide.max, torch.uint16)

@@ -1,0 +1,1 @@
+"""Runs programs on Qualcomm's DSP, through ONNX Runtime. Needs no torch."""

@@ -1,0 +1,87 @@
+"""The runtime half: a session on a QNN context binary, if it was made for the chip that is here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+from delegate.backends.dsp.info import INSTALL, PROVIDER, provider, versions
+from delegate.backends.dsp.runtime.targets import Target, local_target
+from delegate.backends.onnx.runtime.blob import OnnxModel, unpack
+from delegate.backends.onnx.runtime.session import OnnxDelegate, open_session, session_options
+from delegate.errors import BackendFailed, BackendUnavailable
+from delegate.runtime.backend import BackendRuntime, Delegate
+
+# Option of the backend -> QNN's provider's own name of it.
+_NAMES: Mapping[str, str] = {
+    "performance_mode": "htp_performance_mode",
+    "optimization_level": "htp_graph_finalization_optimization_mode",
+    "vtcm_mb": "vtcm_mb",
+    "priority": "qnn_context_priority",
+    "rpc_control_latency": "rpc_control_latency",
+    "clamp_overflow": "enable_htp_fp16_clamp_overflow",
+}
+OPTIONS = tuple(_NAMES)
+
+
+def backend_options(specs: Mapping[str, Any]) -> dict[str, str]:
+    """Options of QNN's provider, in its own words, from the compile specs of a delegate."""
+    import onnxruntime_qnn
+
+    _, arch, model = specs["target"]
+    given = {name: specs[option] for option, name in _NAMES.items() if specs.get(option)}  # 0 and false: QNN decides
+    return {
+        "backend_path": str(onnxruntime_qnn.get_qnn_htp_path()),
+        "htp_arch": str(arch),
+        "soc_model": str(model),
+        "enable_htp_fp16_precision": "1",
+        "offload_graph_io_quantization": "0",  # else the first and last q/dq are for the CPU
+        **{name: value if isinstance(value, str) else str(int(value)) for name, value in given.items()},
+    }
+
+
+def settings(specs: Mapping[str, Any]) -> Any:
+    """Options of a session for what compile specs say; one thread of the host, for all work is the HTP's."""
+    return session_options(provider(), backend_options(specs), threads=1)
+
+
+class DspRuntime(BackendRuntime):
+    """Opens what the AOT half compiled."""
+
+    load_options: ClassVar = {"rpc_control_latency": int}
+    fork_safe = False  # QNN keeps its device for the process that opened it
+
+    def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
+        """Return true: a context binary is code of the DSP, or of the CPU in the emulator. No spec can deny it."""
+        return True
+
+    def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
+        if not provider().devices:
+            raise BackendUnavailable(f"{PROVIDER} finds no device that it runs on", remedy=INSTALL)
+        made_for, here = Target(*compile_specs["target"]), local_target()
+        if here is not None and here.htp_arch != made_for.htp_arch:
+            raise BackendFailed(
+                f"it was compiled for {made_for}, and this machine is a {here}",
+                remedy=f"lower it again with soc: {here.soc}",
+            )
+        model = unpack(blob, (), compile_specs)
+        try:
+            return OnnxDelegate(partial(_open, model, compile_specs), model, provider())
+        except BackendFailed as error:
+            made_by, installed = compile_specs.get("versions", {}), versions()
+            if made_by == installed:
+                raise
+            raise BackendFailed(
+                f"it was compiled by {_named(made_by)}, and here is {_named(installed)}: {error.what}",
+                where=error.where,
+                remedy="lower it again here, or install what it was compiled by",
+            ) from error
+
+
+def _open(model: OnnxModel, specs: Mapping[str, Any]) -> Any:
+    return open_session(model, settings(specs), provider(), is_code=True)
+
+
+def _named(libraries: Mapping[str, str]) -> str:
+    return " and ".join(f"{name} {version}" for name, version in libraries.items()) or "unknown versions"

@@ -1,0 +1,1 @@
+"""Compilation of regions for NVIDIA's GPUs by TVM. Needs torch."""

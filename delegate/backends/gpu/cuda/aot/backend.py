@@ -1,0 +1,185 @@
+"""The AOT half: a region is imported by TVM and compiled to a library for one architecture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, NonNegativeInt, field_validator
+from torch.fx import Node
+
+from delegate.backends import aot
+from delegate.backends.aot import PreprocessResult, Region, RegionRefused
+from delegate.backends.emptiness import collapsed_sizes
+from delegate.backends.exported import exported_program
+from delegate.backends.gpu.cuda.aot import rounding
+from delegate.backends.gpu.cuda.aot.compiling import compile_library
+from delegate.backends.gpu.cuda.aot.importing import factors, to_relax
+from delegate.backends.gpu.cuda.aot.layout import with_transposed_weights
+from delegate.backends.gpu.cuda.aot.operators import LOSING_NAN, TABLE
+from delegate.backends.gpu.cuda.aot.tuning import Tuner
+from delegate.backends.gpu.cuda.runtime import library
+from delegate.backends.gpu.cuda.runtime.blob import Weight, pack, unpack
+from delegate.backends.gpu.cuda.runtime.delegate import host
+from delegate.backends.gpu.cuda.runtime.targets import ARCHITECTURES, HOST, Target
+from delegate.backends.keys import require_specs
+from delegate.backends.lowering import TableBackend
+from delegate.backends.nan import Nan, floats_of, keeps_nan, nan_notes
+from delegate.backends.zeros import constants_of_zero, keeps_zero
+from delegate.edge.constants import raw_bytes
+from delegate.edge.node import dtype_of, symbolic_numbers, tensor
+from delegate.errors import BackendUnavailable, LoweringError, did_you_mean
+from delegate.program.dtypes import DType
+from delegate.verdict import Reason, Verdict, no
+
+_LOSES = floats_of(LOSING_NAN)
+_INLINE = 1024  # bytes; smaller constants stay in the library, where TVM folds them
+
+
+class TuningOptions(aot.Options):
+    """Options of the search for the fastest schedules of a program's functions."""
+
+    trials: NonNegativeInt = Field(
+        default=0, description="Measurements to make at most, on the target itself; 0: use what the database knows."
+    )
+    database: Path = Field(description="File that keeps what was measured, as JSON lines.")
+
+
+class CudaOptions(aot.Options):
+    """Options of the backend."""
+
+    arch: str | None = Field(
+        default=None,
+        description="GPU to compile for, e.g. sm_80, sm_90; llvm: the host's CPU, a stand-in. "
+        "Without it: the GPU that is here, else llvm.",
+    )
+    precision: Literal["float32", "tf32", "float16", "bfloat16"] = Field(
+        default="float32",
+        description="What operands of products (linear, matmul, convolution, attention) in float32 are rounded to; "
+        "sums and everything else stay in float32, as in torch.autocast. tf32: from sm_80 on.",
+    )
+
+    nan: Nan = "fast"
+    tuning: TuningOptions | None = Field(
+        default=None, description="Find the fastest schedules by measuring; without it, TVM's default ones."
+    )
+
+    @field_validator("arch")
+    @classmethod
+    def _known(cls, arch: str | None) -> str | None:
+        if arch is not None and arch not in ARCHITECTURES:
+            raise ValueError(f"there is no architecture {arch!r}: {did_you_mean(arch, ARCHITECTURES)}")
+        return arch
+
+
+class CudaBackend(TableBackend):
+    """NVIDIA's GPUs by TVM."""
+
+    name = "cuda"
+    library = "TVM"
+    Options = CudaOptions
+    table = TABLE
+
+    def __init__(self, options: CudaOptions) -> None:
+        super().__init__(options)
+        self._tuner: Tuner | None = None
+
+    def no_row(self, op: str) -> Verdict:
+        return no(Reason.OPERATOR, f"TVM's importer has no right conversion of {op}")
+
+    def check(self, node: Node) -> Verdict:
+        return keeps_nan(node, _LOSES, self.options.nan) and super().check(node) and keeps_zero(node)
+
+    def cache_key(self) -> str | None:
+        """None with a tuner: schedules come out of its database, which measurements change."""
+        return super().cache_key() if self.options.tuning is None else None
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        target, why = self._target()
+        target = replace(target, tf32=self.options.precision == rounding.TF32)
+        _require_tf32(target)
+        _require_known_sizes(region)
+        if refused := constants_of_zero(region) | collapsed_sizes(region):
+            raise RegionRefused(refused)
+        precision, region = self.options.precision, with_transposed_weights(region)
+        region = replace(region, constants={n: _rounded(n, v, precision) for n, v in region.constants.items()})
+        parameters = {n: value for n, value in region.constants.items() if value.nbytes >= _INLINE}
+        module = to_relax(exported_program(region, parameters.keys()), precision)
+        tuner = self._tuner_for(target)
+        code = compile_library(module, target, None if tuner is None else tuner.schedule)
+        blob, specs = pack(code, [_weight(value) for value in parameters.values()])
+        about = _about(target, region)
+        notes = [
+            *([] if precision == "float32" else [f"products of {precision}, summed up in float32"]),
+            f"for {library.STAND_IN if target.is_host else target}, {why}",
+            f"library of {len(code) / 2**20:.1f} MiB",
+            *nan_notes(region, _LOSES),
+        ]
+        if tuner is not None:
+            notes.append(f"tuned by {tuner.path}, {tuner.measured} schedules measured so far")
+        return PreprocessResult(blob, {**specs, **about}, tuple(notes), "stand-in" if target.is_host else "cuda")
+
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        target, _ = self._target()
+        require_specs(artifact, _about(target, region))
+        unpack(memoryview(artifact.blob), artifact.compile_specs)
+        if artifact.space != ("stand-in" if target.is_host else "cuda"):
+            raise ValueError(f"{artifact.space!r} is no memory of a GPU")
+
+    def _tuner_for(self, target: Target) -> Tuner | None:
+        """One for all partitions: they share the trials."""
+        if self._tuner is None and self.options.tuning is not None:
+            self._tuner = Tuner(target, self.options.tuning.trials, self.options.tuning.database)
+        return self._tuner
+
+    def _target(self) -> tuple[Target, str]:
+        """The architecture to compile for, and why."""
+        if self.options.arch is not None:
+            return Target(self.options.arch), "as asked"
+        try:
+            return library.local_gpu()[0], "the GPU here"
+        except BackendUnavailable:
+            return Target(HOST), "no GPU is here"
+
+
+def _require_tf32(target: Target) -> None:
+    if target.tf32 and not (target.is_host or target.has_tensor_cores):
+        raise LoweringError(
+            f"{target} cannot multiply in tf32: GPUs can from sm_80 on", remedy="give precision: float16 or float32"
+        )
+
+
+def _require_known_sizes(region: Region) -> None:
+    """Every symbol is a size of an input by itself: TVM does not solve `4*s` for s."""
+    sizes = [size.node.expr for n in region.inputs for size in symbolic_numbers(tensor(n))]
+    known = {expr for expr in sizes if expr.is_Symbol}
+    lost = next((expr for expr in sizes if not expr.free_symbols <= known), None)
+    if lost is not None:
+        reason = f"TVM takes no input of size {lost}"
+        raise RegionRefused({n.name: reason for n in region.graph.nodes if n.op == "call_function"})
+
+
+def _rounded(constant: Node, value: torch.Tensor, precision: str) -> torch.Tensor:
+    """A constant as the file holds it: in the precision of products where it goes into nothing else."""
+    if value.dtype is torch.float32 and all(constant in factors(user) for user in constant.users):
+        return rounding.constant(value, precision)
+    return value
+
+
+def _dtype(value: torch.Tensor) -> DType:
+    found = dtype_of(value.dtype)
+    assert found is not None  # the checks let no other pass
+    return found
+
+
+def _weight(value: torch.Tensor) -> Weight:
+    dtype = _dtype(value)
+    return Weight(dtype, raw_bytes(value).view(dtype.numpy).reshape(value.shape))
+
+
+def _about(target: Target, region: Region) -> dict[str, Any]:
+    """Return the compile specs that do not depend on the library."""
+    inputs = [_dtype(tensor(n)).name for n in region.inputs]
+    return {"target": target.arch, "tvm": library.version(), "host": host(), "inputs": inputs}

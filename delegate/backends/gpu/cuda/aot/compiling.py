@@ -1,0 +1,127 @@
+"""Relax -> a shared library, by TVM's passes, its code generators, and the compilers that are here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from delegate.backends.aot import RegionFailed
+from delegate.backends.gpu.cuda.runtime.library import one_line
+from delegate.backends.gpu.cuda.runtime.targets import Target
+from delegate.errors import DelegateError, LoweringError
+
+# What TVM reads from the environment alone. Its own choice is fast and wrong in the last digits: exp and the like.
+_EXACT = {
+    "TVM_CUDA_NVCC_NO_FAST_MATH": "1",
+    "TVM_CUDA_NVRTC_EXTRA_OPTS": "--ftz=false --prec-div=true --prec-sqrt=true",
+}
+
+
+Scheduler = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+def compile_library(module: Any, target: Target, scheduler: Scheduler | None = None) -> bytes:
+    """Compile a module.
+
+    Args:
+        module: of Relax, from `to_relax`.
+        target: what for.
+        scheduler: decides how the loops of its functions run; without it, by the default rules.
+
+    Raises:
+        LoweringError: a compiler is missing.
+        RegionFailed: TVM does not take the module.
+    """
+    import tvm
+
+    from delegate.backends.gpu.cuda.aot.wmma import with_tf32
+
+    words = tvm.target.Target(dict(target.for_tvm()), host="llvm")
+    _require_linker()
+    with TemporaryDirectory() as folder, _environment(_device_compiler(target)), with_tf32():
+        path = Path(folder, "library.so")
+        try:
+            with words:
+                _built(module, words, target, scheduler).export_library(str(path))
+        except DelegateError:
+            raise
+        except Exception as error:  # whatever TVM raises across its boundary
+            raise RegionFailed(f"TVM does not compile it for {target}: {one_line(error)}") from error
+        return path.read_bytes()
+
+
+def _built(module: Any, words: Any, target: Target, scheduler: Scheduler | None) -> Any:
+    """TVM's default passes for the target, with schedules of ours in place of its own."""
+    import tvm
+    from tvm import relax
+
+    from delegate.backends.gpu.cuda.aot.raising import raise_operands
+    from delegate.backends.gpu.cuda.aot.schedules import by_default
+
+    backend = relax.backend.cpu_generic.pipeline if target.is_host else relax.backend.cuda.pipeline
+    fuse = (
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+    )
+    if target.is_host:
+        module = raise_operands(module)
+    module = tvm.transform.Sequential([*backend.library_dispatch_passes(words), *fuse])(module)
+    scheduler = scheduler or (lambda functions: [by_default(f, target) for f in functions])
+    functions = {n: f for n, f in module.functions_items() if isinstance(f, tvm.tirx.PrimFunc)}
+    for name, function in zip(functions, scheduler([*functions.values()]), strict=True):
+        module[name] = function
+    lower = [*backend.dataflow_lower_passes(words), *backend.finalize_passes(words)]
+    return relax.build(module, words, relax_pipeline=tvm.transform.Sequential(lower))
+
+
+def _require_linker() -> None:
+    from tvm.support import cc
+
+    if cc.get_cc() is None:
+        raise LoweringError(
+            "TVM needs a C++ compiler to link a library, and none is here", remedy="install g++ or clang++"
+        )
+
+
+def _device_compiler(target: Target) -> dict[str, str]:
+    """The environment that tells TVM which of NVIDIA's compilers to use; none for the host."""
+    if target.is_host:
+        return {}
+    if shutil.which("nvcc"):
+        return {"TVM_CUDA_COMPILE_MODE": "nvcc", **_EXACT}
+    if _has("cuda.bindings"):
+        return {"TVM_CUDA_COMPILE_MODE": "nvrtc", **_EXACT}
+    raise LoweringError(
+        f"neither nvcc nor NVRTC is here to compile for {target}",
+        remedy="install the CUDA toolkit and have nvcc on PATH, or pip install cuda-bindings nvidia-cuda-nvrtc",
+    )
+
+
+def _has(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

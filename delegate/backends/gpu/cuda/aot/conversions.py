@@ -1,0 +1,271 @@
+"""Conversions that TVM's importer lacks, or has wrong: ATen operator -> a function on the importer and the node.
+
+The importer's `take` reads beyond a tensor where an index is negative, its baddbmm sums up in the operands' own dtype,
+and its attention drops `scale` and takes no boolean mask; what it fills with a number, and slices of dynamic sizes
+counted from the last dimension, do not compile (0.27). Its maxima and bounds lose NaN, LLVM's `!=` of NaN is false, and
+a cast to bfloat16 within one function rounds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.gpu.cuda.aot import rounding
+from delegate.backends.gpu.cuda.aot.layout import META_TRANSPOSED
+from delegate.edge.node import arguments
+
+Conversion = Callable[[Any, Node], Any]
+
+
+def _take(importer: Any, data: Any, index: Any, axis: int) -> Any:
+    from tvm import relax
+
+    return importer.block_builder.emit(relax.op.take(data, index, axis=axis, mode="wrap"))
+
+
+def _index(importer: Any, node: Node) -> Any:
+    given = arguments(node)
+    axis, index = next((i, n) for i, n in enumerate(given["indices"]) if n is not None)
+    return _take(importer, importer.env[given["self"]], importer.env[index], axis)
+
+
+def _index_select(importer: Any, node: Node) -> Any:
+    given = arguments(node)
+    data = importer.env[given["self"]]
+    return _take(importer, data, importer.env[given["index"]], given["dim"] % len(data.ty.shape))
+
+
+def _embedding(importer: Any, node: Node) -> Any:
+    given = arguments(node)
+    return _take(importer, importer.env[given["weight"]], importer.env[given["indices"]], 0)
+
+
+def _select(importer: Any, node: Node) -> Any:
+    from tvm import relax
+
+    given = arguments(node)
+    data = importer.env[given["self"]]
+    return _take(importer, data, relax.const(given["index"], "int64"), given["dim"] % len(data.ty.shape))
+
+
+def _reduced(importer: Any, node: Node, name: str) -> Any:
+    from tvm import relax
+
+    given = arguments(node)
+    operator_ = getattr(relax.op, name)
+    axes = list(given["dim"]) or None
+    return importer.block_builder.emit(operator_(importer.env[given["self"]], axes, given["keepdim"]))
+
+
+def _amax(importer: Any, node: Node) -> Any:
+    return _reduced(importer, node, "max")
+
+
+def _amin(importer: Any, node: Node) -> Any:
+    return _reduced(importer, node, "min")
+
+
+def _linear(importer: Any, node: Node) -> Any:
+    """With the weight as `layout.py` left it."""
+    from tvm import relax
+
+    given, env, emit = arguments(node), importer.env, importer.block_builder.emit
+    weight = env[given["weight"]]
+    if not node.meta.get(META_TRANSPOSED):
+        weight = emit(relax.op.permute_dims(weight))
+    product = emit(relax.op.matmul(env[given["input"]], weight, "float32"))
+    return product if given["bias"] is None else emit(relax.op.add(product, env[given["bias"]]))
+
+
+def _baddbmm(importer: Any, node: Node) -> Any:
+    """With the product summed up in float32, as the importer does it elsewhere."""
+    from tvm import relax
+
+    given, env, emit = arguments(node), importer.env, importer.block_builder.emit
+    product = emit(relax.op.matmul(env[given["batch1"]], env[given["batch2"]], "float32"))
+    parts = ((product, given["alpha"]), (env[given["self"]], given["beta"]))
+    product, bias = (emit(relax.op.multiply(x, relax.const(float(factor), "float32"))) for x, factor in parts)
+    return emit(relax.op.add(bias, product))
+
+
+def _attention(importer: Any, node: Node) -> Any:
+    """On (batch, heads, length, channels), in operators of its own: each product gets the schedule of a product."""
+    from tvm import relax
+
+    given, emit = arguments(node), importer.block_builder.emit
+    query, key, value = (importer.env[given[name]] for name in ("query", "key", "value"))
+    scale = int(query.ty.shape[3]) ** -0.5 if given["scale"] is None else given["scale"]
+    scores = emit(relax.op.matmul(query, emit(relax.op.permute_dims(key, [0, 1, 3, 2])), "float32"))
+    scores = emit(relax.op.multiply(scores, relax.const(scale, "float32")))
+    never = relax.const(float("-inf"), "float32")
+    if given["is_causal"]:
+        lengths = [query.ty.shape[2], key.ty.shape[2]]
+        scores = emit(relax.op.add(scores, emit(relax.op.triu(emit(relax.op.broadcast_to(never, lengths)), 1))))
+    elif given["attn_mask"] is not None:
+        mask = importer.env[given["attn_mask"]]
+        if str(mask.ty.dtype) == "bool":
+            mask = emit(relax.op.where(mask, relax.const(0.0, "float32"), never))
+        scores = emit(relax.op.add(scores, mask))
+    weights = emit(relax.op.nn.softmax(scores, -1))
+    if given["attn_mask"] is not None:  # a row that is masked in full has weights of 0 in torch, not NaN
+        is_open = emit(relax.op.astype(emit(relax.op.logical_not(emit(relax.op.equal(scores, never)))), "float32"))
+        has_open = emit(relax.op.greater(emit(relax.op.max(is_open, -1, True)), relax.const(0.0, "float32")))
+        weights = emit(relax.op.where(has_open, weights, relax.const(0.0, "float32")))
+    weights = rounding.cast(importer, weights, rounding.of(importer, value))
+    return emit(relax.op.matmul(weights, value, "float32"))
+
+
+def _slice(importer: Any, node: Node) -> Any:
+    given = arguments(node)
+    node.args = (given["self"], given["dim"] % len(importer.env[given["self"]].ty.shape), *node.args[2:])
+    return importer._slice(node)
+
+
+def _to_copy(importer: Any, node: Node) -> Any:
+    if node.meta["val"].dtype is not torch.bfloat16:
+        return importer._to_copy(node)
+    return rounding.cast(importer, importer.env[arguments(node)["self"]], "bfloat16")
+
+
+def _masked_fill(importer: Any, node: Node) -> Any:
+    from tvm import relax
+
+    given = arguments(node)
+    data, mask = importer.env[given["self"]], importer.env[given["mask"]]
+    return importer.block_builder.emit(relax.op.where(mask, relax.const(given["value"], str(data.ty.dtype)), data))
+
+
+def _const(number: float) -> Any:
+    """A number beside what is computed with, which the importing guard has raised to float32."""
+    from tvm import tirx
+
+    return tirx.const(float(number), "float32")
+
+
+def _bounded(importer: Any, x: Any, low: float | None, high: float | None, then: Any = lambda y: y) -> Any:
+    """x between bounds; one block, which joins the operator before it; comparisons with NaN are false, so NaN stays."""
+    from tvm import tirx
+
+    def bounded(value: Any) -> Any:
+        if low is not None:
+            value = tirx.Select(value < _const(low), _const(low), value)
+        if high is not None:
+            value = tirx.Select(value > _const(high), _const(high), value)
+        return value
+
+    return rounding.elementwise(importer, x, lambda value: then(bounded(value)), "bounded")
+
+
+def _relu(importer: Any, node: Node) -> Any:
+    return _bounded(importer, importer.env[arguments(node)["self"]], 0.0, None)
+
+
+def _hardtanh(importer: Any, node: Node) -> Any:
+    given = arguments(node)
+    return _bounded(importer, importer.env[given["self"]], given["min_val"], given["max_val"])
+
+
+def _clamp(importer: Any, node: Node) -> Any:
+    given = arguments(node)
+    return _bounded(importer, importer.env[given["self"]], given["min"], given["max"])
+
+
+def _hardsigmoid(importer: Any, node: Node) -> Any:
+    from tvm import relax
+
+    x = importer.env[arguments(node)["self"]]
+    raised = importer.block_builder.emit(relax.op.add(x, relax.const(3.0, str(x.ty.dtype))))
+    return _bounded(importer, raised, 0.0, 6.0, lambda y: y / _const(6))
+
+
+def _elu(importer: Any, node: Node) -> Any:
+    from tvm import tirx
+
+    given = arguments(node)
+
+    def value(x: Any) -> Any:
+        return tirx.Select(x > _const(0), x, (tirx.exp(x) - _const(1)) * _const(given["alpha"]))
+
+    return rounding.elementwise(importer, importer.env[given["self"]], value, "elu")
+
+
+def _extreme(importer: Any, x: Any, y: Any, compare: str) -> Any:
+    """The larger or smaller one, or the one that is NaN."""
+    from tvm import relax
+
+    emit = importer.block_builder.emit
+    if "float" not in str(x.ty.dtype):
+        return emit({"greater": relax.op.maximum, "less": relax.op.minimum}[compare](x, y))
+    first = emit(relax.op.logical_or(emit(getattr(relax.op, compare)(x, y)), emit(relax.op.isnan(x))))
+    return emit(relax.op.where(first, x, y))
+
+
+def _maximum(importer: Any, node: Node) -> Any:
+    x, y = (importer.env[n] for n in node.args)
+    return _extreme(importer, x, y, "greater")
+
+
+def _minimum(importer: Any, node: Node) -> Any:
+    x, y = (importer.env[n] for n in node.args)
+    return _extreme(importer, x, y, "less")
+
+
+def _clamp_by_tensors(importer: Any, node: Node) -> Any:
+    given = arguments(node)
+    value = importer.env[given["self"]]
+    for bound, compare in ((given["min"], "greater"), (given["max"], "less")):
+        if bound is not None:
+            value = _extreme(importer, value, importer.env[bound], compare)
+    return value
+
+
+def _different(importer: Any, node: Node) -> Any:
+    """Not equal, for LLVM's comparison is false where one is NaN."""
+    from tvm import relax
+
+    given, emit = arguments(node), importer.block_builder.emit
+    x, other = importer.env[given["self"]], given["other"]
+    y = importer.env[other] if isinstance(other, Node) else relax.const(other, str(x.ty.dtype))
+    return emit(relax.op.logical_not(emit(relax.op.equal(x, y))))
+
+
+def _power(importer: Any, node: Node) -> Any:
+    """Roots by their own operators: C's pow(-inf, 0.5) is inf, where torch gives NaN."""
+    from tvm import relax
+
+    given = arguments(node)
+    x, exponent = importer.env[given["self"]], given["exponent"]
+    if abs(exponent) == 0.5:
+        return importer.block_builder.emit((relax.op.sqrt if exponent > 0 else relax.op.rsqrt)(x))
+    return importer.block_builder.emit(relax.op.power(x, relax.const(exponent, str(x.ty.dtype))))
+
+
+CONVERSIONS: Mapping[str, Conversion] = {
+    "index.Tensor": _index,
+    "index_select.default": _index_select,
+    "embedding.default": _embedding,
+    "select.int": _select,
+    "slice.Tensor": _slice,
+    "amax.default": _amax,
+    "amin.default": _amin,
+    "_to_copy.default": _to_copy,
+    "masked_fill.Scalar": _masked_fill,
+    "relu.default": _relu,
+    "hardtanh.default": _hardtanh,
+    "hardsigmoid.default": _hardsigmoid,
+    "elu.default": _elu,
+    "clamp.default": _clamp,
+    "clamp.Tensor": _clamp_by_tensors,
+    "maximum.default": _maximum,
+    "minimum.default": _minimum,
+    "ne.Tensor": _different,
+    "ne.Scalar": _different,
+    "pow.Tensor_Scalar": _power,
+    "linear.default": _linear,
+    "baddbmm.default": _baddbmm,
+    "scaled_dot_product_attention.default": _attention,
+}

@@ -1,0 +1,132 @@
+"""ExportedProgram -> TVM's Relax, by TVM's importer for torch, around every conversion of which stands a guard.
+
+The guard sees to three things. A fault names its node. What the importer gives has the shape and dtype that torch
+planned. And numbers of 16 bits are raised to float32, and rounded at the end of each operator, as torch does it. Only
+what is multiplied and summed up stays in 16 bits, or is rounded to them where option `precision` says so: the importer
+has all products summed up in float32, and both together is what tensor cores do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from delegate.backends.aot import RegionRefused
+from delegate.backends.gpu.cuda.aot import rounding
+from delegate.backends.gpu.cuda.aot.conversions import CONVERSIONS
+from delegate.backends.gpu.cuda.aot.operators import TABLE
+from delegate.backends.gpu.cuda.runtime.library import one_line
+from delegate.edge.node import arguments, op_name, tensors
+
+_WIDE = "float32"
+
+
+def to_relax(program: ExportedProgram, precision: str) -> Any:
+    """Import a program; its function `main` takes the inputs, then the parameters, and gives a tuple.
+
+    Args:
+        program: its parameters may be of `precision` already where nothing but products takes them.
+        precision: what the operands of products in float32 are rounded to.
+
+    Raises:
+        RegionRefused: the importer does not take a node.
+    """
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    importer = ExportedProgramImporter()
+    importer.precision = precision  # for conversions that make products of their own
+    done = frozenset(
+        name for name, value in program.state_dict.items() if precision == rounding.TF32 and rounding.is_rounded(value)
+    )
+    given: Mapping[str, Callable[[Node], Any]] = importer.convert_map
+    own: Mapping[str, Callable[[Node], Any]] = {name: _Own(importer, convert) for name, convert in CONVERSIONS.items()}
+    importer.convert_map = {name: _Guard(importer, convert, done) for name, convert in {**given, **own}.items()}
+    return importer.from_exported_program(
+        program,
+        keep_params_as_input=True,
+        unwrap_unit_return_tuple=False,
+        no_bind_return_tuple=False,
+        custom_convert_map=None,
+    )
+
+
+@dataclass(frozen=True)
+class _Own:
+    """A conversion of ours in the form of the importer's own."""
+
+    importer: Any
+    convert: Callable[[Any, Node], Any]
+
+    def __call__(self, node: Node) -> Any:
+        return self.convert(self.importer, node)
+
+
+@dataclass(frozen=True)
+class _Guard:
+    """The steps around one conversion: see the top of this file."""
+
+    importer: Any
+    convert: Callable[[Node], Any]
+    done: Set[str]
+
+    def __call__(self, node: Node) -> Any:
+        env = self.importer.env
+        before = {n: env[n] for n in _computed(node)}
+        try:
+            env.update({n: self._operand(node, n, value) for n, value in before.items()})
+            return self._as_planned(node, self.convert(node))
+        except Exception as error:  # TVM raises errors of many kinds, AssertionError among them
+            raise RegionRefused({node.name: f"TVM: {one_line(error) or type(error).__name__}"}) from error
+        finally:
+            env.update(before)
+
+    def _operand(self, node: Node, operand: Node, value: Any) -> Any:
+        """An operand in what it is computed with."""
+        if operand not in factors(node):
+            return rounding.cast(self.importer, value, _WIDE)
+        return value if operand.name in self.done else rounding.factor(self.importer, value)
+
+    def _as_planned(self, node: Node, made: Any) -> Any:
+        """The result in torch's dtype; raises ValueError where it is not what torch planned."""
+        from tvm import relax
+
+        planned = node.meta["val"]
+        if not isinstance(planned, torch.Tensor) or not isinstance(getattr(made, "ty", None), relax.TensorType):
+            return made
+        dtype, shape = str(planned.dtype).removeprefix("torch."), [_size(s) for s in made.ty.shape or ()]
+        if len(shape) != planned.dim() or any(
+            isinstance(s, int) and isinstance(p, int) and s != p for s, p in zip(shape, planned.shape, strict=True)
+        ):
+            raise ValueError(f"it makes a tensor of {shape} where torch makes {list(planned.shape)}")
+        if str(made.ty.dtype) == dtype:
+            return made
+        if not (planned.is_floating_point() and "float" in str(made.ty.dtype)):
+            raise ValueError(f"it makes {made.ty.dtype} where torch makes {dtype}")
+        return rounding.cast(self.importer, made, dtype)
+
+
+def factors(node: Node) -> tuple[Node, ...]:
+    """The operands that are multiplied with each other and summed up."""
+    row = TABLE.get(op_name(node))
+    if row is None or not row.lower.products:
+        return ()
+    given = arguments(node)
+    return tuple(given[name] for name in row.lower.products)
+
+
+def _computed(node: Node) -> list[Node]:
+    """The operands that are computed with, and not only moved."""
+    row = TABLE.get(op_name(node))
+    if row is None or row.lower.moves:
+        return []
+    return [n for n in node.all_input_nodes if any(t.is_floating_point() for t in tensors(n)[:1])]
+
+
+def _size(size: Any) -> Any:
+    """A size as an int where it is known."""
+    return int(size) if hasattr(size, "value") else size

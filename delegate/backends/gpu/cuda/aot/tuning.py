@@ -1,0 +1,124 @@
+"""The fastest schedule of every function of a region: from a database, and measured on the target where that lacks it.
+
+TVM has MetaSchedule for this, which took minutes before its first measurement here (0.27). Instead every rule of
+`schedules.rules` is tried once per function, the functions with most arithmetic first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from delegate.backends.gpu.cuda.aot.database import Database, Record
+from delegate.backends.gpu.cuda.runtime import library
+from delegate.backends.gpu.cuda.runtime.targets import Target
+from delegate.errors import BackendUnavailable, LoweringError
+
+
+class Tuner:
+    """Schedules functions by what was measured.
+
+    Args:
+        target: what for.
+        trials: measurements that it may make.
+        path: of the database.
+
+    Raises:
+        LoweringError: the database is absent or broken, or this machine cannot run what is to be measured.
+    """
+
+    def __init__(self, target: Target, trials: int, path: Path) -> None:
+        if trials:
+            _require_here(target, path)
+        elif not path.exists():
+            raise LoweringError("there is no tuning database", where=str(path), remedy="give trials to make one")
+        self._target, self._left, self._database, self._version = target, trials, Database(path), library.version()
+        self.path, self.measured = path, 0
+
+    def schedule(self, functions: Sequence[Any]) -> list[Any]:
+        """Every function by the fastest schedule that is known of it, or the default one."""
+        from delegate.backends.gpu.cuda.aot.schedules import applied, by_default, rules
+
+        if self._left:
+            for function in sorted(functions, key=_work, reverse=True):
+                self._measure(function)
+        table, made = rules(self._target), []
+        for function in functions:
+            times = {name: t for name, t in self._times(function).items() if t is not None and name in table}
+            best = applied(table[min(times, key=times.__getitem__)], function, self._target) if times else None
+            made.append(by_default(function, self._target) if best is None else best)
+        return made
+
+    def _times(self, function: Any) -> Mapping[str, float | None]:
+        return self._database.times(_name(function), self._target.arch, self._version)
+
+    def _measure(self, function: Any) -> None:
+        """Try the schedules that were not tried yet, as long as there are trials left."""
+        from delegate.backends.gpu.cuda.aot.schedules import applied, rules
+
+        if not _is_static(function):
+            return
+        known, before, hashed = self._times(function), self.measured, _name(function)
+        for name, rule in rules(self._target).items():
+            scheduled = None if name in known or not self._left else applied(rule, function, self._target)
+            if scheduled is not None:
+                seconds = _seconds(scheduled, self._target)
+                self._database.add(Record(hashed, self._target.arch, self._version, name, seconds))
+                self._left -= 1
+                self.measured += 1
+        if self.measured > before:
+            self._database.save()
+
+
+def _require_here(target: Target, path: Path) -> None:
+    if target.is_host:
+        return
+    try:
+        gpu, name = library.local_gpu()
+        here = f"this machine's {name} is {gpu}"
+    except BackendUnavailable:
+        gpu, here = None, "no NVIDIA GPU is here"
+    if gpu is None or not target.runs_on(gpu):
+        raise LoweringError(
+            f"schedules for {target} are measured on such a GPU, and {here}",
+            remedy=f"lower it on a machine with one, bring {path} here, and set trials: 0, which uses what it knows",
+        )
+
+
+def _name(function: Any) -> str:
+    import tvm_ffi
+
+    return f"{tvm_ffi.structural_hash(function) % 2**64:016x}"
+
+
+def _work(function: Any) -> float:
+    import tvm
+    from tvm.s_tir.analysis import estimate_tir_flops
+
+    return float(estimate_tir_flops(tvm.IRModule({"main": function}))) if _is_static(function) else 0.0
+
+
+def _is_static(function: Any) -> bool:
+    """Return true if its arguments are tensors of known sizes: others cannot be made up."""
+    return all(all(hasattr(size, "value") for size in getattr(p.ty, "shape", [None])) for p in function.params)
+
+
+def _seconds(function: Any, target: Target) -> float | None:
+    """Return the seconds of one call; None if it does not compile or run."""
+    import tvm
+
+    device = tvm.cpu() if target.is_host else tvm.cuda()
+    try:
+        words = tvm.target.Target(dict(target.for_tvm()), host="llvm")
+        module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+        built = tvm.compile(module, words)
+        arrays = [
+            tvm.runtime.tensor(np.zeros([int(s) for s in p.ty.shape], str(p.ty.dtype)), device) for p in function.params
+        ]
+        measure = built.mod.time_evaluator("main", device, number=1, repeat=3, min_repeat_ms=30)
+        return float(min(measure(*arrays).results))
+    except Exception:  # a rule tries what it cannot know to compile, and TVM says no by errors of many kinds
+        return None

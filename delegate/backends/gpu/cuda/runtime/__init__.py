@@ -1,0 +1,1 @@
+"""Runs what TVM compiled on NVIDIA's GPUs. Needs no torch."""

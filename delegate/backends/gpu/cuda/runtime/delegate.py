@@ -1,0 +1,145 @@
+"""The runtime half: a library of TVM's on the GPU that it was compiled for."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from delegate.backends.gpu.cuda.runtime import library
+from delegate.backends.gpu.cuda.runtime.blob import Weight, unpack
+from delegate.backends.gpu.cuda.runtime.device_memory import SPACES, TvmMemory, TvmTensor
+from delegate.backends.gpu.cuda.runtime.library import CPU, CUDA, one_line
+from delegate.backends.gpu.cuda.runtime.targets import Target
+from delegate.errors import BackendFailed
+from delegate.program.dtypes import DType
+from delegate.program.memory_plan import ALIGNMENT
+from delegate.program.raw import writable_bytes
+from delegate.runtime.backend import Array, BackendRuntime, Delegate, DeviceMemory
+
+_POOLED = 2  # TVM's code of the allocator that keeps memory for the next call
+
+
+def host() -> str:
+    """The machine that the library's own code runs on: it launches kernels."""
+    return f"{platform.system()} {platform.machine()}"
+
+
+class CudaRuntime(BackendRuntime):
+    """Opens what the AOT half compiled."""
+
+    fork_safe = False  # CUDA is not
+
+    def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
+        return True
+
+    def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
+        target = Target(compile_specs["target"])
+        _require("TVM", _minor(compile_specs["tvm"]), _minor(library.version()))
+        _require("a host", compile_specs["host"], host())
+        device = CPU if target.is_host else CUDA
+        tvm_ffi = library.runtime(device)
+        if device == CUDA:
+            gpu, name = library.local_gpu()
+            if not target.runs_on(gpu):
+                raise BackendFailed(
+                    f"it was compiled for {target}, and this machine's {name} is {gpu}",
+                    remedy=f"lower it again with arch: {gpu}",
+                )
+        code, weights = unpack(blob, compile_specs)
+        try:
+            machine = Machine(tvm_ffi, code, device)
+            return CudaDelegate(machine, weights, [DType[n] for n in compile_specs["inputs"]])
+        except Exception as error:  # whatever TVM raises across its boundary
+            raise BackendFailed("TVM does not load the library", where=one_line(error)) from error
+
+    def allocate(self, space: str, size: int) -> DeviceMemory | None:
+        return TvmMemory(space, size) if space in SPACES else None
+
+
+def _require(what: str, made: str, here: str) -> None:
+    if made != here:
+        raise BackendFailed(f"it was compiled by {what} {made}, and here is {here}", remedy="lower it again here")
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+class Machine:
+    """TVM's virtual machine on one device, with a library that it runs.
+
+    Args:
+        tvm_ffi: the module, with the runtime for the device loaded.
+        code: the bytes of the library.
+        device: CPU or CUDA.
+    """
+
+    def __init__(self, tvm_ffi: Any, code: memoryview, device: int) -> None:
+        self._ffi, self._device = tvm_ffi, tvm_ffi.device(device, 0)
+        self._allocate, self._view, self._copy_in, self._copy_out, self._copy = (
+            tvm_ffi.get_global_func(f"runtime.TVMTensor{name}")
+            for name in ("AllocWithScope", "CreateView", "CopyFromBytes", "CopyToBytes", "CopyFromTo")
+        )
+        self._on_host = device == CPU
+        with TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a library that is loaded
+            path = Path(folder, "library.so")
+            path.write_bytes(code)
+            self._machine = tvm_ffi.load_module(path, keep_module_alive=False)["vm_load_executable"]()
+        devices = (device,) if self._on_host else (device, CPU)  # sizes are computed on the CPU
+        self._machine["vm_initialization"](*(code for each in devices for code in (each, 0, _POOLED)))
+        self._main = self._machine["main"]
+
+    def give(self, array: Array | TvmTensor, dtype: DType) -> Any:
+        """An array as a tensor: where it lies if this is the CPU and it is aligned as TVM's code wants it, else a copy.
+
+        What lies there must outlive the tensor. What is in the device's memory is used there.
+        """
+        if isinstance(array, TvmTensor):
+            return array.view(dtype.name)
+        shape, name = self._ffi.Shape(array.shape), self._ffi.dtype(dtype.name)
+        if self._on_host and array.ctypes.data % ALIGNMENT == 0 and array.size:
+            return self._view(self._ffi.from_dlpack(writable_bytes(array)), shape, name, 0)
+        made = self._allocate(shape, name, self._device, None)
+        self._copy_in(made, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+        return made
+
+    def run(self, tensors: Sequence[Any], outputs: Sequence[Array | TvmTensor]) -> None:
+        """Run the library on tensors that `give` made, and copy what it gives."""
+        for result, array in zip(self._main(*tensors), outputs, strict=True):
+            if tuple(result.shape) != array.shape:
+                raise BackendFailed(f"TVM gave a tensor of {tuple(result.shape)} where {array.shape} was planned")
+            if isinstance(array, TvmTensor):
+                self._copy(result, array.view(str(result.dtype)))
+            else:
+                self._copy_out(result, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+
+
+class CudaDelegate(Delegate):
+    """A library with its weights.
+
+    Args:
+        machine: that has the library.
+        weights: of the region; on the CPU they lie in the blob.
+        dtypes: of the inputs.
+    """
+
+    def __init__(self, machine: Machine, weights: Sequence[Weight], dtypes: Sequence[DType]) -> None:
+        self._machine, self._dtypes = machine, dtypes
+        self._kept = weights  # the tensors are views of them
+        self._weights = [machine.give(w.array, w.dtype) for w in weights]
+
+    def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        given = [self._machine.give(a, d) for a, d in zip(inputs, self._dtypes, strict=True)]
+        try:
+            self._machine.run([*given, *self._weights], outputs)
+        except BackendFailed:
+            raise
+        except Exception as error:  # whatever TVM raises across its boundary
+            raise BackendFailed("TVM failed at a partition", where=one_line(error)) from error
+
+    def close(self) -> None:
+        del self._machine, self._weights, self._kept

@@ -1,0 +1,1 @@
+"""Lowering of regions for GPUs by WebGPU. Needs torch."""

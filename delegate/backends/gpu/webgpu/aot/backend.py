@@ -1,0 +1,128 @@
+"""The AOT half: a region becomes an ONNX model that WebGPU's provider takes whole."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, NonNegativeInt
+from torch.fx import Node
+
+from delegate.backends import aot
+from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.gpu.webgpu.aot.operators import LIMITS, OPERATORS
+from delegate.backends.gpu.webgpu.runtime import provider
+from delegate.backends.keys import require_specs
+from delegate.backends.nan import Nan, keeps_nan, nan_notes, reads_floats
+from delegate.backends.onnx.aot.backend import OnnxBackend
+from delegate.backends.onnx.aot.model import ExportedModel
+from delegate.backends.onnx.aot.translations import MOVES, table_of
+from delegate.backends.onnx.runtime.blob import pack
+from delegate.backends.onnx.runtime.provider import Provider
+from delegate.edge.node import op_name, tensors
+from delegate.errors import BackendUnavailable
+from delegate.verdict import Reason, Verdict, no
+
+
+class WebGpuOptions(aot.Options):
+    """Options of the backend. Those of the device are the first program's, as long as one is loaded."""
+
+    threads: NonNegativeInt = Field(
+        default=0, description="Threads of the host that prepare the GPU's work; 0: ONNX Runtime decides."
+    )
+    memory_pattern: bool = Field(
+        default=True, description="Lay the memory of a shape out in one block after its first run."
+    )
+    buffer_cache: Literal["bucket", "simple", "lazyRelease", "disabled"] = Field(
+        default="bucket", description="How the GPU's buffers are kept for later use; disabled takes least memory."
+    )
+    layout: Literal["NHWC", "NCHW"] = Field(default="NHWC", description="Layout of convolutions inside.")
+    power: Literal["high-performance", "low-power"] = Field(
+        default="high-performance", description="Which GPU of a machine that has several."
+    )
+    validation: Literal["basic", "wgpuOnly", "full", "disabled"] = Field(
+        default="basic", description="How much of its own work WebGPU checks; disabled is fastest, and may crash."
+    )
+    nan: Nan = "fast"
+
+
+class WebGpuBackend(OnnxBackend):
+    """GPUs by WebGPU."""
+
+    name = "webgpu"
+    Options = WebGpuOptions
+    library = provider.PROVIDER
+    operators = OPERATORS
+    table = table_of(OPERATORS, LIMITS)
+    space = provider.SPACE
+    wrong_if_empty = None
+
+    @cached_property
+    def _here(self) -> Provider | None:
+        """The provider; None where no GPU is here, and regions are compiled for another machine, which nobody asks."""
+        try:
+            return None if provider.no_device() else provider.provider()
+        except BackendUnavailable:
+            return None
+
+    def check(self, node: Node) -> Verdict:
+        adapter = None if self._here is None else provider.adapter(self._here)
+        for other in (node, *node.all_input_nodes):
+            for tensor in tensors(other):
+                size = tensor.numel() * tensor.element_size()
+                if adapter is not None and isinstance(size, int) and size > adapter.largest:
+                    what = f"{other.name} has {size} bytes, and a buffer on {adapter.name} {adapter.largest} at most"
+                    return no(Reason.SIZE, what, "split it in the model")
+                if self._here and tensor.dtype is torch.float16 and (why := provider.missing(provider.FLOAT16)):
+                    return no(Reason.DTYPE, f"{other.name} is float16, and the GPU here has none: {why}")
+        return keeps_nan(node, _loses, self.options.nan) and super().check(node)
+
+    def provider(self) -> Provider:
+        return provider.provider()
+
+    def settings(self) -> Any:
+        return provider.settings(self._specs())
+
+    def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
+        if self._here is not None:
+            self.refuse_left_to_cpu(exported)
+        blob, specs, data = pack(exported.model)
+        notes = [
+            f"{len(exported.operators)} ONNX operators",
+            "compiled without a look at a GPU: none is here"
+            if self._here is None
+            else f"checked on {provider.describe(self._here)}",
+            *nan_notes(region, _loses),
+        ]
+        return PreprocessResult(
+            blob, {**specs, **self._specs(), "float16": _has_float16(region)}, tuple(notes), self.space, data
+        )
+
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        super().check_artifact(region, artifact)
+        require_specs(artifact, {"float16": _has_float16(region)})
+
+    def _specs(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "threads": options.threads,
+            "memory_pattern": options.memory_pattern,
+            "storageBufferCacheMode": options.buffer_cache,
+            "preferredLayout": options.layout,
+            "powerPreference": options.power,
+            "validationMode": options.validation,
+        }
+
+
+def _has_float16(region: Region) -> bool:
+    nodes = (node for node in region.graph.nodes if node.op != "output")
+    return any(t.dtype is torch.float16 for node in nodes for t in tensors(node))
+
+
+def _loses(node: Node) -> bool:
+    """Return true for arithmetic on floats: WebGPU's shaders may assume that there is no NaN and no infinity.
+
+    https://www.w3.org/TR/WGSL/#floating-point-evaluation
+    """
+    return reads_floats(node) and op_name(node) not in MOVES

@@ -1,0 +1,79 @@
+"""The ONNX operators that ONNX Runtime's WebGPU provider runs, with the dtypes that it takes for all their tensors.
+
+https://github.com/microsoft/onnxruntime, js/web/docs/webgpu-operators.md, and what the plugin 0.4 answered when it was
+asked which of them it takes on which dtype. It leaves to the CPU: Round, Sign, Mod, Or, Xor, IsNaN, IsInf,
+LogSoftmax, and GridSample of later opsets than 16. Its InstanceNormalization is not here: the shader keeps the epsilon
+of the first one that the process runs. Its int64 has 32 bits, so of int64 it is given indices alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.lowering import every
+from delegate.backends.onnx.aot.translations import Operators
+from delegate.edge.node import arguments, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+_FLOAT = frozenset({torch.float32, torch.float16})
+_NUMBER = _FLOAT | {torch.int32}
+_BOOL = frozenset({torch.bool})
+
+OPERATORS: Operators = {
+    **dict.fromkeys(
+        (
+            "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "AveragePool(padded)",
+            "BatchNormalization", "Ceil",
+            "Conv", "ConvTranspose", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "GatherElements", "Gelu",
+            "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LayerNormalization",
+            "LeakyRelu", "Log", "MatMul", "MaxPool", "MaxPool(padded)",
+            "Neg", "PRelu", "Pad(edge)", "Pad(reflect 5-D)", "Pad(reflect)",
+            "Pad(wrap)", "Reciprocal", "ReduceL2", "Relu", "Resize", "Sigmoid", "Sin", "Sinh", "Slice", "Softmax",
+            "Sqrt", "Tan", "Tanh", "TopK", "TopK(stable)",
+        ),
+        _FLOAT,
+    ),
+    **dict.fromkeys(
+        (
+            "Add", "ArgMax", "ArgMin", "Clip", "Concat", "CumSum", "Div", "Equal", "GatherND", "Greater",
+            "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mul", "Pad", "Pow", "ReduceMax", "ReduceMean",
+            "ReduceMin", "ReduceProd", "ReduceSum", "ScatterElements", "ScatterElements(max)", "ScatterElements(min)",
+            "ScatterND", "ScatterND(add)", "ScatterND(mul)", "Split", "Squeeze", "Sub", "Tile", "Transpose", "Where",
+        ),
+        _NUMBER,
+    ),
+    **dict.fromkeys(("Expand", "Gather", "Unsqueeze"), _NUMBER | _BOOL),
+    **dict.fromkeys(("Cast", "Reshape"), _NUMBER | _BOOL | {torch.uint8}),
+    **dict.fromkeys(("And", "Not"), _BOOL),
+}  # fmt: skip
+
+
+def _flat_groups(node: Node) -> Verdict:
+    """Over 3 dimensions, no groups and not transposed."""
+    given = arguments(node)
+    if tensor(node).dim() < 5 or (given["groups"] == 1 and not given["transposed"]):
+        return YES
+    return no(Reason.ATTRIBUTE, f"groups={given['groups']}, transposed={given['transposed']} over 3 dimensions")
+
+
+def _no_single_results(node: Node) -> Verdict:
+    """Not transposed with groups that each make one channel of several: the plugin 0.4 gives wrong numbers."""
+    given, shape = arguments(node), tensor(node.all_input_nodes[1]).shape
+    if given["transposed"] and given["groups"] > 1 and shape[1] == 1 and shape[0] != given["groups"]:
+        return no(Reason.INACCURATE, f"transposed, groups={given['groups']}, and each makes one channel of several")
+    return YES
+
+
+def _positive_base(node: Node) -> Verdict:
+    """The base is positive: WGSL computes powers by logarithms."""
+    base = arguments(node)["self"]
+    return YES if base > 0 else no(Reason.INACCURATE, f"a power of {base}, which WGSL computes by its logarithm")
+
+
+LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
+    "aten.convolution.default": every(_flat_groups, _no_single_results),
+    "aten.pow.Scalar": _positive_base,
+}

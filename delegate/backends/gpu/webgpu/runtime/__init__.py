@@ -1,0 +1,1 @@
+"""Runs programs on GPUs by WebGPU, through ONNX Runtime. Needs no torch."""

@@ -1,0 +1,45 @@
+"""The runtime half: a session on WebGPU's provider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from delegate.backends.gpu.webgpu.runtime import provider
+from delegate.backends.onnx.runtime.blob import OnnxModel, unpack
+from delegate.backends.onnx.runtime.device_memory import OrtMemory
+from delegate.backends.onnx.runtime.session import OnnxDelegate, open_session
+from delegate.errors import BackendFailed, BackendUnavailable
+from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory
+
+
+class WebGpuRuntime(BackendRuntime):
+    """Opens what the AOT half made."""
+
+    load_options: ClassVar = {"threads": int, "memory_pattern": bool}
+    fork_safe = False  # neither Vulkan nor ONNX Runtime's threads are
+
+    def __init__(self) -> None:
+        self._copier = provider.copier()
+
+    def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
+        return self.init_with_data(blob, (), compile_specs)
+
+    def init_with_data(
+        self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
+    ) -> Delegate:
+        reason = provider.no_device()
+        if reason:
+            raise BackendUnavailable(reason, remedy=provider.DRIVER)
+        if compile_specs.get("float16") and (reason := provider.missing(provider.FLOAT16)):
+            raise BackendFailed("the GPU here has no float16", where=reason, remedy="lower a float32 program for it")
+        model = unpack(blob, data, compile_specs)
+        return OnnxDelegate(partial(_open, model, compile_specs), model, provider.provider(), lost=self._copier.lost)
+
+    def allocate(self, space: str, size: int) -> DeviceMemory | None:
+        return OrtMemory(self._copier, size) if space == provider.SPACE else None
+
+
+def _open(model: OnnxModel, specs: Mapping[str, Any]) -> Any:
+    return open_session(model, provider.settings(specs), provider.provider())

@@ -1,0 +1,125 @@
+"""Finds ONNX Runtime's WebGPU provider: Dawn over Vulkan, Direct3D 12 or Metal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from delegate.backends.gpu.webgpu.runtime.vulkan import Adapter, adapters
+from delegate.backends.info import Availability
+from delegate.backends.onnx.runtime.blob import OnnxModel
+from delegate.backends.onnx.runtime.device_memory import Copier
+from delegate.backends.onnx.runtime.provider import Provider, device, one_line, register
+from delegate.backends.onnx.runtime.session import open_session, session_options
+from delegate.errors import DelegateError
+
+INSTALL = "pip install 'delegate[gpu]'"
+PROVIDER = "WebGpuExecutionProvider"
+SPACE = "webgpu"  # the device's memory, as ONNX Runtime names it
+NO_DEVICE = "no GPU is here that Dawn can use through Vulkan, Direct3D 12 or Metal"
+DRIVER = "install the GPU's driver, on Linux one with Vulkan and its loader (Debian: apt-get install libvulkan1)"
+FLOAT, FLOAT16 = 1, 10  # ONNX's codes of element types
+_ADD = b'\x08\t:5\n\x0e\n\x01x\n\x01x\x12\x01y"\x03Add\x12\x01g%bB\x04\n\x00\x10\x11'  # y = x + x as a ModelProto
+_VALUE = b"%c\x0f\n\x01%c\x12\n\n\x08\x08%c\x12\x04\n\x02\x08\x01"  # one element of a type
+
+
+def provider() -> Provider:
+    """WebGPU's provider, registered with ONNX Runtime; raises BackendUnavailable where it is absent."""
+    return register(PROVIDER, _library, INSTALL)
+
+
+def _library() -> str:
+    import onnxruntime_ep_webgpu
+
+    return str(onnxruntime_ep_webgpu.get_library_path())
+
+
+@cache
+def missing(dtype: int) -> str:
+    """Why the device cannot add two numbers of an element type, in the library's words; empty where it can.
+
+    Only a trial tells: the provider lists devices without asking their drivers, and takes float16 wherever it runs.
+    """
+    graph = _ADD % b"".join(_VALUE % (field, name, dtype) for field, name in ((b"Z", b"x"), (b"b", b"y")))
+    x = np.ones(1, np.float32 if dtype == FLOAT else np.float16)
+    try:
+        session = _open(graph)
+        with device(PROVIDER).lock:
+            session.run(None, {"x": x})
+            del session
+    except DelegateError as error:
+        return error.where or error.what
+    except Exception as error:  # see open_session
+        return one_line(error)
+    return ""
+
+
+def _open(graph: bytes) -> Any:
+    """A session of a model without weights."""
+    return open_session(OnnxModel(graph), session_options(provider(), {}), provider())
+
+
+def no_device() -> str:
+    """Why nothing can run here; empty where it can. Raises BackendUnavailable where the library is absent."""
+    if not provider().devices:
+        return NO_DEVICE
+    reason = missing(FLOAT)
+    return f"{NO_DEVICE} ({reason})" if reason else ""
+
+
+def settings(specs: Mapping[str, Any]) -> Any:
+    """Options of a session from compile specs; each belongs to one session and is used once."""
+    options = {name: specs[name] for name in _OPTIONS if specs.get(name)}
+    return session_options(
+        provider(),
+        {"enableInt64": "1", **options},  # sizes and indices are int64
+        threads=specs.get("threads", 0),
+        memory_pattern=specs.get("memory_pattern", True),
+    )
+
+
+def copier() -> Copier:
+    """Return what makes and copies memory of the device."""
+    return Copier(PROVIDER, SPACE, _open)
+
+
+# https://onnxruntime.ai/docs/execution-providers/WebGPU-ExecutionProvider.html
+_OPTIONS = ("preferredLayout", "powerPreference", "storageBufferCacheMode", "validationMode")
+
+
+def is_software(found: Provider) -> bool:
+    """Return true if the device is a CPU that plays a GPU, such as SwiftShader."""
+    return all(d.device.type.name == "CPU" for d in found.devices)
+
+
+def describe(found: Provider) -> str:
+    """The device for people: adapter, driver and limits, "(software)" where a CPU plays it."""
+    return f"WebGPU on {adapter(found) or _listed(found)}{' (software)' if is_software(found) else ''}"
+
+
+def adapter(found: Provider) -> Adapter | None:
+    """Return what Vulkan says of the device; None where Dawn works on something else."""
+    software = is_software(found)
+    return next((a for a in adapters() if a.is_cpu == software), None)
+
+
+def _listed(found: Provider) -> str:
+    """The device as ONNX Runtime lists it."""
+    device = found.devices[0].device
+    return " ".join(part for part in (device.vendor, device.metadata.get("Description", "")) if part) or "GPU"
+
+
+def probe() -> Availability:
+    """Probe for a GPU, real or played by software."""
+    try:
+        found, reason = provider(), no_device()
+    except DelegateError as error:
+        return Availability(ok=False, reason=f"{error.what}: {error.where}")
+    if reason:
+        return Availability(ok=False, reason=reason, remedy=DRIVER)
+    versions = {name: metadata.version(name) for name in ("onnxruntime", "onnxruntime-ep-webgpu")}
+    return Availability(ok=True, versions=versions, devices=(describe(found),), stand_in=is_software(found))

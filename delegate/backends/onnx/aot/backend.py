@@ -1,0 +1,104 @@
+"""The shared AOT part of backends on ONNX Runtime: support from two tables, lowering by torch's ONNX exporter."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Set
+from typing import Any, ClassVar
+
+from torch.fx import Node
+
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.emptiness import MEANS, collapsed_sizes
+from delegate.backends.exported import exported_program
+from delegate.backends.keys import require_specs
+from delegate.backends.lowering import LoweringTable, TableBackend
+from delegate.backends.onnx.aot.assignment import left_to_cpu
+from delegate.backends.onnx.aot.biases import too_large
+from delegate.backends.onnx.aot.float64 import keeps_float64
+from delegate.backends.onnx.aot.model import ExportedModel, require_graph, to_onnx
+from delegate.backends.onnx.aot.translations import TRANSLATIONS, Operators
+from delegate.backends.onnx.aot.translations.row import Translation
+from delegate.backends.onnx.aot.zero_points import cut_off
+from delegate.backends.onnx.runtime.blob import unpack
+from delegate.backends.onnx.runtime.provider import Provider
+from delegate.backends.onnx.runtime.session import may_hold_code
+from delegate.backends.rounding import keeps_factor
+from delegate.backends.zeros import constants_of_zero, keeps_zero
+from delegate.edge.node import tensor
+from delegate.verdict import Reason, Verdict, no
+
+
+class OnnxBackend(TableBackend):
+    """A backend on one provider of ONNX Runtime.
+
+    It takes an operator if a row in `translations.TRANSLATIONS` says that the exporter is right, and `operators` has
+    every ONNX operator of that row: these rows are its `table`. The provider, its `library`, has the last word on each
+    region: what it would leave to the CPU is planned elsewhere.
+    """
+
+    operators: Operators
+    table: LoweringTable[Translation]
+    space: ClassVar[str] = ""  # of `PreprocessResult`
+    wrong_if_empty: ClassVar[Set[str] | None] = MEANS  # see `collapsed_sizes`
+
+    @classmethod
+    def conditions(cls, op: str) -> tuple[str, ...] | None:
+        """Return the ONNX operators of an operator, the dtypes of the provider, and the conditions of the row."""
+        row, conditions = cls.table.get(op), super().conditions(op)
+        if row is None or conditions is None:
+            return None
+        return (f"As ONNX's {', '.join((*row.lower.onnx, *row.lower.between))}.", *conditions)
+
+    def no_row(self, op: str) -> Verdict:
+        if op not in TRANSLATIONS:
+            return super().no_row(op)
+        missing = sorted(TRANSLATIONS[op][0].lower.needs - self.operators.keys())
+        return no(Reason.OPERATOR, f"{self.library} does not run ONNX's {', '.join(missing)}")
+
+    def check(self, node: Node) -> Verdict:
+        return super().check(node) and keeps_zero(node) and keeps_float64(node) and keeps_factor(node)
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        refused = too_large(region) | cut_off(region) | constants_of_zero(region)
+        if refused := refused | collapsed_sizes(region, self.wrong_if_empty):
+            raise RegionRefused(refused)
+        exported = to_onnx(exported_program(region), self.table)
+        if may_hold_code(exported.model.graph):  # the runtime part would refuse it
+            raise RegionFailed("a name in it contains EPContext, by which ONNX marks machine code: rename the module")
+        return self.compile(exported, region)
+
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        """Raise an exception if the specs of a cached artifact are not those of its region and of the options."""
+        require_specs(artifact, self._specs())
+        if artifact.space != self.space:
+            raise ValueError(f"{artifact.space!r} is not its device's memory")
+        model = unpack(memoryview(artifact.blob), [memoryview(part) for part in artifact.data], artifact.compile_specs)
+        require_graph(model)
+        if (len(model.inputs) - len(model.shapes), len(model.outputs)) != (len(region.inputs), len(region.outputs)):
+            raise ValueError(f"its model has other inputs or outputs than {region.name}")
+        for index, dim in (size for shape in model.shapes for size in shape if not isinstance(size, int)):
+            if not (0 <= index < len(region.inputs) and 0 <= dim < tensor(region.inputs[index]).dim()):
+                raise ValueError(f"its model needs dimension {dim} of input {index}")
+
+    def refuse_left_to_cpu(self, exported: ExportedModel) -> None:
+        """Raise RegionRefused if the library would leave any node to the CPU."""
+        left = left_to_cpu(exported, self.settings(), self.provider())
+        if left:
+            raise RegionRefused(left)
+
+    @abstractmethod
+    def provider(self) -> Provider:
+        """Return the provider; raises BackendUnavailable if it is absent."""
+
+    @abstractmethod
+    def settings(self) -> object:
+        """Return SessionOptions on the provider, from the options of the backend."""
+
+    @abstractmethod
+    def _specs(self) -> dict[str, Any]:
+        """Return the compile specs that follow from the options alone."""
+
+    @abstractmethod
+    def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
+        """Return the blob of a model; raises RegionRefused unless the provider supports all of it."""

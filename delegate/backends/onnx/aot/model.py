@@ -1,0 +1,281 @@
+"""ExportedProgram -> ONNX model by torch's own exporter, the weights apart from the graph.
+
+Weights never pass through protobuf, which holds at most 2 GiB: the graph names them as external data, and the runtime
+half gives a session the blob's own bytes for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import logging
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from delegate.backends.aot import RegionFailed
+from delegate.backends.lowering import LoweringTable
+from delegate.backends.onnx.aot.outputs import replace_identities
+from delegate.backends.onnx.aot.shared_weights import part_uses
+from delegate.backends.onnx.aot.sizes import fix_shapes
+from delegate.backends.onnx.aot.translations.row import Translation
+from delegate.backends.onnx.runtime.blob import OnnxModel, Tensor, Weight
+from delegate.edge.program import META_VALUE
+from delegate.errors import BackendUnavailable
+
+INSTALL = "pip install 'delegate[onnx]'"
+OPSET = 21  # the first whose q/dq operators have 16 bits
+_INLINE = 1024  # bytes; smaller constants stay in the graph, where libraries look into them
+_FX_NODE = re.compile(r"%(\S+) :")  # how torch's exporter names the node that an ONNX node comes from
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A model, and where its nodes come from.
+
+    Args:
+        model: with its weights.
+        operators: ONNX node -> its operator.
+        sources: ONNX node -> the nodes of the region that it comes from, where the exporter says so.
+    """
+
+    model: OnnxModel
+    operators: Mapping[str, str]
+    sources: Mapping[str, tuple[str, ...]]
+
+
+def to_onnx(program: ExportedProgram, table: LoweringTable[Translation]) -> ExportedModel:
+    """Export a program.
+
+    Args:
+        program: what `exported_program` made of a region.
+        table: what operators become.
+
+    Raises:
+        BackendUnavailable: the exporter's libraries are not installed.
+        RegionFailed: torch's exporter does not take the program.
+    """
+    own = frozenset(node.name for node in program.graph.nodes)  # the exporter adds others
+    model = _export(program, table)
+    _cast_results(model, program)
+    shapes = fix_shapes(model)
+    replace_identities(model)
+    part_uses(model)
+    weights = _take_weights(model)
+    import onnx_ir
+
+    return ExportedModel(
+        model=OnnxModel(
+            graph=onnx_ir.to_proto(model).SerializeToString(),
+            weights=weights,
+            inputs=tuple(_tensor(v) for v in model.graph.inputs),
+            outputs=tuple(_tensor(v) for v in model.graph.outputs),
+            shapes=shapes,
+        ),
+        operators={str(node.name): str(node.op_type) for node in model.graph},
+        sources=dict(_sources(model, program, own)),
+    )
+
+
+def require_graph(model: OnnxModel) -> None:
+    """Raise an exception if the tensors that a model names are not those of its serialized graph."""
+    import onnx
+
+    graph = onnx.ModelProto.FromString(model.graph).graph
+    own = tuple([(v.name, v.type.tensor_type.elem_type) for v in values] for values in (graph.input, graph.output))
+    if own != tuple([(t.name, t.dtype) for t in tensors] for tensors in (model.inputs, model.outputs)):
+        raise ValueError("its graph has other inputs or outputs")
+    outside = [i for i in graph.initializer if i.data_location == onnx.TensorProto.EXTERNAL]
+    weights = {weight.name: weight for weight in model.weights}
+    if weights.keys() != {i.name for i in outside} or len(weights) < len(model.weights):
+        raise ValueError("its graph has other weights")
+    for initializer in outside:
+        weight, dims = weights[initializer.name], tuple(initializer.dims)
+        size = math.prod(dims) * onnx.helper.tensor_dtype_to_np_dtype(initializer.data_type).itemsize
+        if (weight.dtype, weight.shape, len(weight.data)) != (initializer.data_type, dims, size):
+            raise ValueError(f"its weight {weight.name} is another one")
+
+
+def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
+    """The exporter's model in onnx_ir; its warnings and log lines are for its own developers."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), _torchlib_read_once(), _no_approximate_rules():
+            warnings.simplefilter("ignore")
+            _trace_again_only_for(program)
+            exported = torch.onnx.export(
+                program,
+                (),
+                dynamo=True,
+                verbose=False,
+                optimize=True,
+                opset_version=OPSET,
+                custom_translation_table=_translations(program, table),
+            )
+    except ImportError as error:
+        raise BackendUnavailable(
+            "exporting to ONNX needs onnx and onnxscript", where=str(error), remedy=INSTALL
+        ) from error
+    except Exception as error:  # the exporter wraps whatever its translations raise
+        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        raise RegionFailed(f"torch does not export it to ONNX: {reason}") from error
+    finally:
+        logger.setLevel(level)
+    assert exported is not None  # only an export to a file gives nothing
+    return exported.model
+
+
+def _trace_again_only_for(program: ExportedProgram) -> None:
+    """Have the exporter trace a program again only where it takes an operator of it apart.
+
+    It does so for every program, which is more than half of what exporting takes.
+    """
+    decomposed = program.run_decompositions
+
+    def run(table: Mapping[Any, Any]) -> ExportedProgram:
+        return decomposed(table) if any(node.target in table for node in program.graph.nodes) else program
+
+    program.run_decompositions = run
+
+
+@contextlib.contextmanager
+def _torchlib_read_once() -> Iterator[None]:
+    """Have the exporter take its table of translations as it was read for the first region.
+
+    It reads the source and the signature of every function anew for each export, which is most of what exporting a
+    small region takes.
+    """
+    try:
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+        read: Any = vars(ONNXRegistry)["from_torchlib"]
+    except (ImportError, KeyError):  # of another version
+        yield
+        return
+    once = _read_once(ONNXRegistry.from_torchlib)
+    ONNXRegistry.from_torchlib = staticmethod(once)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ONNXRegistry.from_torchlib = read  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _no_approximate_rules() -> Iterator[None]:
+    """Have the exporter keep sums and products with numbers near 0 and 1.
+
+    Its rules that drop `x + 0` and `x * 1` match up to 1e-8 and 1e-5. So they drop `x + 1e-9` too, e.g. of a logarithm.
+    """
+    try:
+        from onnxscript import rewriter
+        from onnxscript.rewriter.rules.common import _no_op
+
+        rules, dropped = rewriter._DEFAULT_REWRITE_RULES, list(_no_op.rules)
+    except (ImportError, AttributeError):  # of another version
+        yield
+        return
+    rewriter._DEFAULT_REWRITE_RULES = tuple(rule for rule in rules if rule not in dropped)
+    try:
+        yield
+    finally:
+        rewriter._DEFAULT_REWRITE_RULES = rules
+
+
+@functools.cache
+def _read_once(read: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, called once; what is registered with one table is not in the next."""
+    known = functools.cache(read)
+
+    def table(**options: Any) -> Any:
+        copied = copy.copy(known(**options))
+        copied.functions = {target: list(functions) for target, functions in copied.functions.items()}
+        return copied
+
+    return table
+
+
+def _cast_results(model: Any, program: ExportedProgram) -> None:
+    """Have results be of the dtypes that torch planned: the exporter computes abs of float16 in float32, for one.
+
+    Raises:
+        RegionFailed: a result is of another kind.
+    """
+    import onnx_ir
+    from onnx_ir.tensor_adapters import from_torch_dtype
+
+    graph = model.graph
+    for place, node in enumerate(program.graph.output_node().args[0]):
+        value, planned = graph.outputs[place], from_torch_dtype(node.meta[META_VALUE].dtype)
+        if value.dtype == planned:
+            continue
+        if not (value.dtype.is_floating_point() and planned.is_floating_point()):
+            raise RegionFailed(f"torch's exporter makes {value.name} {value.dtype}, where torch makes {planned}")
+        cast = onnx_ir.node("Cast", [value], {"to": planned}, name=f"{value.name}_cast")
+        graph.append(cast)
+        (result,) = cast.outputs
+        result.name, result.shape, result.dtype = f"{value.name}_{planned.name}", value.shape, planned
+        graph.outputs[place] = result
+
+
+def _translations(
+    program: ExportedProgram, table: LoweringTable[Translation]
+) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """The operators of a program that the exporter is not to translate itself.
+
+    All overloads of them: the exporter's own passes turn some into others.
+    """
+    used = {node.target.overloadpacket for node in program.graph.nodes if isinstance(node.target, OpOverload)}
+    overloads = [getattr(packet, name) for packet in used for name in packet.overloads()]
+    rows = {overload: table.get(str(overload)) for overload in overloads}
+    translations = {target: row.lower.translate for target, row in rows.items() if row is not None}
+    return {target: translate for target, translate in translations.items() if translate is not None}
+
+
+def _take_weights(model: Any) -> tuple[Weight, ...]:
+    """Replace the large initializers by references, and give what they refer to; of one tensor, the same bytes."""
+    import onnx_ir
+
+    weights: list[Weight] = []
+    held: dict[Any, bytes] = {}
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes < _INLINE:
+            continue
+        if tensor not in held:
+            held[tensor] = tensor.tobytes()
+        name, size = str(value.name), int(tensor.nbytes)
+        weights.append(Weight(name, int(tensor.dtype), tuple(int(d) for d in tensor.shape), held[tensor]))
+        value.const_value = onnx_ir.ExternalTensor("weights", 0, size, tensor.dtype, shape=tensor.shape, name=name)
+    return tuple(weights)
+
+
+def _tensor(value: Any) -> Tensor:
+    return Tensor(str(value.name), int(value.dtype))
+
+
+def _sources(model: Any, program: ExportedProgram, own: Set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    uses = {node.name: tuple(_uses_of(node, own)) for node in program.graph.nodes}
+    for node in model.graph:
+        match = _FX_NODE.match(node.metadata_props.get("pkg.torch.onnx.fx_node", ""))
+        if match and match[1] in uses:
+            yield str(node.name), uses[match[1]]
+
+
+def _uses_of(node: Node, own: Set[str]) -> Iterator[str]:
+    """The node itself, or those of the region that use the size, or the number in another dtype, that it computes."""
+    if node.name in own and not isinstance(node.meta.get(META_VALUE), torch.SymInt):
+        yield node.name
+        return
+    for user in node.users:
+        yield from _uses_of(user, own)

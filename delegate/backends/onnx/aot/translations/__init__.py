@@ -1,0 +1,97 @@
+"""What an operator becomes in ONNX: rows of all operators that the backends on ONNX Runtime take, a file per family.
+
+Most operators have one row. Where providers differ, an operator has several, the better first: a provider gets the
+first whose ONNX operators it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.lowering import Check, LoweringTable, every
+from delegate.backends.onnx.aot.translations import (
+    activations,
+    convolutions,
+    division,
+    elementwise,
+    indexing,
+    logic,
+    moving,
+    normalization,
+    padding,
+    pooling,
+    products,
+    quantization,
+    reductions,
+    resizing,
+    scattering,
+    sorting,
+    trigonometry,
+)
+from delegate.backends.onnx.aot.translations.row import Row, Translation
+from delegate.edge.node import tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+_FAMILIES = (
+    elementwise,
+    trigonometry,
+    division,
+    logic,
+    activations,
+    reductions,
+    convolutions,
+    products,
+    pooling,
+    normalization,
+    resizing,
+    moving,
+    padding,
+    indexing,
+    scattering,
+    sorting,
+    quantization,
+)
+
+_ROWS = sorted((row for family in _FAMILIES for row in family.ROWS), key=attrgetter("op"))
+TRANSLATIONS: Mapping[str, tuple[Row, ...]] = {op: tuple(rows) for op, rows in groupby(_ROWS, key=attrgetter("op"))}
+
+# Operators that copy elements, without arithmetic.
+MOVES = frozenset(row.op for family in (moving, indexing) for row in family.ROWS) | {"aten.constant_pad_nd.default"}
+
+# The ONNX operators that a provider runs, and the dtypes of all their tensors. Of an operator whose modes differ, those
+# beyond the plain one have entries of their own: "Pad(edge)", "ScatterElements(max)".
+Operators = Mapping[str, frozenset[torch.dtype]]
+
+
+def table_of(operators: Operators, limits: Mapping[str, Check] | None = None) -> LoweringTable[Translation]:
+    """The rows of a provider: of each operator the first of which it runs all ONNX operators.
+
+    Args:
+        operators: that it runs.
+        limits: operator -> what else the provider asks of a node.
+    """
+    found = (next((r for r in rows if r.lower.needs <= operators.keys()), None) for rows in TRANSLATIONS.values())
+    return LoweringTable(_bound(row, operators, (limits or {}).get(row.op)) for row in found if row is not None)
+
+
+def _bound(row: Row, operators: Operators, limit: Check | None) -> Row:
+    """A row on the dtypes that the provider has for its ONNX operators."""
+    own = frozenset.intersection(*(operators[name] for name in row.lower.onnx))
+    checks = [row.check, *([limit] if limit is not None else [])]
+    if torch.int64 in row.lower.beside - own:
+        checks.append(_short_data)
+    return replace(row, dtypes=own | row.lower.beside, check=every(*checks) if len(checks) > 1 else row.check)
+
+
+def _short_data(node: Node) -> Verdict:
+    """What is read or written at indices is no int64, of which the provider keeps 32 bits."""
+    data = node.all_input_nodes[0]
+    if tensor(data).dtype is torch.int64:
+        return no(Reason.DTYPE, f"{data.name} is int64, of which 32 bits would be kept")
+    return YES

@@ -1,0 +1,148 @@
+"""Elements that are chosen by indices, or lie at places that are known before the program runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from delegate.backends.lowering import anything, every
+from delegate.backends.onnx.aot.translations.own import axis_of, cast, ints, ops, taken
+from delegate.backends.onnx.aot.translations.padding import masked
+from delegate.backends.onnx.aot.translations.row import INDICES, floating, row, static
+from delegate.edge.node import arguments, tensor, tensors
+from delegate.verdict import YES, Reason, Verdict, no
+
+Indices = Sequence[Any]  # for each dimension an index, or None where all of it is taken
+
+
+def integer_indices(node: Node) -> Verdict:
+    """Tensors of integer indices.
+
+    Several are of one shape that is known before it runs, or one of them is enough.
+    """
+    indices = [i for i in arguments(node)["indices"] if i is not None]
+    if any(t.dtype.itemsize == 1 for i in indices for t in tensors(i)):
+        return no(Reason.DTYPE, "truth values as indices give sizes that depend on the data")
+    shapes = [tensor(i).shape for i in indices]
+    if len(shapes) == 1 or all(isinstance(s, int) for shape in shapes for s in shape):
+        return YES
+    return no(Reason.DYNAMIC_SHAPE, "several indices whose sizes depend on the inputs")
+
+
+def split(indices: Indices, rank: int) -> tuple[list[int], list[int]]:
+    """The dimensions that are indexed, and the others."""
+    chosen = [axis for axis, index in enumerate(indices) if index is not None]
+    return chosen, [axis for axis in range(rank) if axis not in chosen]
+
+
+def stacked(x: Any, indices: Indices) -> Any:
+    """The indices as ONNX's ND operators want them: a last dimension over those that are indexed, nothing negative."""
+    op, (chosen, _) = ops(), split(indices, len(x.shape))
+    common = shape_of(indices)
+    columns = []
+    for axis in chosen:
+        index = cast(indices[axis], "INT64")
+        if isinstance(x.shape[axis], int):
+            zero, size = (op.Constant(value_int=n) for n in (0, x.shape[axis]))
+            index = op.Where(op.Less(index, zero), op.Add(index, size), index)
+        if len(chosen) > 1 and tuple(indices[axis].shape) != tuple(common):
+            index = op.Expand(index, ints(common))
+        columns.append(op.Unsqueeze(index, ints([-1])))
+    return op.Concat(*columns, axis=-1) if len(columns) > 1 else columns[0]
+
+
+def shape_of(indices: Indices) -> list[int]:
+    """The shape of indices together."""
+    made = np.broadcast_shapes(*(tuple(i.shape) for i in indices if i is not None))
+    return [int(size) for size in made]
+
+
+def order_of(indices: Indices, rank: int) -> list[int]:
+    """How torch orders the result, of which ND operators have the indices' dimensions first."""
+    (chosen, others), own = split(indices, rank), len(shape_of(indices))
+    if chosen != list(range(chosen[0], chosen[-1] + 1)):
+        return list(range(own + len(others)))
+    before = len([axis for axis in others if axis < chosen[0]])
+    return [*range(own, own + before), *range(own), *range(own + before, own + len(others))]
+
+
+def index(x: Any, indices: Indices) -> Any:
+    """Gather along the one dimension that is indexed; of several, by their places together."""
+    op, (chosen, others) = ops(), split(indices, len(x.shape))
+    if len(chosen) == 1:
+        return op.Gather(x, indices[chosen[0]], axis=chosen[0])
+    first = x if chosen + others == list(range(len(x.shape))) else op.Transpose(x, perm=chosen + others)
+    found, order = op.GatherND(first, stacked(x, indices)), order_of(indices, len(x.shape))
+    return found if order == sorted(order) else op.Transpose(found, perm=order)
+
+
+def index_select(x: Any, dim: int, chosen: Any) -> Any:
+    """Gather, without the exporter's reshaping of the indices."""
+    return ops().Gather(x, chosen, axis=dim)
+
+
+def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """Places of the two dimensions as one."""
+    op, rank = ops(), len(x.shape)
+    first, second = axis_of(dim1, x), axis_of(dim2, x)
+    others = [axis for axis in range(rank) if axis not in (first, second)]
+    last = op.Transpose(x, perm=[*others, first, second])
+    rows, columns = x.shape[first], x.shape[second]
+    flat = op.Reshape(last, ints([*(x.shape[axis] for axis in others), rows * columns]))
+    return taken(flat, len(others), torch.arange(rows * columns).view(rows, columns).diagonal(offset))
+
+
+def as_strided(x: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
+    """Places in all of it: strides are of a contiguous tensor."""
+    count = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) + (storage_offset or 0)
+    places = torch.arange(count).as_strided(tuple(size), tuple(stride), storage_offset or 0)
+    return taken(ops().Reshape(x, ints([-1])), 0, places)
+
+
+def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
+    """Places of windows, whose dimension comes last."""
+    op, axis, rank = ops(), axis_of(dimension, x), len(x.shape)
+    windows = taken(x, axis, torch.arange(x.shape[axis]).unfold(0, size, step))
+    if axis == rank - 1:
+        return windows
+    return op.Transpose(windows, perm=[*range(axis + 1), *range(axis + 2, rank + 1), axis + 1])
+
+
+def columns(x: Any, kernel_size: list[int], dilation: list[int], padding: list[int], stride: list[int]) -> Any:
+    """Places of the pixels of all windows in a padded image, a window a column."""
+    op, (_, channels, height, width) = ops(), x.shape
+    if any(padding):
+        x = masked(x, [p for p in reversed(padding) for _ in range(2)])
+        height, width = height + 2 * padding[0], width + 2 * padding[1]
+    numbers = torch.arange(height * width, dtype=torch.float64).view(1, 1, height, width)
+    places = torch.ops.aten.im2col(numbers, kernel_size, dilation, [0, 0], stride)[0].long()
+    found = taken(op.Reshape(x, ints([0, channels, height * width])), 2, places)
+    return op.Reshape(found, ints([0, channels * places.shape[0], places.shape[1]]))
+
+
+def _image(node: Node) -> Verdict:
+    """4 dimensions."""
+    rank = tensor(node.all_input_nodes[0]).dim()
+    return YES if rank == 4 else no(Reason.RANK, f"{rank} dimensions, not 4")
+
+
+ROWS = (
+    row("aten.embedding.default", ("Gather",), anything, beside=INDICES),
+    row(
+        "aten.index.Tensor", ("Gather", "GatherND", "Transpose"), integer_indices, beside=INDICES, translate=index,
+        between=("Where", "Less", "Add", "Expand", "Unsqueeze", "Concat", "Cast"),
+    ),
+    row("aten.index_select.default", ("Gather",), anything, beside=INDICES, translate=index_select),
+    row("aten.gather.default", ("GatherElements",), anything, beside=INDICES),
+    row("aten.diagonal.default", ("Transpose", "Reshape", "Gather"), static, translate=diagonal),
+    row("aten.as_strided.default", ("Reshape", "Gather"), static, translate=as_strided),
+    row("aten.unfold.default", ("Gather", "Transpose"), static, translate=unfold),
+    row(
+        "aten.im2col.default", ("Where", "Reshape", "Gather"), every(static, _image, floating), keep=True,
+        translate=columns,
+    ),
+)  # fmt: skip

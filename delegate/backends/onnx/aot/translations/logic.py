@@ -1,0 +1,126 @@
+"""Truth values: compared, of numbers, chosen and joined; by And and Not, since providers lack the rest."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch.fx import Node
+
+from delegate.backends.lowering import anything, every
+from delegate.backends.onnx.aot.translations.own import cast_like, is_bool, operand, ops, scalar
+from delegate.backends.onnx.aot.translations.row import BOOL, floating_inputs, row, same_dtypes, truths
+from delegate.edge.node import tensors
+from delegate.verdict import YES, Verdict
+
+
+def truth(x: Any) -> Any:
+    """Truth values as they are, numbers as whether they are not 0."""
+    op = ops()
+    return x if is_bool(x) else op.Not(op.Equal(x, scalar(0, x)))
+
+
+def both(x: Any, y: Any) -> Any:
+    """x and y."""
+    return ops().And(truth(x), truth(y))
+
+
+def either(x: Any, y: Any) -> Any:
+    """x or y."""
+    op = ops()
+    return op.Not(op.And(op.Not(truth(x)), op.Not(truth(y))))
+
+
+def one(x: Any, y: Any) -> Any:
+    """x or y, but not both."""
+    op = ops()
+    x, y = truth(x), truth(y)
+    return op.And(op.Not(op.And(x, y)), op.Not(op.And(op.Not(x), op.Not(y))))
+
+
+def negation(x: Any) -> Any:
+    """Not x."""
+    op = ops()
+    return op.Not(x) if is_bool(x) else op.Equal(x, scalar(0, x))
+
+
+def equal(x: Any, y: Any) -> Any:
+    """Whether they are the same."""
+    op = ops()
+    return op.Not(one(x, y)) if is_bool(x) else op.Equal(x, operand(y, x))
+
+
+def different(x: Any, y: Any) -> Any:
+    """Whether they are not the same."""
+    op = ops()
+    return one(x, y) if is_bool(x) else op.Not(op.Equal(x, operand(y, x)))
+
+
+def chosen(condition: Any, x: Any, y: Any) -> Any:
+    """x where the condition holds, else y."""
+    op = ops()
+    if not is_bool(x):
+        return op.Where(condition, x, y)
+    return op.Not(op.And(op.Not(op.And(condition, x)), op.Not(op.And(op.Not(condition), y))))
+
+
+def is_nan(x: Any) -> Any:
+    """NaN alone is not equal to itself."""
+    op = ops()
+    return op.Not(op.Equal(x, x))
+
+
+def is_infinite(x: Any) -> Any:
+    """Of either sign."""
+    op = ops()
+    return op.Equal(op.Abs(x), scalar(math.inf, x))
+
+
+def larger(x: Any, y: Any) -> Any:
+    """The larger one; the other one of a NaN."""
+    op = ops()
+    return op.Where(is_nan(x), y, op.Where(is_nan(y), x, op.Max(x, y)))
+
+
+def smaller(x: Any, y: Any) -> Any:
+    """The smaller one; the other one of a NaN."""
+    op = ops()
+    return op.Where(is_nan(x), y, op.Where(is_nan(y), x, op.Min(x, y)))
+
+
+def product(x: Any, y: Any) -> Any:
+    """x y; of truth values: both. Beside numbers, truth values are 0 and 1."""
+    op = ops()
+    x, y = operand(x, y), operand(y, x)
+    if is_bool(x) and is_bool(y):
+        return op.And(x, y)
+    return op.Mul(*(cast_like(a, b) if is_bool(a) else a for a, b in ((x, y), (y, x))))
+
+
+def _beside_truths(node: Node) -> Verdict:
+    """All operands have one dtype, or are truth values."""
+    given = {t.dtype for source in node.all_input_nodes for t in tensors(source)} - BOOL
+    return YES if len(given) <= 1 else same_dtypes(node)
+
+
+_SAME = every(floating_inputs, same_dtypes)
+_JOINED = {"and": both, "or": either, "xor": one}
+_JOIN = ("And", "Not")
+
+ROWS = (
+    row("aten.logical_not.default", ("Equal",), anything, translate=negation, beside=BOOL, between=("Not",)),
+    row("aten.bitwise_not.default", ("Not",), truths),
+    *(
+        row(f"aten.logical_{name}.default", ("Equal",), anything, translate=join, beside=BOOL, between=_JOIN)
+        for name, join in _JOINED.items()
+    ),
+    *(row(f"aten.bitwise_{name}.Tensor", ("And", "Not"), truths, translate=join) for name, join in _JOINED.items()),
+    row("aten.eq.Tensor", ("Equal",), same_dtypes, translate=equal, beside=BOOL, between=_JOIN),
+    row("aten.ne.Tensor", ("Equal",), same_dtypes, translate=different, beside=BOOL, between=_JOIN),
+    row("aten.where.self", ("Where",), anything, translate=chosen, beside=BOOL, between=_JOIN),
+    row("aten.mul.Tensor", ("Mul",), _beside_truths, translate=product, beside=BOOL, between=("And", "Cast")),
+    row("aten.isnan.default", ("Equal",), floating_inputs, translate=is_nan, beside=BOOL, between=("Not",)),
+    row("aten.isinf.default", ("Abs",), floating_inputs, translate=is_infinite, beside=BOOL, between=("Equal",)),
+    row("aten.fmax.default", ("Max", "Where"), _SAME, translate=larger, between=("Equal", "Not")),
+    row("aten.fmin.default", ("Min", "Where"), _SAME, translate=smaller, between=("Equal", "Not")),
+)

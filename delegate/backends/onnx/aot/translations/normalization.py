@@ -1,0 +1,143 @@
+"""Normalisations, as inference runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.fx import Node
+
+from delegate.backends.lowering import every, first_result_only
+from delegate.backends.onnx.aot.translations.own import ints, ops, scalar, typed
+from delegate.backends.onnx.aot.translations.row import floating, plain, row
+from delegate.edge.node import is_static
+from delegate.verdict import YES, Reason, Verdict, no
+
+
+def _static(node: Node) -> Verdict:
+    """Its sizes are known before it runs."""
+    return YES if is_static(node) else no(Reason.DYNAMIC_SHAPE, "its sizes depend on the inputs")
+
+
+def group_norm(
+    x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05, cudnn_enabled: bool = True
+) -> Any:
+    """Groups as instances, then weights per channel: providers have no GroupNormalization."""
+    import onnx_ir
+
+    op = ops()
+    plain_weight, plain_bias = (
+        op.CastLike(op.Constant(value=onnx_ir.tensor([number] * num_groups, dtype=onnx_ir.DataType.FLOAT)), x)
+        for number in (1.0, 0.0)
+    )
+    groups = op.Reshape(x, ints([x.shape[0], num_groups, -1]))
+    normal = op.Reshape(op.InstanceNormalization(groups, plain_weight, plain_bias, epsilon=eps), ints(x.shape))
+    return _weighted(normal, weight, bias, len(x.shape))
+
+
+def native_group_norm(
+    x: Any, weight: Any, bias: Any, batch: int, channels: int, pixels: int, groups: int, eps: float
+) -> Any:
+    """The first result of what torch decomposes group_norm to."""
+    return (group_norm(x, groups, weight, bias, eps),)
+
+
+def _normal(x: Any, axes: Sequence[int], eps: float) -> Any:
+    """The deviations from the mean over their root mean square."""
+    op = ops()
+    centred = op.Sub(x, op.ReduceMean(x, ints(axes)))
+    return op.Div(centred, op.Sqrt(op.Add(op.ReduceMean(op.Mul(centred, centred), ints(axes)), scalar(eps, x))))
+
+
+def _weighted(normal: Any, weight: Any, bias: Any, rank: int) -> Any:
+    op, per_channel = ops(), ints([-1, *[1] * (rank - 2)])
+    if weight is not None:
+        normal = op.Mul(normal, op.Reshape(weight, per_channel))
+    return normal if bias is None else op.Add(normal, op.Reshape(bias, per_channel))
+
+
+def group_norm_by_means(
+    x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05, cudnn_enabled: bool = True
+) -> Any:
+    """The same without InstanceNormalization."""
+    op = ops()
+    groups = typed(op.Reshape(x, ints([x.shape[0], num_groups, -1])), x)
+    return _weighted(op.Reshape(_normal(groups, [2], eps), ints(x.shape)), weight, bias, len(x.shape))
+
+
+def native_group_norm_by_means(
+    x: Any, weight: Any, bias: Any, batch: int, channels: int, pixels: int, groups: int, eps: float
+) -> Any:
+    """The first result of what torch decomposes group_norm to."""
+    return (group_norm_by_means(x, groups, weight, bias, eps),)
+
+
+def instance_norm_by_means(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, use_input_stats: bool, momentum: float, eps: float, cudnn: bool
+) -> Any:
+    """The same without InstanceNormalization."""
+    return _weighted(_normal(x, range(2, len(x.shape)), eps), weight, bias, len(x.shape))
+
+
+def batch_norm_of_the_batch(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
+    """Normalised by the statistics of the batch itself."""
+    axes = [axis for axis in range(len(x.shape)) if axis != 1]
+    return (_weighted(_normal(x, axes, eps), weight, bias, len(x.shape)),)
+
+
+_BY_MEANS = ("ReduceMean", "Sub", "Mul", "Sqrt", "Add", "Div", "Reshape")
+
+ROWS = (
+    row("aten.layer_norm.default", ("LayerNormalization",), floating, keep=True),
+    row("aten.native_layer_norm.default", ("LayerNormalization",), every(floating, first_result_only)),
+    row(
+        "aten.group_norm.default",
+        ("Reshape", "InstanceNormalization", "Mul", "Add"),
+        every(floating, _static),
+        keep=True,
+        translate=group_norm,
+    ),
+    row(
+        "aten.native_group_norm.default",
+        ("Reshape", "InstanceNormalization", "Mul", "Add"),
+        every(floating, _static, first_result_only),
+        translate=native_group_norm,
+    ),
+    row(
+        "aten._native_batch_norm_legit.no_stats",
+        _BY_MEANS,
+        every(floating, first_result_only),
+        translate=batch_norm_of_the_batch,
+    ),
+    row(
+        "aten.instance_norm.default",
+        ("InstanceNormalization",),
+        every(floating, plain(use_input_stats=True)),
+        keep=True,
+    ),
+    row(
+        "aten.group_norm.default",
+        _BY_MEANS,
+        every(floating, _static),
+        keep=True,
+        translate=group_norm_by_means,
+    ),
+    row(
+        "aten.native_group_norm.default",
+        _BY_MEANS,
+        every(floating, _static, first_result_only),
+        translate=native_group_norm_by_means,
+    ),
+    row(
+        "aten.instance_norm.default",
+        _BY_MEANS,
+        every(floating, plain(use_input_stats=True)),
+        keep=True,
+        translate=instance_norm_by_means,
+    ),
+    row(
+        "aten._native_batch_norm_legit_no_training.default",
+        ("BatchNormalization",),
+        every(floating, first_result_only),
+    ),
+)

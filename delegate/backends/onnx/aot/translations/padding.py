@@ -1,0 +1,151 @@
+"""Pads. Where a provider lacks a mode, or wants 4 dimensions, the places that the result repeats are looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.lowering import every
+from delegate.backends.onnx.aot.translations.own import END, ints, ops, scalar, taken
+from delegate.backends.onnx.aot.translations.own import constant as filled
+from delegate.backends.onnx.aot.translations.row import Row, floating, row, static
+from delegate.edge.node import arguments, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+Pad = Sequence[int]  # before and behind, of the last dimension, then of the one before it, and so on
+
+
+def _known_widths(node: Node) -> Verdict:
+    """How much is added and cut is known before it runs."""
+    if all(isinstance(width, int) for width in _pad(node)):
+        return YES
+    return no(Reason.DYNAMIC_SHAPE, "how much is padded depends on the inputs")
+
+
+def _known_sizes(node: Node) -> Verdict:
+    """The sizes that are padded are known before it runs."""
+    pad, source = _pad(node), node.all_input_nodes[0]
+    sizes = tensor(source).shape[-(len(pad) // 2) :]
+    if all(isinstance(s, int) for s in sizes):
+        return YES
+    return no(Reason.DYNAMIC_SHAPE, f"{source.name} is padded where its size depends on the inputs")
+
+
+def _known_cut(node: Node) -> Verdict:
+    """The sizes that are cut are known before it runs."""
+    return YES if all(p >= 0 for p in _pad(node)) else _known_sizes(node)
+
+
+def _filled(node: Node) -> Verdict:
+    """There are elements to repeat at the border."""
+    source = node.all_input_nodes[0]
+    return YES if tensor(source).numel() else no(Reason.ATTRIBUTE, f"{source.name} has no elements")
+
+
+def _pad(node: Node) -> Pad:
+    given = arguments(node)
+    return given["pad"] if "pad" in given else given["padding"]  # type: ignore[no-any-return]
+
+
+def places(size: int, before: int, behind: int, mode: str) -> torch.Tensor:
+    """Which element each place of a padded dimension repeats."""
+    wanted = torch.arange(-before, size + behind)
+    if mode == "edge":
+        return wanted.clamp(0, size - 1)
+    if mode == "wrap":  # around what negative widths leave
+        kept = torch.arange(size)[max(-before, 0) : size + min(behind, 0)]
+        return kept[torch.arange(-max(before, 0), len(kept) + max(behind, 0)) % len(kept)]
+    period = max(2 * (size - 1), 1)
+    folded = wanted % period
+    return torch.where(folded < size, folded, period - folded)
+
+
+def repeated(mode: str, x: Any, padding: Pad) -> Any:
+    """One look-up per padded dimension."""
+    rank = len(x.shape)
+    made = x
+    for i, (before, behind) in enumerate(zip(padding[::2], padding[1::2], strict=True)):
+        axis = rank - 1 - i
+        if before or behind or (made is x and 2 * i + 2 == len(padding)):
+            made = taken(made, axis, places(x.shape[axis], before, behind, mode))
+    return made
+
+
+def padded(mode: str, x: Any, padding: Pad) -> Any:
+    """ONNX's own operator; what is cut is looked up."""
+    if min(padding) < 0:
+        return repeated(mode, x, padding)
+    return ops().Pad(x, ints(_by_axis(padding, len(x.shape))), None, mode=mode)
+
+
+def constant(x: Any, pad: Pad, value: float = 0.0) -> Any:
+    """What is negative is cut off first."""
+    amounts = _by_axis([max(p, 0) for p in pad], len(x.shape))
+    return ops().Pad(_cut(x, pad), ints(amounts), scalar(value, x))
+
+
+def masked(x: Any, pad: Pad, value: float = 0.0) -> Any:
+    """The same without ONNX's Pad: elements at the border are repeated, and the value is put in their place."""
+    made, inside = x, torch.ones([1] * len(x.shape), dtype=torch.bool)
+    for i, (before, behind) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        axis, size = len(x.shape) - 1 - i, x.shape[len(x.shape) - 1 - i]
+        if before or behind:
+            wanted = torch.arange(-before, size + behind)
+            made = taken(made, axis, wanted.clamp(0, size - 1))
+            along = [-1 if d == axis else 1 for d in range(len(x.shape))]
+            inside = inside & ((wanted >= 0) & (wanted < size)).view(along)
+    if inside.all():
+        return ops().Identity(x) if made is x else made
+    return ops().Where(filled(inside), made, scalar(value, x))
+
+
+def _cut(x: Any, pad: Pad) -> Any:
+    """What the negative widths leave."""
+    rank = len(x.shape)
+    for i, (before, behind) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        if before < 0 or behind < 0:
+            end = behind if behind < 0 else END
+            x = ops().Slice(x, ints([max(-before, 0)]), ints([end]), ints([rank - 1 - i]))
+    return x
+
+
+def _by_axis(pad: Pad, rank: int) -> list[int]:
+    before, behind = [0] * rank, [0] * rank
+    for i, (first, last) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        before[rank - 1 - i], behind[rank - 1 - i] = first, last
+    return [*before, *behind]
+
+
+def _rows(op: str, mode: str, onnx: str) -> tuple[Row, Row]:
+    """By ONNX's own operator where a provider has its mode, else by look-ups."""
+    return (
+        row(
+            op,
+            (onnx,),
+            every(_known_widths, _known_cut),
+            keep=True,
+            translate=partial(padded, mode),
+            between=("Gather",),
+        ),
+        row(op, ("Gather",), every(_known_widths, _known_sizes), keep=True, translate=partial(repeated, mode)),
+    )
+
+
+ROWS = (
+    row("aten.constant_pad_nd.default", ("Pad",), _known_widths, translate=constant, between=("Slice",)),
+    row(
+        "aten.constant_pad_nd.default",
+        ("Gather", "Where"),
+        every(floating, static, _known_widths, _filled),
+        translate=masked,
+    ),
+    *_rows("aten.reflection_pad1d.default", "reflect", "Pad(reflect)"),
+    *_rows("aten.reflection_pad2d.default", "reflect", "Pad(reflect)"),
+    *_rows("aten.reflection_pad3d.default", "reflect", "Pad(reflect 5-D)"),
+    *(made for n in (1, 2, 3) for made in _rows(f"aten.replication_pad{n}d.default", "edge", "Pad(edge)")),
+    *_rows("aten._pad_circular.default", "wrap", "Pad(wrap)"),
+)

@@ -1,0 +1,249 @@
+"""SharedTables over windows, and over as many windows as the result has elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Node
+
+from delegate.backends.lowering import every, first_result_only
+from delegate.backends.onnx.aot.translations.own import constant, ints, ops, taken, weighted
+from delegate.backends.onnx.aot.translations.row import floating, floating_inputs, row, static
+from delegate.edge.node import arguments, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+Sizes = Sequence[int]
+
+
+def _known_windows(node: Node) -> Verdict:
+    """With ceil_mode or a divisor of its own, the sizes of the image are known before it runs."""
+    given, source = arguments(node), node.all_input_nodes[0]
+    plain = not given["ceil_mode"] and given.get("divisor_override") is None
+    return YES if plain or _are_known(source, len(given["kernel_size"])) else _unknown(source)
+
+
+def _dense(node: Node) -> Verdict:
+    """With ceil_mode, not dilated."""
+    given = arguments(node)
+    if not given["ceil_mode"] or all(d == 1 for d in given["dilation"]):
+        return YES
+    return no(Reason.ATTRIBUTE, f"ceil_mode=True with dilation={list(given['dilation'])}")
+
+
+def _known_sizes(node: Node) -> Verdict:
+    """The sizes of the image are known before it runs, unless it becomes one pixel."""
+    wanted, source = arguments(node)["output_size"], node.all_input_nodes[0]
+    return YES if all(w == 1 for w in wanted) or _are_known(source, len(wanted)) else _unknown(source)
+
+
+def _are_known(source: Node, count: int) -> bool:
+    return all(isinstance(s, int) for s in tensor(source).shape[-count:])
+
+
+def _unknown(source: Node) -> Verdict:
+    return no(Reason.DYNAMIC_SHAPE, f"{source.name} has sizes that depend on the inputs")
+
+
+def _batched(node: Node) -> Verdict:
+    """With a dimension for the batch."""
+    source, given = node.all_input_nodes[0], arguments(node)
+    rank, window = tensor(source).dim(), given["kernel_size" if "kernel_size" in given else "output_size"]
+    return YES if rank == len(window) + 2 else no(Reason.RANK, f"{source.name} has {rank} dimensions, and no batch")
+
+
+def _even_windows(node: Node) -> Verdict:
+    """The input divides evenly into the windows."""
+    sizes = arguments(node)["output_size"]
+    given = tensor(node.all_input_nodes[0]).shape[-len(sizes) :]
+    if all(wanted == 1 for wanted in sizes):
+        return YES
+    if all(isinstance(s, int) and s % wanted == 0 for s, wanted in zip(given, sizes, strict=True)):
+        return YES
+    return no(Reason.ATTRIBUTE, f"output_size={list(sizes)} does not divide {list(given)}")
+
+
+def average(
+    x: Any,
+    kernel_size: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+    *,
+    summed: bool = False,
+) -> Any:
+    """ONNX's own, but where providers differ at windows that reach out of the image: those are padded first.
+
+    The pool then divides by the size of the window, and a constant puts right what torch divides by. `summed`: the pool
+    is a convolution of each channel by equal weights, which pads as well; but for integers whose windows are apart.
+    """
+    op, rank = ops(), len(kernel_size)
+    stride, padding = _each(stride or kernel_size, rank), _each(padding, rank)
+    extra = _extra(x, kernel_size, stride, padding, (1,) * rank, ceil_mode)
+    window = {"kernel_shape": list(kernel_size), "strides": stride}
+    is_plain = divisor_override is None and not any(extra)
+    are_apart = not any(padding) and all(s >= k for s, k in zip(stride, kernel_size, strict=True))
+    if is_plain and (not summed or (are_apart and _is_decoded(x))):
+        return op.AveragePool(x, **window, pads=[*padding, *padding], count_include_pad=int(count_include_pad))
+    pool: Callable[..., torch.Tensor] = {2: F.avg_pool2d, 3: F.avg_pool3d}[rank]
+    ones = torch.ones(1, 1, *x.shape[-rank:])
+    given = (kernel_size, stride, padding, ceil_mode, count_include_pad)
+    means, counts = pool(ones, *given, divisor_override), pool(ones, *given, 1)
+    behind = [p + e for p, e in zip(padding, extra, strict=True)]
+    if summed:
+        mean = _mean_of_windows(x, window, [*padding, *behind])
+    else:
+        mean = op.AveragePool(op.Pad(x, ints([0, 0, *padding, 0, 0, *behind])), **window)
+    factors = means / counts * math.prod(kernel_size)
+    return mean if torch.allclose(factors, torch.ones(())) else op.Mul(mean, constant(factors, x))
+
+
+def _is_decoded(x: Any) -> bool:
+    """Whether a value stands behind ONNX's DequantizeLinear, so that the pool may run in integers."""
+    node = x.producer()
+    return node is not None and node.op_type == "DequantizeLinear"
+
+
+def _mean_of_windows(x: Any, window: Mapping[str, list[int]], pads: Sequence[int] = ()) -> Any:
+    """An average pool, padded by zeros that count, as a convolution of each channel."""
+    channels, size = x.shape[1], math.prod(window["kernel_shape"])
+    weights = torch.full((channels, 1, *window["kernel_shape"]), 1 / size)
+    return ops().Conv(x, constant(weights, x), group=channels, pads=list(pads) or None, **window)
+
+
+def maximum(
+    x: Any,
+    kernel_size: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = (0,),
+    dilation: Sizes = (1,),
+    ceil_mode: bool = False,
+    *,
+    apart: bool = False,
+) -> Any:
+    """A window that reaches out has the last pixels of the image, which are repeated there.
+
+    `apart`: so are the pixels at the edges where a window of an even size is padded.
+    """
+    op, rank = ops(), len(kernel_size)
+    stride, padding, dilation = (_each(v, rank) for v in (stride or kernel_size, padding, dilation))
+    extra = _extra(x, kernel_size, stride, padding, dilation, ceil_mode)
+    window = {"kernel_shape": list(kernel_size), "strides": stride, "dilations": dilation}
+    before = [0] * rank
+    if apart and any(p and k % 2 == 0 for p, k in zip(padding, kernel_size, strict=True)):
+        before, extra, padding = padding, [e + p for e, p in zip(extra, padding, strict=True)], before
+    first = len(x.shape) - rank
+    for axis, (size, front, behind) in enumerate(zip(x.shape[first:], before, extra, strict=True), start=first):
+        x = taken(x, axis, torch.arange(-front, size + behind).clamp(0, size - 1)) if front or behind else x
+    return (op.MaxPool(x, **window, pads=[*padding, *padding])[0],)
+
+
+def _each(values: Sizes, rank: int) -> list[int]:
+    return list(values) * rank if len(values) == 1 else list(values)
+
+
+def _extra(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil_mode: bool) -> list[int]:
+    """How far the last window reaches out of the padded image, per dimension; none starts behind the image."""
+    if not ceil_mode:
+        return [0] * len(kernel)
+    extra = []
+    for size, k, s, p, d in zip(x.shape[-len(kernel) :], kernel, stride, padding, dilation, strict=True):
+        reach = d * (k - 1) + 1
+        last = -(-(size + 2 * p - reach) // s) * s
+        last -= s if last >= size + p else 0
+        extra.append(max(last + reach - (size + 2 * p), 0))
+    return extra
+
+
+def adaptive_average(x: Any, output_size: Sizes, *, summed: bool = False) -> Any:
+    """An average pool whose windows lie side by side; where they overlap, a product with what each has of each row.
+
+    `summed`: as in `average`.
+    """
+    op, rank, count = ops(), len(x.shape), len(output_size)
+    if all(size == 1 for size in output_size):
+        return op.GlobalAveragePool(x)
+    sizes = x.shape[-count:]
+    if all(s % wanted == 0 for s, wanted in zip(sizes, output_size, strict=True)):
+        windows = _windows(x, output_size)
+        window = {"kernel_shape": windows, "strides": windows}
+        return _mean_of_windows(x, window) if summed and not _is_decoded(x) else op.AveragePool(x, **window)
+    shape, made = list(x.shape), x
+    for axis, wanted in zip(range(rank - count, rank), output_size, strict=True):
+        weights = F.adaptive_avg_pool1d(torch.eye(shape[axis]), wanted)
+        made = weighted(made, axis, weights.t(), shape, x)
+        shape[axis] = wanted
+    return made
+
+
+def adaptive_maximum(x: Any, output_size: Sizes) -> Any:
+    """A pool whose windows lie side by side."""
+    op, count = ops(), len(output_size)
+    if all(size == 1 for size in output_size):
+        return (op.ReduceMax(x, ints(list(range(-count, 0)))),)
+    windows = _windows(x, output_size)
+    return (op.MaxPool(x, kernel_shape=windows, strides=windows)[0],)
+
+
+def _windows(x: Any, output_size: Sizes) -> list[int]:
+    return [s // wanted for s, wanted in zip(x.shape[-len(output_size) :], output_size, strict=True)]
+
+
+_AVERAGE = every(floating, _batched, _known_windows)
+_MAXIMUM = every(floating_inputs, first_result_only, _batched, _known_windows, _dense)
+_ADAPTIVE = every(floating, _batched, _known_sizes)
+
+ROWS = (
+    *(
+        made
+        for n in (2, 3)
+        for made in (
+            row(
+                f"aten.avg_pool{n}d.default", ("AveragePool", "AveragePool(padded)", "Pad", "Mul"), _AVERAGE,
+                translate=average,
+            ),
+            row(
+                f"aten.avg_pool{n}d.default", ("Conv", "Mul"), every(_AVERAGE, static),
+                translate=partial(average, summed=True),
+            ),
+        )
+    ),
+    *(
+        made
+        for n in (2, 3)
+        for made in (
+            row(
+                f"aten.max_pool{n}d_with_indices.default", ("MaxPool", "MaxPool(padded)", "Gather"), _MAXIMUM,
+                translate=maximum,
+            ),
+            row(
+                f"aten.max_pool{n}d_with_indices.default", ("MaxPool", "Gather"), every(_MAXIMUM, static),
+                translate=partial(maximum, apart=True),
+            ),
+        )
+    ),
+    *(
+        row(
+            f"aten.{name}.default", ("GlobalAveragePool", pool, "MatMul", "Reshape"), _ADAPTIVE,
+            keep=not name.startswith("_"), translate=partial(adaptive_average, summed=pool == "Conv"),
+        )
+        for name in (
+            "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool3d",
+            "adaptive_avg_pool1d",
+        )
+        for pool in ("AveragePool", "Conv")
+    ),
+    *(
+        row(
+            f"aten.adaptive_max_pool{n}d.default", ("ReduceMax", "MaxPool"),
+            every(floating_inputs, first_result_only, _batched, _even_windows), translate=adaptive_maximum,
+        )
+        for n in (2, 3)
+    ),
+)  # fmt: skip

@@ -1,0 +1,216 @@
+"""Reductions: sums, means, extremes, variances, and where the extremes are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch.fx import Node
+
+from delegate.backends.lowering import anything, every, with_dimensions
+from delegate.backends.onnx.aot.translations.logic import truth
+from delegate.backends.onnx.aot.translations.own import axis_of, cast_like, ints, ops, scalar, shaped
+from delegate.backends.onnx.aot.translations.row import (
+    BOOL,
+    INDICES,
+    floating,
+    floating_inputs,
+    numbers,
+    row,
+    same_dtypes,
+)
+from delegate.edge.node import arguments, is_static, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+
+def _static_input(node: Node) -> Verdict:
+    """How many elements are averaged is known before it runs, and is more than the correction."""
+    source = node.all_input_nodes[0]
+    if not is_static(source):
+        return no(Reason.DYNAMIC_SHAPE, f"{source.name} has sizes that depend on the inputs")
+    given, shape = arguments(node), tensor(source).shape
+    if not shape:
+        return with_dimensions(node)
+    count = math.prod(shape[d] for d in given["dim"] or range(len(shape)))
+    return YES if count > _correction(given) else no(Reason.ATTRIBUTE, f"the variance of {count} elements")
+
+
+def _correction(given: dict[str, Any]) -> float:
+    if "unbiased" in given:
+        return float(given["unbiased"])
+    return 1.0 if given["correction"] is None else float(given["correction"])
+
+
+def variance(
+    x: Any,
+    dim: Sequence[int] | None = None,
+    unbiased: bool = True,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> Any:
+    """The mean of the squared differences from the mean, times n / (n - correction)."""
+    op, axes = ops(), list(dim or range(len(x.shape)))
+    count = math.prod(x.shape[a] for a in axes)
+    less = float(unbiased) if correction is None else correction
+    centred = op.Sub(x, op.ReduceMean(x, ints(axes)))
+    mean = op.ReduceMean(op.Mul(centred, centred), ints(axes), keepdims=int(keepdim))
+    return op.Mul(mean, scalar(count / (count - less), x))
+
+
+def variance_and_mean(
+    x: Any, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    """Both of them."""
+    axes = list(dim or range(len(x.shape)))
+    mean = ops().ReduceMean(x, ints(axes), keepdims=int(keepdim))
+    return variance(x, axes, correction=correction, keepdim=keepdim), mean
+
+
+def largest(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
+    """The exporter fails where all dimensions are meant."""
+    return ops().ReduceMax(x, ints(dim or range(len(x.shape))), keepdims=int(keepdim))
+
+
+def smallest(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
+    """As `largest`."""
+    return ops().ReduceMin(x, ints(dim or range(len(x.shape))), keepdims=int(keepdim))
+
+
+def any_true(x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+    """Whether the largest of the truth values, as numbers, is 1."""
+    import onnx_ir
+
+    op, axes = ops(), range(len(x.shape)) if dim is None else [dim] if isinstance(dim, int) else dim
+    numbers = op.Cast(truth(x), to=onnx_ir.DataType.FLOAT)
+    reduced = op.ReduceMax(numbers, ints(list(axes)), keepdims=int(keepdim))
+    return op.Greater(reduced, op.Constant(value_float=0.5))
+
+
+def extreme(x: Any, reduce: str, find: str, dim: int, keepdim: bool) -> Any:
+    """The largest or smallest of a dimension, and the first place that has it."""
+    op = ops()
+    found = getattr(op, find)(x, axis=axis_of(dim, x), keepdims=int(keepdim))
+    return getattr(op, reduce)(x, ints([dim]), keepdims=int(keepdim)), found
+
+
+def largest_of(x: Any, dim: int, keepdim: bool = False) -> Any:
+    """The largest, and where."""
+    return extreme(x, "ReduceMax", "ArgMax", dim, keepdim)
+
+
+def smallest_of(x: Any, dim: int, keepdim: bool = False) -> Any:
+    """The smallest, and where."""
+    return extreme(x, "ReduceMin", "ArgMin", dim, keepdim)
+
+
+def place_of_largest(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The first place of the largest; without a dimension, as if it had one."""
+    return _place("ArgMax", x, dim, keepdim)
+
+
+def place_of_smallest(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The first place of the smallest."""
+    return _place("ArgMin", x, dim, keepdim)
+
+
+def _place(find: str, x: Any, dim: int | None, keepdim: bool) -> Any:
+    op, rank = ops(), len(x.shape)
+    if dim is not None:
+        return getattr(op, find)(x, axis=axis_of(dim, x), keepdims=int(keepdim))
+    found = getattr(op, find)(op.Reshape(x, ints([-1])), axis=0, keepdims=0)
+    return op.Reshape(found, ints([1] * rank)) if keepdim else found
+
+
+def norm(x: Any, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Any:
+    """The sum of powers of the absolute values, and the root of that."""
+    op = ops()
+    axes, keep = ints(dim or range(len(x.shape))), {"keepdims": int(keepdim)}
+    if ord == 2:
+        return op.ReduceL2(x, axes, **keep)
+    size = op.Abs(x)
+    if ord == 0:
+        return op.ReduceSum(cast_like(op.Greater(size, scalar(0.0, x)), x), axes, **keep)
+    if ord in (math.inf, -math.inf):
+        return (op.ReduceMax if ord > 0 else op.ReduceMin)(size, axes, **keep)
+    if ord == 1:
+        return op.ReduceSum(size, axes, **keep)
+    return op.Pow(op.ReduceSum(op.Pow(size, scalar(ord, x)), axes, **keep), scalar(1 / ord, x))
+
+
+def distance(x: Any, y: Any, p: float = 2) -> Any:
+    """The norm of the difference."""
+    return norm(shaped(ops().Sub(x, y), x.shape, x.dtype), p)
+
+
+def distances(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
+    """Those of all pairs of rows."""
+    op = ops()
+    between = op.Sub(op.Unsqueeze(x, ints([-2])), op.Unsqueeze(y, ints([-3])))
+    return norm(shaped(between, [*x.shape[:-1], y.shape[-2], x.shape[-1]], x.dtype), p, [-1])
+
+
+def running_sum(x: Any, dim: int, *, dtype: int | None = None) -> Any:
+    """Along a dimension."""
+    op = ops()
+    return op.CumSum(x, op.Constant(value_int=axis_of(dim, x)))
+
+
+def _some_dimension(node: Node) -> Verdict:
+    """At least one dimension."""
+    source = node.all_input_nodes[0]
+    return YES if tensor(source).dim() else no(Reason.RANK, f"{source.name} has no dimensions")
+
+
+_REDUCE = {
+    "sum.dim_IntList": "ReduceSum",
+    "mean.dim": "ReduceMean",
+    "mean.default": "ReduceMean",
+    "prod.default": "ReduceProd",
+    "prod.dim_int": "ReduceProd",
+}
+_ONE = every(numbers, _some_dimension)
+_NORM = ("ReduceL2", "Abs", "ReduceSum", "ReduceMax", "ReduceMin", "Pow")
+_PARTS = ("Greater", "Cast")
+_VARIANCE = ("ReduceMean", "Sub", "Mul")
+_SUMMED = every(floating, floating_inputs)  # a sum of truth values or integers is one of int64
+
+ROWS = (
+    *(row(f"aten.{name}", (onnx,), _SUMMED) for name, onnx in _REDUCE.items()),
+    *(
+        row(f"aten.{name}.default", (onnx,), numbers, translate=reduce)
+        for names, onnx, reduce in ((("amax", "max"), "ReduceMax", largest), (("amin", "min"), "ReduceMin", smallest))
+        for name in names
+    ),
+    *(
+        row(f"aten.var.{overload}", _VARIANCE, every(floating, _static_input), translate=variance)
+        for overload in ("correction", "dim")
+    ),
+    row(
+        "aten.var_mean.correction", _VARIANCE, every(floating, _static_input), translate=variance_and_mean
+    ),
+    row("aten.max.dim", ("ReduceMax", "ArgMax"), _ONE, beside=INDICES, translate=largest_of),
+    row("aten.min.dim", ("ReduceMin", "ArgMin"), _ONE, beside=INDICES, translate=smallest_of),
+    row(
+        "aten.argmax.default", ("ArgMax",), _ONE, beside=INDICES, translate=place_of_largest, between=("Reshape",)
+    ),
+    row(
+        "aten.argmin.default", ("ArgMin",), _ONE, beside=INDICES, translate=place_of_smallest, between=("Reshape",)
+    ),
+    *(
+        row(
+            f"aten.any.{overload}", ("Cast", "Equal"), anything, beside=BOOL, translate=any_true,
+            between=("ReduceMax", "Greater", "Not"),
+        )
+        for overload in ("default", "dim", "dims")
+    ),
+    row(
+        "aten.linalg_vector_norm.default", _NORM, every(_SUMMED, _some_dimension), translate=norm, between=_PARTS
+    ),
+    row("aten.dist.default", (*_NORM, "Sub"), every(_SUMMED, same_dtypes, _some_dimension),
+                translate=distance, between=_PARTS),
+    row("aten._cdist_forward.default", (*_NORM, "Sub", "Unsqueeze"), every(_SUMMED, same_dtypes),
+                translate=distances, between=_PARTS),
+    row("aten.cumsum.default", ("CumSum",), every(_SUMMED, _some_dimension), translate=running_sum),
+)  # fmt: skip

@@ -1,0 +1,229 @@
+"""Elements that are written: at indices, or over a part that is known before the program runs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.lowering import Check, every, with_dimensions
+from delegate.backends.onnx.aot.translations.indexing import (
+    Indices,
+    integer_indices,
+    order_of,
+    shape_of,
+    split,
+    stacked,
+)
+from delegate.backends.onnx.aot.translations.own import END, axis_of, constant, ints, ops, scalar, taken
+from delegate.backends.onnx.aot.translations.row import BOOL, INDICES, row, static
+from delegate.edge.node import arguments, is_constant, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+_SUMS = {"sum": "add", "prod": "mul"}
+_EXTREMES = {"amax": "max", "amin": "min"}
+_NEUTRAL = {"sum": 0.0, "prod": 1.0, "amax": -math.inf, "amin": math.inf}
+
+
+def reduced_by(*wanted: str) -> Check:
+    """A check that what is written is joined in one of these ways."""
+
+    def check(node: Node) -> Verdict:
+        given = arguments(node)["reduce"]
+        return YES if given in wanted else no(Reason.ATTRIBUTE, f"reduce={given}")
+
+    check.__doc__ = f"reduce is {' or '.join(wanted)}."
+    return check
+
+
+def _known_part(node: Node) -> Verdict:
+    """What is written over is known before it runs."""
+    given, source = arguments(node), node.all_input_nodes[0]
+    size = tensor(source).shape[given["dim"]]
+    if all(isinstance(n, int) for n in (size, given["start"] or 0, given["end"] or 0, given["step"])):
+        return YES
+    return no(Reason.DYNAMIC_SHAPE, f"{source.name} is written over at places that depend on the inputs")
+
+
+def _written(node: Node) -> Verdict:
+    """By integers, or by one mask of truth values with a single number."""
+    given = arguments(node)
+    masks = [i for i in given["indices"] if i is not None and tensor(i).dtype is torch.bool]
+    if not masks:
+        return integer_indices(node) and static(node)
+    if len(given["indices"]) == 1 and tensor(given["values"]).numel() == 1 and not given["accumulate"]:
+        return YES
+    return no(Reason.ATTRIBUTE, "a mask with several values")
+
+
+def _source(index: Any, src: Any, x: Any) -> Any:
+    """What is written, cut to the sizes of the indices."""
+    op, wanted = ops(), list(index.shape)
+    if isinstance(src, bool | int | float):
+        return op.Expand(scalar(src, x), ints(wanted))
+    cut = [axis for axis, size in enumerate(wanted) if src.shape[axis] != size]
+    return op.Slice(src, ints([0] * len(cut)), ints([wanted[a] for a in cut]), ints(cut)) if cut else src
+
+
+def scatter(x: Any, dim: int, index: Any, src: Any) -> Any:
+    """Along a dimension."""
+    return ops().ScatterElements(x, index, _source(index, src, x), axis=axis_of(dim, x))
+
+
+def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
+    """Sums along a dimension."""
+    return joined(x, dim, index, src, "sum")
+
+
+def joined(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
+    """Sums or products, by the places in all dimensions: more providers join at those."""
+    op = ops()
+    places, source = _places(x, axis_of(dim, x), index), _source(index, src, x)
+    if not include_self:
+        neutral = op.Expand(scalar(_NEUTRAL[reduce], x), ints(list(index.shape)))
+        x = op.ScatterND(x, places, neutral)
+    return op.ScatterND(x, places, source, reduction=_SUMS[reduce])
+
+
+def extremes(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
+    """The largest or smallest, along a dimension."""
+    op, axis, source = ops(), axis_of(dim, x), _source(index, src, x)
+    if not include_self:
+        neutral = op.Expand(scalar(_NEUTRAL[reduce], x), ints(list(index.shape)))
+        x = op.ScatterElements(x, index, neutral, axis=axis)
+    return op.ScatterElements(x, index, source, axis=axis, reduction=_EXTREMES[reduce])
+
+
+def reduced(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
+    """Sums, products, the largest or the smallest."""
+    join = joined if reduce in _SUMS else extremes
+    return join(x, dim, index, src, reduce, include_self=include_self)
+
+
+def _places(x: Any, axis: int, index: Any) -> Any:
+    """The place of each element in all dimensions; along one it stands in the index."""
+    op = ops()
+    grid = torch.meshgrid(*(torch.arange(n) for n in index.shape), indexing="ij")
+    columns = [
+        op.Unsqueeze(index, ints([-1])) if i == axis else constant(where[..., None]) for i, where in enumerate(grid)
+    ]
+    return op.Concat(*columns, axis=-1) if len(columns) > 1 else columns[0]
+
+
+def index_put(x: Any, indices: Indices, values: Any, accumulate: bool = False) -> Any:
+    """At places in several dimensions, or where a mask says so."""
+    op, rank = ops(), len(x.shape)
+    if indices[0] is not None and indices[0].dtype.name == "BOOL":
+        (mask,) = indices
+        missing = rank - len(mask.shape)
+        wide = op.Unsqueeze(mask, ints(list(range(-missing, 0)))) if missing else mask
+        return op.Where(wide, op.Reshape(values, ints([])) if len(values.shape) else values, x)
+    chosen, others = split(indices, rank)
+    common, order = shape_of(indices), order_of(indices, rank)
+    first = [*common, *(x.shape[axis] for axis in others)]
+    made = [first[i] for i in order]
+    if list(values.shape) != made:
+        values = op.Expand(values, ints(made))
+    if order != sorted(order):
+        values = op.Transpose(values, perm=_inverse(order))
+    moved = chosen + others
+    plain = moved == sorted(moved)
+    target = x if plain else op.Transpose(x, perm=moved)
+    written = op.ScatterND(target, stacked(x, indices), values, reduction="add" if accumulate else "none")
+    return written if plain else op.Transpose(written, perm=_inverse(moved))
+
+
+def _inverse(order: list[int]) -> list[int]:
+    return [order.index(i) for i in range(len(order))]
+
+
+def slice_scatter(
+    x: Any, src: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    """What lies before, the source, and what lies behind; with steps, each of both from where it comes."""
+    op, axis = ops(), axis_of(dim, x)
+    size = x.shape[axis]
+    first, last, _ = slice(start, end).indices(size)
+    if step != 1:
+        origin = torch.arange(size)
+        origin[first:last:step] = torch.arange(len(range(first, last, step))) + size
+        return taken(op.Concat(x, src, axis=axis), axis, origin)
+    parts = [src]
+    if first > 0:
+        parts.insert(0, op.Slice(x, ints([0]), ints([first]), ints([axis])))
+    if last < size:
+        parts.append(op.Slice(x, ints([last]), ints([END]), ints([axis])))
+    return op.Concat(*parts, axis=axis)
+
+
+def select_scatter(x: Any, src: Any, dim: int, index: int) -> Any:
+    """The same of one place."""
+    axis = axis_of(dim, x)
+    place = index % x.shape[axis]
+    return slice_scatter(x, ops().Unsqueeze(src, ints([axis])), axis, place, place + 1)
+
+
+def _selected(node: Node) -> Verdict:
+    """The place is known before it runs."""
+    given, source = arguments(node), node.all_input_nodes[0]
+    if isinstance(tensor(source).shape[given["dim"]], int) and isinstance(given["index"], int):
+        return YES
+    return no(Reason.DYNAMIC_SHAPE, f"{source.name} is written over at a place that depends on the inputs")
+
+
+def copy(x: Any, src: Any, non_blocking: bool = False) -> Any:
+    """The values of another tensor, in the shape and dtype of this one."""
+    op = ops()
+    made = src if src.dtype == x.dtype else op.Cast(src, to=x.dtype)
+    return op.Expand(made, ints(list(x.shape)))
+
+
+_AT_PLACES = ("Expand", "Slice", "Concat", "Unsqueeze")
+_JOIN = ("ScatterND", "ScatterND(add)", "ScatterND(mul)")
+_PART = ("Slice", "Concat", "Gather")
+
+
+def _sums_stay(node: Node) -> Verdict:
+    """Not into places of one dimension that never change: where these are all in order, the exporter drops the sum."""
+    given = arguments(node)
+    indices = [i for i in given["indices"] if i is not None] if "indices" in given else [given["index"]]
+    is_sum = given["accumulate"] if "indices" in given else tensor(node).dim() == 1
+    if is_sum and len(indices) == 1 and is_constant(indices[0]):
+        return no(Reason.INACCURATE, "values are added at constant places of one dimension")
+    return YES
+
+
+ROWS = (
+    *(
+        row(
+            f"aten.scatter.{kind}", ("ScatterElements",), every(static, with_dimensions), beside=INDICES,
+            translate=scatter, between=("Expand", "Slice"),
+        )
+        for kind in ("src", "value")
+    ),
+    row(
+        "aten.scatter_add.default", _JOIN[1:2], every(static, with_dimensions, _sums_stay), beside=INDICES,
+        translate=scatter_add, between=_AT_PLACES,
+    ),
+    row(
+        "aten.scatter_reduce.two", (*_JOIN, "ScatterElements(max)", "ScatterElements(min)"),
+        every(static, with_dimensions, reduced_by(*_SUMS, *_EXTREMES), _sums_stay), beside=INDICES, translate=reduced,
+        between=_AT_PLACES,
+    ),
+    row(
+        "aten.scatter_reduce.two", _JOIN, every(static, with_dimensions, reduced_by(*_SUMS), _sums_stay),
+        beside=INDICES, translate=joined, between=_AT_PLACES,
+    ),
+    row(
+        "aten.index_put.default", ("ScatterND", "ScatterND(add)", "Transpose", "Where"), every(_written, _sums_stay),
+        beside=INDICES | BOOL, translate=index_put,
+        between=("Less", "Add", "Expand", "Unsqueeze", "Concat", "Cast", "Reshape"),
+    ),
+    row("aten.slice_scatter.default", _PART, _known_part, translate=slice_scatter),
+    row(
+        "aten.select_scatter.default", _PART, _selected, keep=True, translate=select_scatter, between=("Unsqueeze",)
+    ),
+    row("aten.copy.default", ("Expand", "Cast"), static, translate=copy),
+)  # fmt: skip

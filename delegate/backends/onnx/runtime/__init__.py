@@ -1,0 +1,1 @@
+"""ONNX Runtime sessions, shared by webgpu, dsp and the plugin onnxruntime. Needs no torch."""

@@ -1,0 +1,226 @@
+"""The runtime part: a session on one provider of ONNX Runtime, its inputs and outputs bound to the caller's memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from delegate.backends.onnx.runtime.blob import OnnxModel, Shape, Tensor
+from delegate.backends.onnx.runtime.device_memory import OrtTensor
+from delegate.backends.onnx.runtime.provider import CPU, Provider, device, one_line
+from delegate.errors import BackendFailed, DelegateError
+from delegate.program.raw import array_over
+from delegate.runtime.backend import Array, Delegate, TensorType
+
+# ONNX's code of an element type -> the NumPy dtype of the same size that is bound for it (bfloat16: its bits).
+# https://onnx.ai/onnx/repo-docs/IR.html, TensorProto.DataType
+_DTYPES: Mapping[int, type[np.generic]] = {
+    1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,
+    10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64, 16: np.uint16,
+}  # fmt: skip
+_DAMAGED = "the file is damaged: lower the program again"
+_HOST = "cpu"  # the host's memory, as ONNX Runtime names it
+# The operator whose node holds what a provider has compiled: machine code, which a provider loads as it is.
+# https://onnxruntime.ai/docs/execution-providers/EP-Context-Design.html
+_COMPILED = b"EPContext"
+_FATAL = 4  # ONNX Runtime's level of logging: warnings are for its own developers, and errors are raised
+
+
+def may_hold_code(graph: bytes) -> bool:
+    """Return true if a serialized graph may hold machine code: no graph that has a node of it lacks this name.
+
+    A graph in which something else has the name counts too. Its bytes are searched and not parsed, as two parsers may
+    read one forged file in two ways.
+    """
+    return _COMPILED in graph
+
+
+def open_session(model: OnnxModel, settings: Any, provider: Provider, *, is_code: bool = False) -> Any:
+    """Return an InferenceSession that runs the whole model on a provider.
+
+    Args:
+        model: its weights are read where they lie, and must outlive the session.
+        settings: from `session_options`, on the provider.
+        provider: that one.
+        is_code: the graph may hold machine code, and the runtime part of the backend says so (`runs_code`).
+
+    Raises:
+        BackendFailed: the provider does not take the model, or not all of it; or the graph holds machine code.
+    """
+    import onnxruntime
+
+    if not is_code and may_hold_code(model.graph):
+        raise BackendFailed("its graph holds machine code, which this backend never writes", remedy=_DAMAGED)
+
+    # What the report says runs on a device runs there: nothing falls back to ONNX Runtime's own CPU kernels.
+    if provider.name != CPU:
+        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    add_weights(settings, model)
+    try:
+        with provider.lock:
+            # enable_fallback is of the Python bindings: they would try again without the provider.
+            return onnxruntime.InferenceSession(model.graph, settings, enable_fallback=0)
+    except Exception as error:  # the bindings raise classes of their own that share no base but Exception
+        raise BackendFailed(f"{provider.name} does not take the model", where=one_line(error)) from error
+
+
+def session_options(
+    provider: Provider, options: Mapping[str, str], *, threads: int = 0, memory_pattern: bool = True
+) -> Any:
+    """Options of a session on a provider.
+
+    Args:
+        provider: with at least one device, where it has any.
+        options: of the provider, in its own words.
+        threads: of the host, to prepare the device's work; 0: ONNX Runtime decides.
+        memory_pattern: whether memory of the first run of a shape is laid out in one block for the next ones.
+    """
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = _FATAL
+    settings.intra_op_num_threads = min(threads, os.cpu_count() or 1)
+    settings.enable_mem_pattern = memory_pattern
+    # Threads that wait for the next call by spinning take the cores of whoever runs in between: other partitions.
+    settings.add_session_config_entry("session.force_spinning_stop", "1")
+    # Pad_Fusion (ONNX Runtime 1.31) makes zeros before a maximum the padding of the window, which is never the maximum.
+    # DoubleQDQPairsRemover makes one quantization of two with different scales, which rounds to neither.
+    disabled = "Pad_Fusion;DoubleQDQPairsRemover"
+    settings.add_session_config_entry("optimization.disable_specified_optimizers", disabled)
+    # A forged graph may name files: they would be in a folder that is none.
+    settings.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
+    provider.add_to(settings, options)
+    return settings
+
+
+def add_weights(settings: Any, model: OnnxModel) -> None:
+    """Give a session the bytes of the model's external initializers, where they lie."""
+    from onnxruntime import OrtValue
+
+    if not model.weights:
+        return
+    values = []
+    for weight in model.weights:
+        array = array_over(weight.data, np.dtype(_DTYPES[weight.dtype]), weight.shape)
+        values.append(OrtValue.ortvalue_from_numpy_with_onnx_type(array, weight.dtype))
+    settings.add_external_initializers([w.name for w in model.weights], values)
+
+
+class OnnxDelegate(Delegate):
+    """A model on a provider. Inputs are read from, and results written to, what is given: nothing is copied here.
+
+    A session that has failed is not used again: the next call makes another one.
+
+    Args:
+        open_: makes a session; the first at once, and whatever that raises passes.
+        model: what it runs; kept, for the session reads its weights.
+        provider: that the sessions run on.
+        lost: whether the device is lost, asked when a session has failed: then all on it have to leave.
+    """
+
+    def __init__(
+        self,
+        open_: Callable[[], Any],
+        model: OnnxModel,
+        provider: Provider,
+        *,
+        lost: Callable[[], bool] | None = None,
+    ) -> None:
+        self._open, self._model, self._provider, self._lost = open_, model, provider, lost
+        self._session: _Session | None = self._opened()
+        device(provider.name).add(self)
+
+    def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
+        """ONNX Runtime compares shapes on its own; it takes memory for what it is told it is."""
+        model = self._model
+        own = model.inputs[: len(model.inputs) - len(model.shapes)]
+        for what, tensors, types in (("inputs", own, inputs), ("outputs", model.outputs, outputs)):
+            if len(tensors) != len(types):
+                raise BackendFailed(
+                    f"the model has {len(tensors)} {what}, and the program {len(types)}", remedy=_DAMAGED
+                )
+            for tensor, tensor_type in zip(tensors, types, strict=True):
+                if tensor_type.dtype != _DTYPES.get(tensor.dtype):
+                    problem = (
+                        f"{tensor.name!r} among the model's {what} is no {tensor_type.dtype}, which the program has"
+                    )
+                    raise BackendFailed(problem, remedy=_DAMAGED)
+        for index, dim in (size for shape in model.shapes for size in shape if not isinstance(size, int)):
+            if not (0 <= index < len(inputs) and 0 <= dim < len(inputs[index].shape)):
+                raise BackendFailed(f"the model wants dimension {dim} of input {index}", remedy=_DAMAGED)
+
+    def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        with self._provider.lock:
+            try:
+                if self._session is None:
+                    self._session = self._opened()
+                self._session.run(inputs, outputs)
+            except Exception as error:  # see open_session
+                error.with_traceback(None)  # which would keep the session
+                self._reset()
+                if isinstance(error, DelegateError):
+                    raise
+                raise BackendFailed(f"{self._provider.name} failed at a partition", where=one_line(error)) from error
+
+    def _opened(self) -> _Session:
+        return _Session(self._open(), self._model)
+
+    def _reset(self) -> None:
+        self.leave()
+        if self._lost is not None and self._lost():
+            device(self._provider.name).clear()
+
+    def leave(self) -> None:
+        """Close the session; the next call makes another one."""
+        self._session = None
+
+    def close(self) -> None:
+        with self._provider.lock:
+            self.leave()
+
+
+class _Session:
+    """A session, and the shared arguments of its calls."""
+
+    def __init__(self, session: Any, model: OnnxModel) -> None:
+        from onnxruntime import RunOptions
+        from onnxruntime.capi import _pybind_state
+
+        self._session, self._model, self._bindings = session, model, _pybind_state
+        self._inputs, self._outputs = ([t.name for t in tensors] for tensors in (model.inputs, model.outputs))
+        device = _pybind_state.OrtDevice
+        self._options, host = RunOptions(), device(device.cpu(), device.default_memory(), 0)
+        self._hosts = [host] * len(self._outputs)
+
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Run once on arrays, and on tensors of the device, where they lie."""
+        all_inputs = (*inputs, *(_sizes(shape, inputs) for shape in self._model.shapes))
+        if OrtTensor in map(type, (*all_inputs, *outputs)):
+            self._run_bound(all_inputs, outputs)
+            return
+        # An IOBinding would copy inputs to the device at once and one by one, which takes a small call a third longer.
+        values, results = self._values(self._model.inputs, all_inputs), self._values(self._model.outputs, outputs)
+        self._session.run_with_ortvaluevector(self._options, self._inputs, values, self._outputs, results, self._hosts)
+
+    def _values(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> Any:
+        vector = self._bindings.OrtValueVector()
+        for tensor, array in zip(tensors, arrays, strict=True):
+            vector.push_back(self._bindings.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.dtype))
+        return vector
+
+    def _run_bound(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        binding = self._session.io_binding()
+        for tensor, array in zip(self._model.inputs, inputs, strict=True):
+            device, address = array.source() if type(array) is OrtTensor else (_HOST, array.ctypes.data)
+            binding.bind_input(tensor.name, device, 0, tensor.dtype, array.shape, address)
+        for tensor, array in zip(self._model.outputs, outputs, strict=True):
+            device, address = array.target() if type(array) is OrtTensor else (_HOST, array.ctypes.data)
+            binding.bind_output(tensor.name, device, 0, tensor.dtype, array.shape, address)
+        self._session.run_with_iobinding(binding)
+
+
+def _sizes(shape: Shape, inputs: Sequence[Any]) -> Array:
+    return np.array([s if isinstance(s, int) else inputs[s[0]].shape[s[1]] for s in shape], np.int64)

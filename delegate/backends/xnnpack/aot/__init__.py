@@ -1,0 +1,1 @@
+"""Lowering of regions to XNNPACK's model format. Needs torch."""

@@ -1,0 +1,178 @@
+"""The AOT part of the backend: lowers a region to a TFLite model, and proves that XNNPACK runs all of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch._ops import OpOverload
+from torch.fx import Node
+
+from delegate.backends import aot
+from delegate.backends.aot import PreprocessResult, Region, RegionRefused
+from delegate.backends.emptiness import PRODUCTS, collapsed_sizes
+from delegate.backends.keys import require_specs
+from delegate.backends.lowering import LoweringTable, TableBackend, normal_numbers
+from delegate.backends.nan import Nan, note_of
+from delegate.backends.quantizable import QuantizationScheme
+from delegate.backends.rounding import unrounded
+from delegate.backends.xnnpack.aot.builder import RegionBuilder
+from delegate.backends.xnnpack.aot.coding import DECODES, coded
+from delegate.backends.xnnpack.aot.lowerings import TABLE
+from delegate.backends.xnnpack.aot.lowerings.integers import lower_in_integers
+from delegate.backends.xnnpack.aot.lowerings.patterns import SCALED_PRODUCT, lower_layer
+from delegate.backends.xnnpack.aot.lowerings.table import HALVES, whole_precision
+from delegate.backends.xnnpack.aot.proof import find_rejected
+from delegate.backends.xnnpack.aot.quantized import Coded
+from delegate.backends.xnnpack.aot.rewrite import rewrite
+from delegate.backends.xnnpack.aot.schemes import SCHEMES
+from delegate.backends.xnnpack.aot.tflite import ModelTooLarge
+from delegate.backends.xnnpack.runtime.weights import extract_constants, pieces, verify_without_constants
+from delegate.edge.graphs import call
+from delegate.edge.node import arguments, describe, is_static, op_name, tensor, tensors
+from delegate.errors import LoweringError
+from delegate.verdict import Reason, Verdict, no
+
+
+class XnnpackOptions(aot.Options):
+    """Options of the XNNPACK backend.
+
+    Args:
+        threads: number of threads; None for the number of cores of the machine that runs the program.
+        nan: see `delegate.backends.nan`; `exact` is slightly slower.
+        half: where float16 and bfloat16 are rounded. `border`: at the outputs of a partition, which computes in
+            float32. `every`: after every operator, as in eager; such nodes go to other backends.
+    """
+
+    threads: int | None = Field(default=None, gt=0, le=1024)
+    nan: Nan = "exact"
+    half: Literal["border", "every"] = "border"
+
+
+class XnnpackBackend(TableBackend):
+    """XNNPACK on the CPU, in float32 and in integers."""
+
+    name = "xnnpack"
+    Options = XnnpackOptions
+    table: LoweringTable[Any] = TABLE
+    most_constants = 475_000_000  # a TFLite model holds less than 2 GiB: 4 bytes each, plus constants of lowerings
+
+    def check(self, node: Node) -> Verdict:
+        if self.options.half == "every":
+            verdict = whole_precision(node)
+            if not verdict:
+                return no(Reason.DTYPE, "option half: every leaves float16 and bfloat16 to others")
+        return normal_numbers(node) and super().check(node)
+
+    @classmethod
+    def quantization(cls) -> Sequence[QuantizationScheme]:
+        return SCHEMES
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        if refused_nodes := unrounded(region) | collapsed_sizes(region, PRODUCTS):
+            raise RegionRefused(refused_nodes)
+        region = rewrite(region)
+        builder = RegionBuilder(region, exact_nan=self.options.nan == "exact")
+        products = {p.nodes[-1]: p for p in region.patterns if p.name == SCALED_PRODUCT}
+        inside = {n for p in products.values() for n in p.nodes[:-1]}
+        for node in region.graph.nodes:
+            if node in products:
+                builder.origin = node.name
+                self.table.pattern(SCALED_PRODUCT).lower(builder, node)
+            elif node.op == "call_function" and not builder.has(node) and node not in inside and tensors(node):
+                self._lower(builder, node)
+        try:
+            blob, inputs, outputs = builder.finish()
+        except ModelTooLarge as error:
+            raise RegionRefused({_largest_node(region): str(error)}) from error
+        rest, places, data = extract_constants(blob, builder.model.constants(blob))
+        reasons = find_rejected(builder.model, blob, inputs, outputs)
+        if reasons:
+            raise RegionRefused(reasons)
+        specs = {**self._specs(region), "inputs": inputs, "outputs": outputs, "weights": places}
+        notes = (*_notes(builder), *_rounding(itertools.chain(region.inputs, region.outputs)))
+        return PreprocessResult(rest, specs, notes, data=tuple(data))
+
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        """Raise an exception if the model of a cached artifact, or its specs, are not those of a region."""
+        require_specs(artifact, self._specs(region))
+        inputs, outputs, places = (artifact.compile_specs[name] for name in ("inputs", "outputs", "weights"))
+        if artifact.space or not all(type(number) is int for number in (*inputs, *outputs)):
+            raise TypeError("its inputs and outputs are numbers of tensors in the host's memory")
+        model = memoryview(artifact.blob)
+        constants = pieces(model, places, [memoryview(part) for part in artifact.data])
+        graph = verify_without_constants(model, constants, inputs, outputs)
+        if (len(graph.inputs), len(graph.outputs)) != (len(region.inputs), len(region.outputs)):
+            raise ValueError(f"its model has other inputs or outputs than {region.name}")
+
+    def _specs(self, region: Region) -> dict[str, Any]:
+        """Return the compile specs that do not depend on the model."""
+        borders = (region.inputs, region.outputs)
+        return {
+            "threads": self.options.threads,
+            "dynamic": not all(is_static(node) for node in region.inputs),
+            "types": [[str(tensor(n).dtype).removeprefix("torch.") for n in nodes] for nodes in borders],
+        }
+
+    def _lower(self, builder: RegionBuilder, node: Node) -> None:
+        row = self.table.get(op_name(node))
+        if row is None:
+            raise LoweringError("xnnpack has no lowering of an operator of its region", where=describe(node))
+        if isinstance(node.target, OpOverload) and all(map(builder.is_constant, node.all_input_nodes)):
+            if op_name(node) in DECODES:
+                decoded = coded(node, builder.values(arguments(node)))
+                if isinstance(decoded, Coded):
+                    builder.set_coded(node, decoded)
+                    return
+            with torch.no_grad():
+                value = call(node.target, builder.values(node.args), builder.values(node.kwargs))
+            if isinstance(value, torch.Tensor):
+                builder.set_constant(node, value)
+                return
+        builder.origin = node.name
+        if node.args and node.args[0] in builder.at_run_time:
+            lower_layer(builder, node)
+            return
+        why = lower_in_integers(builder, node)
+        if why is not None:
+            if why:
+                builder.floats.append(why)
+            row.lower(builder, node)
+
+
+def _notes(builder: RegionBuilder) -> Iterator[str]:
+    count = Counter(builder.model.operators)
+    yield _counted(sum(count.values()), "operator")
+    if count["TRANSPOSE"]:
+        yield _counted(count["TRANSPOSE"], "transpose")
+    yield from (f"in floats beside integers: {why}{f' ({n} times)' if n > 1 else ''}" for why, n in _floats(builder))
+    if builder.nan_guards:
+        yield f"nan: exact, kept in {_counted(builder.nan_guards, 'place')}"
+    yield from note_of(op_name(n) for n in builder.region.calls if n.name in builder.nan_lost)
+
+
+def _floats(builder: RegionBuilder) -> list[tuple[str, int]]:
+    return sorted(Counter(builder.floats).items())
+
+
+def _largest_node(region: Region) -> str:
+    """Return the name of the node with the most elements of constants."""
+
+    def weight(node: Node) -> int:
+        return sum(region.constants[n].numel() for n in node.all_input_nodes if n in region.constants)
+
+    return max(region.calls, key=weight).name
+
+
+def _rounding(border: Iterable[Node]) -> Iterator[str]:
+    halves = sorted({str(t.dtype).removeprefix("torch.") for n in border for t in tensors(n) if t.dtype in HALVES})
+    if halves:
+        yield f"{' and '.join(halves)} computed in float32, rounded at the border"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,235 @@
+"""Lowerings of slices, selections, splits and concatenation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from torch.fx import Node
+
+from delegate.backends.lowering import every
+from delegate.backends.xnnpack.aot.builder import RegionBuilder
+from delegate.backends.xnnpack.aot.layout import Size
+from delegate.backends.xnnpack.aot.lowerings.shape import (
+    difference,
+    dynamic_sizes,
+    infers_one,
+    is_expand,
+    same_shape,
+    source,
+    squeeze_by_sum,
+)
+from delegate.backends.xnnpack.aot.lowerings.table import MAX_RANK, TABLE, floats
+from delegate.backends.xnnpack.aot.operand import Operand, shape_of
+from delegate.edge.node import arguments, results_used
+from delegate.verdict import YES, Reason, Verdict, no
+
+_MAX_JOINED = 5  # most inputs of one CONCATENATION in XNNPACK
+_MAX_SPLIT = 4  # most outputs of one SPLIT in XNNPACK
+
+Span = tuple[int, int | None]  # start and end; counted from the end if negative; None is the end itself
+Run = tuple[int, int, int]  # start, count, step
+
+
+def sized(shape: Sequence[Size], dim: int, size: Size) -> tuple[Size, ...]:
+    """Return a shape with another size of one dimension."""
+    return (*shape[:dim], size, *shape[dim + 1 :])
+
+
+# -- slices ------------------------------------------------------------------------------------------------------------
+
+
+def take(builder: RegionBuilder, x: Operand, dim: int, span: Span, size: Size) -> Operand:
+    """Emit elements start to end of one dimension, in the operand's order; `size` is their number."""
+    if span[0] == 0 and str(size) == str(x.shape[dim]):
+        return x
+    return builder.slice(x, {dim: span}, sized(x.shape, dim, size))
+
+
+def take_every(builder: RegionBuilder, x: Operand, dim: int, run: Run) -> Operand:
+    """Emit elements start, start + step, ... of one dimension.
+
+    XNNPACK has no strides, so the dimension is split into (count, step).
+    """
+    start, count, step = run
+    if step == 1 or count == 1:
+        return take(builder, x, dim, (start, start + count), count)
+    length = cast(int, x.shape[dim])
+    phase = next((p for p in range(step) if p <= start and start - p + count * step <= length), None)
+    if phase is None:  # the last group is incomplete: pad it with zeros that are never read
+        phase, missing = 0, start + count * step - length
+        x = pad_zeros(builder, x, {dim: (0, missing)})
+    x = take(builder, x, dim, (start - phase, start - phase + count * step), count * step)
+    order = tuple(d + (d > dim) for d in x.order)
+    at = order.index(dim)
+    groups = builder.view(
+        x, (*x.shape[:dim], count, step, *x.shape[dim + 1 :]), (*order[: at + 1], dim + 1, *order[at + 1 :])
+    )
+    picked = take(builder, groups, dim + 1, (phase, phase + 1), 1)
+    return builder.view(picked, sized(x.shape, dim, count), x.order)
+
+
+def pad_zeros(builder: RegionBuilder, x: Operand, widths: dict[int, tuple[int, int]]) -> Operand:
+    """Pad with zeros before and after, by dimension; no width is negative."""
+    if not any(before or after for before, after in widths.values()):
+        return x
+    shape = tuple(s + sum(widths.get(d, (0, 0))) for d, s in enumerate(x.shape))
+    paddings = builder.numbers([widths.get(d, (0, 0)) for d in x.order])
+    return builder.emit("PAD", [x, paddings], shape, x.order, "PadOptions")
+
+
+def _span(size: Size, out: Size, start: Any) -> Span | None:
+    """Return start and end of a slice of step 1 for XNNPACK; None if they are not known ahead of time."""
+    if type(start) is not int:
+        return None
+    if type(size) is int:
+        start = max(start + size, 0) if start < 0 else min(start, size)
+        return (start, start + out) if type(out) is int else None
+    if type(out) is int:
+        end = start + out
+        return start, (None if start < 0 and end == 0 else end)
+    rest = difference(size, out) if start >= 0 else None
+    if rest is None or rest < start:
+        return None
+    return start, (start - rest) or None
+
+
+def _slice_arguments(node: Node) -> tuple[int, Any, Any]:
+    named = arguments(node)
+    start = named["start"]
+    return named["dim"] % len(shape_of(node)), 0 if start is None else start, named["step"]
+
+
+def _sliceable(node: Node) -> Verdict:
+    """The start and the end of the slice are known now."""
+    dim, start, step = _slice_arguments(node)
+    sizes, shape = shape_of(source(node)), shape_of(node)
+    if step != 1 and type(sizes[dim]) is not int:
+        return no(Reason.DYNAMIC_SHAPE, f"every {step}. element of a dimension of {sizes[dim]} elements")
+    if step != 1 and len(shape) == MAX_RANK:
+        return no(Reason.RANK, f"a slice with step {step} takes one dimension more than the {len(shape)} given")
+    if step != 1:
+        return infers_one(node) if dynamic_sizes(shape) > 1 else YES
+    if _span(sizes[dim], shape[dim], start) is None:
+        return no(
+            Reason.DYNAMIC_SHAPE, f"where the slice of {sizes[dim]} elements begins or ends is known at run time only"
+        )
+    return YES
+
+
+@TABLE.lowers("aten.slice.Tensor", check=every(floats, _sliceable))
+def lower_slice(builder: RegionBuilder, node: Node) -> None:
+    """Lower to a STRIDED_SLICE; a step becomes a separate dimension."""
+    dim, start, step = _slice_arguments(node)
+    x, size = builder.operand(source(node)), shape_of(node)[dim]
+    if step == 1:
+        span = _span(x.shape[dim], size, start)
+        assert span is not None
+        builder.set(node, take(builder, x, dim, span, size))
+    else:
+        length = cast(int, x.shape[dim])
+        begin = max(start + length, 0) if start < 0 else start
+        builder.set(node, take_every(builder, x, dim, (begin, cast(int, size), step)))
+
+
+def _selectable(node: Node) -> Verdict:
+    """The index is known now."""
+    if type(arguments(node)["index"]) is not int:
+        return no(Reason.DYNAMIC_SHAPE, "the index is known at run time only")
+    return YES
+
+
+@TABLE.lowers("aten.select.int", check=every(floats, _selectable))
+def lower_select(builder: RegionBuilder, node: Node) -> None:
+    """Lower to a slice of one element, without its dimension."""
+    named, x = arguments(node), builder.operand(source(node))
+    dim = named["dim"] % x.rank
+    span = _span(x.shape[dim], 1, named["index"])
+    assert span is not None
+    one = take(builder, x, dim, span, 1)
+    squeezed = (
+        builder.reshape(one, shape_of(node))
+        if infers_one(node)
+        else squeeze_by_sum(builder, one, shape_of(node), [dim])
+    )
+    builder.set(node, squeezed)
+
+
+def _splittable(node: Node) -> Verdict:
+    """The sizes of the parts are known now, and none is empty."""
+    named = arguments(node)
+    parts = [t.shape[named["dim"]] for t in node.meta["val"]]
+    if dynamic_sizes(parts):
+        return no(Reason.DYNAMIC_SHAPE, f"sizes of the parts are known at run time only: {[str(s) for s in parts]}")
+    if 0 in parts:
+        return no(Reason.ATTRIBUTE, f"a part has no elements: {parts}")
+    return YES
+
+
+@TABLE.lowers("aten.split_with_sizes.default", "aten.split.Tensor", check=every(floats, _splittable))
+def lower_split(builder: RegionBuilder, node: Node) -> None:
+    """Lower to one SPLIT into 2 to 4 equal parts, else to slices."""
+    x = builder.operand(source(node))
+    dim = arguments(node)["dim"] % x.rank
+    shapes = [tuple(t.shape) for t in node.meta["val"]]
+    sizes = [cast(int, s[dim]) for s in shapes]
+    if 2 <= len(sizes) <= _MAX_SPLIT and len(set(sizes)) == 1:
+        axis = builder.numbers(x.axis(dim))
+        parts = builder.emit_many("SPLIT", [axis, x], shapes, x.order, "SplitOptions", numSplits=len(sizes))
+    else:
+        starts = np.cumsum([0, *sizes]).tolist()
+        used = results_used(node)  # XNNPACK removes results that are never read
+        parts = [
+            take(builder, x, dim, (start, start + size), size) if i in used else x
+            for i, (start, size) in enumerate(zip(starts, sizes, strict=False))
+        ]
+    builder.set(node, *parts)
+
+
+# -- concatenation -----------------------------------------------------------------------------------------------------
+
+
+def concatenate(builder: RegionBuilder, parts: Sequence[Operand], dim: int) -> Operand:
+    """Concatenate operands of the same order along a dimension, in several steps if they are many."""
+    operands = list(parts)
+    while len(operands) > 1:
+        operands = [_join(builder, operands[i : i + _MAX_JOINED], dim) for i in range(0, len(operands), _MAX_JOINED)]
+    return operands[0]
+
+
+def _join(builder: RegionBuilder, parts: Sequence[Operand], dim: int) -> Operand:
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    shape = sized(first.shape, dim, sum(p.shape[dim] for p in parts))
+    return builder.emit("CONCATENATION", parts, shape, first.order, "ConcatenationOptions", axis=first.axis(dim))
+
+
+@TABLE.lowers("aten.cat.default", check=floats)
+def lower_cat(builder: RegionBuilder, node: Node) -> None:
+    """Lower to a CONCATENATION in the order that most of the elements have."""
+    nodes = cast(Sequence[Node], node.args[0])
+    shape = shape_of(node)
+    dim = arguments(node)["dim"] % len(shape)
+    order = builder.common_order(nodes, len(shape))
+    parts = [builder.operand(n, order) for n in nodes]
+    lazy = [is_expand(n) and not same_shape(p.shape, shape_of(n)) for n, p in zip(nodes, parts, strict=True)]
+    if any(lazy):
+        builder.set(node, _overlay(builder, parts, dim, shape))
+    else:
+        builder.set(node, concatenate(builder, parts, dim))
+
+
+def _overlay(builder: RegionBuilder, parts: Sequence[Operand], dim: int, shape: tuple[Size, ...]) -> Operand:
+    """Concatenate parts of which some are unexpanded.
+
+    The result is the sum of all parts, each padded with zeros. Unexpanded parts broadcast in the sum.
+    """
+    sizes = [cast(int, p.shape[dim]) for p in parts]
+    total: Operand | None = None
+    for i, part in enumerate(parts):
+        padded = pad_zeros(builder, part, {dim: (sum(sizes[:i]), sum(sizes[i + 1 :]))})
+        total = padded if total is None else builder.emit("ADD", [total, padded], shape, padded.order, "AddOptions")
+    assert total is not None
+    return total

@@ -1,0 +1,378 @@
+"""Lowering of operators on integers: a row for each operator that XNNPACK computes in int8.
+
+The pattern dequantize, operator, activation, quantize becomes one operator. Its lowering is the same in integers and
+in floats. A row holds the differences: the arguments that must be integers, the ratios of scales that the kernels
+support, and the activations that the operator includes. The quantizers of this backend use the same rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+from ai_edge_litert.schema_py_generated import ActivationFunctionType as Fused
+from torch.fx import Node
+
+from delegate.backends.quantizable import QuantizedOperator
+from delegate.backends.xnnpack.aot.builder import RegionBuilder
+from delegate.backends.xnnpack.aot.coding import DECODES, QUANTIZE, integers_of
+from delegate.backends.xnnpack.aot.lowerings.pooling import uncorrected
+from delegate.backends.xnnpack.aot.lowerings.shape import ALIASES, RESHAPES, SQUEEZES
+from delegate.backends.xnnpack.aot.lowerings.table import TABLE, Lower, arg
+from delegate.backends.xnnpack.aot.operand import shape_of
+from delegate.backends.xnnpack.aot.quantized import HIGH, LOW, SIGMOID, Coded, Integers, exact
+from delegate.edge.node import arguments, op_name
+
+Bounds = tuple[float, float]
+
+_ACTIVATIONS = ("aten.relu.default", "aten.hardtanh.default", "aten.clamp.default")
+_FUSED = {(0.0, math.inf): Fused.RELU, (0.0, 6.0): Fused.RELU6, (-1.0, 1.0): Fused.RELU_N1_TO_1}
+_BIASES = 2**30  # bounds of an int32 bias, so that adding the sum of products does not overflow
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An operator that may be lowered in integers.
+
+    Args:
+        builder: of its region.
+        node: the operator.
+        operands: the parameters of its activations, in the order of the row's `inputs`; None for floats.
+        result: the parameters that its value is quantized with.
+    """
+
+    builder: RegionBuilder
+    node: Node
+    operands: tuple[Integers | None, ...]
+    result: Integers
+
+    def ratio(self, *factors: float) -> float:
+        """Return the product of the operands' scales, and of other factors, over the result's scale."""
+        scales = [x.scale for x in self.operands if x is not None]
+        return math.prod(scales) * math.prod(factors) / self.result.scale
+
+
+Fits = Callable[[Case], str]  # the reason if the case is not supported; else empty
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The support of one operator on integers.
+
+    Args:
+        quantized: the row for quantizers.
+        fits: checks if XNNPACK's kernel supports the parameters of a case.
+        lower: the lowering, if it differs from that in floats.
+    """
+
+    quantized: QuantizedOperator
+    fits: Fits = field(default=lambda case: "")
+    lower: Lower | None = None
+
+
+def _within(value: float, low: float, high: float, what: str) -> str:
+    return "" if low <= value < high else f"{what} is {value:.3g}, and XNNPACK takes {low:.3g} to {high:.3g}"
+
+
+def _layer(case: Case) -> str:
+    """Check that weights are int8 with zero points 0, per tensor or per output channel."""
+    row = ROWS[op_name(case.node)].quantized
+    assert row.weight is not None
+    return _weights(case, case.builder.weights(cast(Node, case.node.args[row.weight])), row.axis)
+
+
+def _weights(case: Case, weights: Any, axis: int) -> str:
+    if not isinstance(weights, Coded) or weights.scale is None:
+        return "the weight is in floats"
+    if not weights.symmetric:
+        return "the weight has zero points other than 0"
+    if not weights.is_plain or weights.axis not in (None, axis):
+        return "the weight has other scales than one, or one per output channel"
+    low, high = (case.ratio(float(s)) for s in (weights.scales.min(), weights.scales.max()))
+    why = _within(low, 2.0**-32, 256, "the product of scales over the result's")
+    return why or _within(high, 2.0**-32, 256, "the product of scales over the result's")
+
+
+def _bias(case: Case, weights: Any, bias: Any) -> str:
+    if bias is None:
+        return ""
+    assert isinstance(weights, Coded)
+    assert case.operands[0] is not None
+    codes = np.abs(case.builder.array(bias)) / (weights.scales.astype(np.float64) * case.operands[0].scale)
+    return "" if codes.max(initial=0) < _BIASES else "the bias does not fit into int32"
+
+
+def _convolution(case: Case) -> str:
+    named = arguments(case.node)
+    weights = case.builder.weights(named["weight"])
+    transposed = bool(named["transposed"])
+    if transposed and (named["groups"] != 1 or any(d != 1 for d in named["dilation"])):
+        return "a transposed convolution with groups or dilation"
+    return _weights(case, weights, 1 if transposed else 0) or _bias(case, weights, named["bias"])
+
+
+def _linear(case: Case) -> str:
+    weights = case.builder.weights(cast(Node, case.node.args[1]))
+    return _layer(case) or _bias(case, weights, arg(case.node, 2))
+
+
+def _product(case: Case) -> str:
+    if case.builder.is_constant(case.node.args[1]):
+        return "a matrix product with a constant"
+    assert case.operands[1] is not None
+    if case.operands[1].zero_point != 0:
+        return "the second factor has a zero point other than 0"
+    return _within(case.ratio(), 2.0**-32, 256, "the product of scales over the result's")
+
+
+def _sum(case: Case) -> str:
+    if arguments(case.node).get("alpha", 1) != 1:
+        return f"alpha {arguments(case.node)['alpha']}"
+    return next(filter(None, (_within(s / case.result.scale, 2.0**-10, 256, "a scale over the result's")
+                              for s in _scales(case))), "")  # fmt: skip
+
+
+def _times(case: Case) -> str:
+    return _within(math.prod(_scales(case)) / case.result.scale, 2.0**-16, 256, "the product of scales")
+
+
+def _scales(case: Case) -> list[float]:
+    """Return the scales of both operands; either may be a constant."""
+    scales = []
+    for value in case.node.args[:2]:
+        held = None if case.builder.is_constant(value) or not isinstance(value, Node) else case.builder.type_of(value)
+        scales.append(held.scale if held is not None else _constant_scale(case.builder, value))
+    return scales
+
+
+def _constant_scale(builder: RegionBuilder, value: Any) -> float:
+    constant = builder.weights(value) if isinstance(value, Node) else np.full((), value, np.float32)
+    coded = constant if isinstance(constant, Coded) else exact(constant)
+    assert coded is not None
+    return float(coded.scales[0])
+
+
+def _slope(case: Case) -> str:
+    ratio, slope = case.ratio(), float(arg(case.node, 1, 0.01))
+    why = _within(ratio, 2.0**-8, 127, "the scale over the result's")
+    return why or ("" if 2.0**-8 <= abs(slope * ratio) < 127 else f"a slope of {slope}")
+
+
+def _plain_elu(case: Case) -> str:
+    return "" if all(arg(case.node, i, 1) == 1 for i in (1, 2, 3)) else "an elu with factors"
+
+
+def _mean(case: Case) -> str:
+    return _within(case.ratio(), 2.0**-32, 256, "the scale over the result's")
+
+
+def _adaptive(case: Case) -> str:
+    in_sizes, out_sizes = (shape_of(n)[2:] for n in (cast(Node, case.node.args[0]), case.node))
+    if all(w == 1 for w in out_sizes) or not any(g % w for g, w in zip(in_sizes, out_sizes, strict=True)):
+        return _mean(case)
+    return "windows of several sizes, whose rows would be rounded before their columns"
+
+
+def _gated(case: Case) -> str:
+    return _within(case.ratio(SIGMOID.scale), 2.0**-16, 256, "the product of scales over the result's")
+
+
+def _average(case: Case) -> str:
+    return _mean(case) if uncorrected(case.node) else "windows at the edge that are divided by other numbers"
+
+
+def _same(case: Case) -> str:
+    return "" if case.operands[0] == case.result else "interpolation to other parameters"
+
+
+def _implied(case: Case) -> str:
+    """Check that the activation does no more than saturate at the ends of the result's range."""
+    return "" if saturates(case.result, bounds(case.node)) else "bounds that are not the ends of the result's range"
+
+
+def _requantized(builder: RegionBuilder, node: Node) -> None:
+    assert builder.result is not None
+    builder.set(node, builder.quantize(builder.held(cast(Node, node.args[0])), builder.result))
+
+
+def _zero(case: Case) -> str:
+    return "" if not arguments(case.node).get("value") else "padding other than with zeros"
+
+
+def _rows() -> list[Row]:
+    op = QuantizedOperator
+    moving = (
+        *RESHAPES, *SQUEEZES, *ALIASES, "aten.permute.default", "aten.transpose.int", "aten.t.default",
+        "aten.slice.Tensor", "aten.select.int", "aten.expand.default", "aten.repeat.default",
+        "aten.max_pool2d_with_indices.default", "aten.amax.default", "aten.amin.default",
+        "aten.split.Tensor", "aten.split_with_sizes.default", "getitem",
+        "aten.pixel_shuffle.default", "aten.pixel_unshuffle.default", "aten.cat.default",
+        "aten.reflection_pad1d.default", "aten.reflection_pad2d.default",
+        "aten.replication_pad1d.default", "aten.replication_pad2d.default",
+        "aten.upsample_nearest2d.vec", "aten.upsample_nearest2d.default",
+        "aten._upsample_nearest_exact2d.vec", "aten._upsample_nearest_exact2d.default",
+    )  # fmt: skip
+    return [
+        Row(op("aten.convolution.default", weight=1, fuses=_ACTIVATIONS), _convolution),
+        Row(op("aten.linear.default", weight=1, fuses=_ACTIVATIONS), _linear),
+        *(Row(op(f"aten.{n}.default", inputs=(0, 1), symmetric=(1,)), _product) for n in ("mm", "bmm", "matmul")),
+        *(Row(op(f"aten.{n}.Tensor", inputs=(0, 1), fuses=_ACTIVATIONS), _sum) for n in ("add", "sub")),
+        Row(op("aten.mul.Tensor", inputs=(0, 1), fuses=_ACTIVATIONS), _times),
+        *(Row(op(name), _mean) for name in ("aten.mean.dim", "aten.mean.default")),
+        Row(op("aten._adaptive_avg_pool2d.default"), _adaptive),
+        Row(op("aten.avg_pool2d.default"), _average),
+        *(Row(op(f"aten.{n}.default")) for n in ("sigmoid", "tanh")),
+        *(Row(op(f"aten.{n}.default"), _gated) for n in ("silu", "glu")),
+        Row(op("aten.leaky_relu.default"), _slope),
+        Row(op("aten.elu.default"), _plain_elu),
+        *(Row(op(f"aten.upsample_bilinear2d.{n}", moves=True), _same) for n in ("vec", "default")),
+        *(Row(op(name), _implied, _requantized) for name in _ACTIVATIONS),
+        *(Row(op(name, moves=True)) for name in moving),
+        *(Row(op(f"aten.{n}.default", moves=True), _zero) for n in ("pad", "constant_pad_nd")),
+    ]  # fmt: skip
+
+
+ROWS: dict[str, Row] = {row.quantized.op: row for row in _rows()}
+_CONVERSIONS = frozenset({QUANTIZE, *DECODES})
+_ROUNDS = frozenset({"aten.upsample_bilinear2d.vec", "aten.upsample_bilinear2d.default"})  # moves, but rounds
+
+
+# -- lowering in integers ----------------------------------------------------------------------------------------------
+
+
+def bounds(node: Node) -> Bounds | None:
+    """Return the bounds of a rectifier or clamp; None if a bound is not a number."""
+    if op_name(node) == "aten.relu.default":
+        return 0.0, math.inf
+    named = arguments(node)
+    low, high = (named[k] for k in (("min_val", "max_val") if "hardtanh" in op_name(node) else ("min", "max")))
+    if isinstance(low, Node) or isinstance(high, Node):
+        return None
+    return -math.inf if low is None else float(low), math.inf if high is None else float(high)
+
+
+def saturates(result: Integers, limits: Bounds | None) -> bool:
+    """Return true if values that saturate at the ends of a range need no clamp to these limits."""
+    if limits is None:
+        return False
+    inverse = np.float32(1 / result.scale)
+    low, high = (np.rint(np.float32(v) * inverse) + result.zero_point for v in limits)  # as quantization computes them
+    return bool(low <= LOW and high >= HIGH)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedUse:
+    """The only use of a value: an optional activation, then the node that quantizes it."""
+
+    activation: Node | None
+    quantize: Node
+
+    @property
+    def result(self) -> Integers:
+        """The parameters of the quantization."""
+        parameters = integers_of(self.quantize)
+        assert parameters is not None
+        return parameters
+
+
+def quantized_use(node: Node, fuses: Sequence[str]) -> QuantizedUse | None:
+    """Return the quantized use of an operator's value; None if other nodes read it before."""
+    users = list(node.users)
+    if len(users) != 1 or users[0].op != "call_function":
+        return None
+    user = users[0]
+    if op_name(user) == QUANTIZE and integers_of(user) is not None:
+        return QuantizedUse(None, user)
+    if op_name(user) in fuses:
+        following = quantized_use(user, ())
+        return None if following is None else replace(following, activation=user)
+    return None
+
+
+def lower_in_integers(builder: RegionBuilder, node: Node) -> str | None:
+    """Lower an operator in integers if its operands are integers and XNNPACK supports it.
+
+    Returns:
+        None on success, else the reason to lower it in floats; an empty reason if no operand is quantized.
+    """
+    name = op_name(node)
+    row = ROWS.get(name)
+    if row is None:
+        reads_integers = name not in _CONVERSIONS and any(builder.type_of(x) for x in node.all_input_nodes)
+        return name if reads_integers else ""
+    operands = _operands(builder, node, row.quantized)
+    if not any(operands):
+        return ""
+    moves = row.quantized.moves and name not in _ROUNDS
+    why = (_lower_move if moves else _lower_computation)(builder, node, row, operands)
+    return f"{name}: {why}" if why else None
+
+
+def _lower_computation(builder: RegionBuilder, node: Node, row: Row, operands: tuple[Integers | None, ...]) -> str:
+    """Lower an operator that computes new values; return the reason if this is not possible."""
+    use = quantized_use(node, row.quantized.fuses)
+    if use is None:
+        return "its result is not quantized"
+    result, limits, code = use.result, None, Fused.NONE
+    if use.activation is not None:
+        limits = bounds(use.activation)
+        code = Fused.NONE if saturates(result, limits) else _FUSED.get(limits or (0.0, 0.0), -1)
+    if code < 0:
+        return f"an activation between {limits}"
+    why = _unquantized_operand(builder, node, row, operands) or row.fits(Case(builder, node, operands, result))
+    if why:
+        return why
+    with builder.integers(result, code):
+        (row.lower or TABLE[op_name(node)].lower)(builder, node)
+        quantized = builder.quantize(builder.held(node), result)
+    for member in (node, use.activation, use.quantize):
+        if member is not None:
+            builder.set(member, quantized)
+    return ""
+
+
+def _lower_move(builder: RegionBuilder, node: Node, row: Row, operands: tuple[Integers | None, ...]) -> str:
+    """Lower an operator that only moves values; return the reason if this is not possible."""
+    use = quantized_use(node, ()) if op_name(node) == "aten.cat.default" else None
+    if None in operands or (use is None and len(set(operands)) > 1):
+        return "operands in different integers"
+    result = operands[0] if use is None else use.result
+    assert result is not None
+    why = row.fits(Case(builder, node, operands, result))
+    if why:
+        return why
+    with builder.integers(result):
+        (row.lower or TABLE[op_name(node)].lower)(builder, node)
+    return ""
+
+
+def _operands(builder: RegionBuilder, node: Node, row: QuantizedOperator) -> tuple[Integers | None, ...]:
+    """Return the parameters of the activations; None for floats, and for constants."""
+    values: list[Any] = []
+    for position in row.inputs:
+        value = arg(node, position)
+        values += value if isinstance(value, list | tuple) else [value]
+    return tuple(builder.type_of(v) if isinstance(v, Node) else None for v in values)
+
+
+def _unquantized_operand(builder: RegionBuilder, node: Node, row: Row, operands: Sequence[Integers | None]) -> str:
+    """Return a message about an operand in floats that is not an exact constant in integers; empty if there is none."""
+    for position, held in zip(row.quantized.inputs, operands, strict=True):
+        value = arg(node, position)
+        if held is None and not _is_exact(builder, value):
+            return f"argument {value} is not quantized"
+    return ""
+
+
+def _is_exact(builder: RegionBuilder, value: Any) -> bool:
+    if not isinstance(value, Node):
+        return isinstance(value, int | float) and exact(np.full((), value, np.float32)) is not None
+    if not builder.is_constant(value):
+        return False
+    held = builder.weights(value)
+    if isinstance(held, Coded):
+        return held.scale is not None and held.is_plain and held.axis is None and held.ndim > 0
+    return exact(held) is not None

@@ -1,0 +1,249 @@
+"""Pooling: max and average."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from ai_edge_litert.schema_py_generated import Padding
+from torch.fx import Node
+
+from delegate.backends.lowering import every
+from delegate.backends.xnnpack.aot.builder import RegionBuilder
+from delegate.backends.xnnpack.aot.layout import NHWC, Size
+from delegate.backends.xnnpack.aot.lowerings.convolution import depthwise, pad_zeros, spatial
+from delegate.backends.xnnpack.aot.lowerings.nan import clamped_windows, ones, propagate_nan_of_windows
+from delegate.backends.xnnpack.aot.lowerings.table import TABLE, arg, floats, ranks
+from delegate.backends.xnnpack.aot.operand import Operand
+from delegate.backends.xnnpack.aot.quantized import LOW, exact
+from delegate.backends.xnnpack.aot.tflite import Array
+from delegate.edge.node import op_name, results_used, tensor, tensors
+from delegate.verdict import YES, Reason, Verdict, no
+
+_NEVER_NEGATIVE = ("aten.relu.default", "aten.sigmoid.default", "aten.abs.default", "aten.exp.default")
+_MAX_COPIES = 16  # most rows of padding that repeat an edge
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows of a pooling node along height and width.
+
+    Args:
+        kernel, stride, padding: of the node.
+        in_sizes, out_sizes: of its input and of its result.
+    """
+
+    kernel: list[int]
+    stride: list[int]
+    padding: list[int]
+    in_sizes: list[Size]
+    out_sizes: list[Size]
+
+    @classmethod
+    def of(cls, node: Node) -> Windows:
+        """Read the windows of a pooling node whose arguments begin with input, kernel, stride, padding."""
+        in_sizes, out_sizes = tensor(cast(Node, node.args[0])).shape[2:], tensors(node)[0].shape[2:]
+        kernel = spatial(node.args[1], 2, 1)
+        stride = spatial(arg(node, 2) or node.args[1], 2, 1)
+        return cls(kernel, stride, spatial(arg(node, 3, 0), 2, 0), list(in_sizes), list(out_sizes))
+
+    @property
+    def is_static(self) -> bool:
+        """True if height and width are plain numbers."""
+        return all(isinstance(s, int) for s in (*self.in_sizes, *self.out_sizes))
+
+    @property
+    def has_gaps(self) -> bool:
+        """True if there are elements between windows, which XNNPACK's pools do not support."""
+        return any(s > k for s, k in zip(self.stride, self.kernel, strict=True))
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return the padding that windows need, (before, after) per dimension."""
+        if not self.is_static:
+            return [(p, p) for p in self.padding]
+        reach = [(w - 1) * s + k for w, s, k in zip(self.out_sizes, self.stride, self.kernel, strict=True)]
+        return [(p, max(0, r - p - g)) for p, r, g in zip(self.padding, reach, self.in_sizes, strict=True)]
+
+
+def pool(builder: RegionBuilder, name: str, x: Operand, windows: Windows, shape: Sequence[Size]) -> Operand:
+    """Emit a pooling operator without padding."""
+    return builder.emit(
+        name,
+        [x],
+        (*shape[:2], *windows.out_sizes),
+        NHWC,
+        "Pool2DOptions",
+        padding=Padding.VALID,
+        filterHeight=windows.kernel[0],
+        filterWidth=windows.kernel[1],
+        strideH=windows.stride[0],
+        strideW=windows.stride[1],
+    )
+
+
+def channels_known(node: Node) -> Verdict:
+    """The number of channels is known now."""
+    count = tensor(cast(Node, node.args[0])).shape[1]
+    return YES if isinstance(count, int) else no(Reason.DYNAMIC_SHAPE, f"{count} channels")
+
+
+def _fits(node: Node) -> Verdict:
+    """The stride does not exceed the window, or that is of one element."""
+    windows = Windows.of(node)
+    if windows.has_gaps and windows.kernel != [1, 1]:
+        return no(Reason.ATTRIBUTE, f"stride {windows.stride} exceeds the window {windows.kernel}")
+    return YES
+
+
+# -- max ---------------------------------------------------------------------------------------------------------------
+
+
+def maxima_only(node: Node) -> Verdict:
+    """Only the maxima are used."""
+    if 1 in results_used(node):
+        return no(Reason.ATTRIBUTE, "the indices of the maxima are used, and XNNPACK gives the maxima only")
+    return YES
+
+
+def _max(node: Node) -> Verdict:
+    """Only the maxima are used; no dilation, narrow padding; with ceil_mode and a stride, sizes known now."""
+    verdict = maxima_only(node)
+    if not verdict:
+        return verdict
+    windows = Windows.of(node)
+    if spatial(arg(node, 4, 1), 2, 1) != [1, 1]:
+        return no(Reason.ATTRIBUTE, f"dilation {arg(node, 4)} of the window")
+    if not windows.is_static and arg(node, 5, False) and windows.stride != [1, 1]:
+        return no(Reason.DYNAMIC_SHAPE, "with ceil_mode, how far windows reach depends on the dynamic height or width")
+    if sum(map(sum, windows.pairs())) > _MAX_COPIES:
+        return no(Reason.ATTRIBUTE, f"padding {windows.padding} is too wide")
+    return YES
+
+
+@TABLE.lowers("aten.max_pool2d_with_indices.default", check=every(floats, ranks(4), channels_known, _fits, _max))
+def max_pool2d(builder: RegionBuilder, node: Node) -> None:
+    """Lower to MAX_POOL_2D on an input padded with zeros if it is never negative, else with copies of its edges.
+
+    Windows of one element with gaps between them are lowered as averages.
+    """
+    windows = Windows.of(node)
+    source = cast(Node, node.args[0])
+    x = builder.operand(source, NHWC)
+    if windows.has_gaps:
+        builder.set(node, average(builder, x, windows))
+        return
+    if _never_negative(source) or (x.type is not None and x.type.zero_point == LOW):
+        x = pad_zeros(builder, x, windows.pairs())
+    else:
+        for dim, (before, after) in zip((2, 3), windows.pairs(), strict=True):
+            x = _repeat_edges(builder, x, dim, before, after)
+    y = pool(builder, "MAX_POOL_2D", x, windows, x.shape)
+    builder.set(node, _with_nan(builder, y, x, windows) if builder.keeps_nan() else y)
+
+
+def _with_nan(builder: RegionBuilder, y: Operand, x: Operand, windows: Windows) -> Operand:
+    """Return y, a pool of x, with NaN where a window has NaN: its sum of clamped elements is NaN."""
+    channels = cast(int, x.shape[1])
+    sums = depthwise(builder, clamped_windows(builder, x), ones(channels, windows.kernel), y.shape, windows.stride)
+    return propagate_nan_of_windows(builder, y, sums)
+
+
+def _never_negative(node: Node) -> bool:
+    name = op_name(node)
+    if name in ("aten.hardtanh.default", "aten.clamp.default"):
+        low = arg(node, 1, -1)
+        return isinstance(low, int | float) and low >= 0
+    return name in _NEVER_NEGATIVE
+
+
+def _repeat_edges(builder: RegionBuilder, x: Operand, dim: int, before: int, after: int) -> Operand:
+    """Pad with copies of the first and the last row. Every window that exceeds the input contains that row already."""
+    if before:
+        x = _append(builder, [_row(builder, x, dim, 0)] * before + [x], dim)
+    if after:
+        x = _append(builder, [x] + [_row(builder, x, dim, -1)] * after, dim)
+    return x
+
+
+def _row(builder: RegionBuilder, x: Operand, dim: int, position: int) -> Operand:
+    shape = tuple(1 if d == dim else s for d, s in enumerate(x.shape))
+    return builder.slice(x, {dim: (0, 1) if position == 0 else (-1, None)}, shape)
+
+
+def _append(builder: RegionBuilder, parts: list[Operand], dim: int) -> Operand:
+    """Emit a CONCATENATION, of at most 5 parts at a time."""
+    while len(parts) > 1:
+        few = parts[:5]
+        shape = tuple(sum(p.shape[d] for p in few) if d == dim else s for d, s in enumerate(few[0].shape))
+        axis = few[0].axis(dim)
+        parts = [
+            builder.emit("CONCATENATION", few, shape, few[0].order, "ConcatenationOptions", axis=axis),
+            *parts[5:],
+        ]
+    return parts[0]
+
+
+# -- average -----------------------------------------------------------------------------------------------------------
+
+
+def _average(node: Node) -> Verdict:
+    """The divisors of windows at the edge are known now."""
+    windows = Windows.of(node)
+    ceil, include = arg(node, 4, False), arg(node, 5, True)
+    if not windows.is_static and (ceil or (any(windows.padding) and not include)):
+        return no(
+            Reason.DYNAMIC_SHAPE, "what windows at the edge are divided by depends on the dynamic height or width"
+        )
+    return YES
+
+
+@TABLE.lowers("aten.avg_pool2d.default", check=every(floats, ranks(4), channels_known, _average))
+def avg_pool(builder: RegionBuilder, node: Node) -> None:
+    """Lower to AVERAGE_POOL_2D on a zero-padded input, times a correction if torch divides by another number."""
+    windows = Windows.of(node)
+    x = builder.operand(node.args[0], NHWC)
+    y = average(builder, pad_zeros(builder, x, windows.pairs()), windows)
+    factors = _corrections(node, windows)
+    if factors is not None:
+        y = builder.emit("MUL", [y, builder.constant(factors)], y.shape, NHWC, "MulOptions")
+    builder.set(node, y)
+
+
+def average(builder: RegionBuilder, x: Operand, windows: Windows) -> Operand:
+    """Emit averages of windows.
+
+    AVERAGE_POOL_2D gives -inf for NaN and supports no gaps between windows. A depthwise convolution handles both.
+    """
+    kernel = ones(cast(int, x.shape[1]), windows.kernel, 1 / (windows.kernel[0] * windows.kernel[1]))
+    small = None if builder.result is None else exact(kernel)
+    if small is None and not windows.has_gaps and not builder.keeps_nan():
+        return pool(builder, "AVERAGE_POOL_2D", x, windows, x.shape)
+    return depthwise(builder, x, kernel if small is None else small, (*x.shape[:2], *windows.out_sizes), windows.stride)
+
+
+def _corrections(node: Node, windows: Windows) -> Array | None:
+    """Return kernel size over torch's divisor for each window, [H, W, 1]; None if all are 1."""
+    kernel_size = windows.kernel[0] * windows.kernel[1]
+    override = arg(node, 6)
+    if override:
+        return np.full((1, 1, 1), kernel_size / override, np.float32)
+    if not windows.is_static:
+        return None
+    rows, columns = (_counts(windows, d, bool(arg(node, 5, True))) for d in (0, 1))
+    divisors = np.outer(rows, columns)
+    return None if np.all(divisors == kernel_size) else np.asarray(kernel_size / divisors, np.float32)[:, :, None]
+
+
+def uncorrected(node: Node) -> bool:
+    """Return true if an average pool divides every window by the size of its kernel."""
+    return _corrections(node, Windows.of(node)) is None
+
+
+def _counts(windows: Windows, d: int, include_padding: bool) -> Array:
+    """Return the number of elements that torch counts in each window along one dimension."""
+    padding, size = windows.padding[d], windows.in_sizes[d]
+    start = np.arange(windows.out_sizes[d]) * windows.stride[d] - padding
+    end = np.minimum(start + windows.kernel[d], size + padding)
+    return np.asarray(end - start if include_padding else np.minimum(end, size) - np.maximum(start, 0))

@@ -1,0 +1,197 @@
+"""Lowerings of reductions: sums, means, extremes, variances, norms, and logsumexp, along any dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from delegate.backends.lowering import every
+from delegate.backends.xnnpack.aot.builder import RegionBuilder
+from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, unary
+from delegate.backends.xnnpack.aot.lowerings.nan import propagate_nan_along
+from delegate.backends.xnnpack.aot.lowerings.shape import dynamic_sizes, source, without
+from delegate.backends.xnnpack.aot.lowerings.table import FLOATS, TABLE, floats
+from delegate.backends.xnnpack.aot.operand import Operand, shape_of
+from delegate.edge.node import arguments, op_name, results_used, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+REDUCTIONS = {
+    "aten.mean.dim": "MEAN",
+    "aten.mean.default": "MEAN",
+    "aten.sum.dim_IntList": "SUM",
+    "aten.sum.default": "SUM",
+    "aten.amax.default": "REDUCE_MAX",
+    "aten.amin.default": "REDUCE_MIN",
+    "aten.max.default": "REDUCE_MAX",
+    "aten.min.default": "REDUCE_MIN",
+}
+EXTREMES = {"aten.max.dim": "REDUCE_MAX", "aten.min.dim": "REDUCE_MIN"}
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def reduce(builder: RegionBuilder, name: str, x: Operand, dims: Sequence[int], keepdim: bool) -> Operand:
+    """Emit a TFLite reduction, e.g. "MEAN", along dimensions of an operand in any order."""
+    if not dims:
+        return x
+    axes = builder.numbers(sorted(x.axis(d) for d in dims))
+    if keepdim:
+        shape: Sequence[Any] = [1 if d in dims else s for d, s in enumerate(x.shape)]
+        order = x.order
+    else:
+        shape = [s for d, s in enumerate(x.shape) if d not in dims]
+        order = without(x.order, dims)
+    return builder.emit(name, [x, axes], shape, order, "ReducerOptions", keepDims=keepdim)
+
+
+def reduced_dims(node: Node) -> list[int]:
+    """Return the dimensions of a reduction, none negative: those of its argument `dim`, or all."""
+    rank = len(shape_of(source(node)))
+    dims = arguments(node).get("dim")
+    requested = [dims] if isinstance(dims, int) else dims
+    return sorted({d % rank for d in requested}) if requested and rank else list(range(rank))
+
+
+def _same_dtype(node: Node) -> Verdict:
+    """It reduces in float32, or in the type that it is given."""
+    dtype = arguments(node).get("dtype")
+    if dtype in (None, torch.float32, tensor(source(node)).dtype):
+        return YES
+    return no(Reason.DTYPE, f"it reduces in {dtype}, and XNNPACK computes in float32".replace("torch.", ""))
+
+
+@TABLE.lowers(*REDUCTIONS, check=every(floats, _same_dtype))
+def lower_reduction(builder: RegionBuilder, node: Node) -> None:
+    """Lower to one TFLite reduction."""
+    x, keepdim = builder.operand(source(node)), bool(arguments(node).get("keepdim", False))
+    name, dims = REDUCTIONS[op_name(node)], reduced_dims(node)
+    y = reduce(builder, name, x, dims, keepdim)
+    builder.set(node, y if name in ("MEAN", "SUM") else propagate_nan_along(builder, y, x, dims, keepdim))
+
+
+def _values_only(node: Node) -> Verdict:
+    """Only the values are used; they are float32, float16 or bfloat16, of rank 6 at most, and none is empty."""
+    value = node.meta["val"][0]
+    if tensor(source(node)).dtype not in FLOATS or value.dim() > 6:
+        return floats(source(node))
+    if 1 in results_used(node):
+        return no(Reason.DTYPE, "its positions are used, which are integers, and XNNPACK gives values only")
+    return floats(node)
+
+
+@TABLE.lowers(*EXTREMES, check=_values_only)
+def lower_extreme(builder: RegionBuilder, node: Node) -> None:
+    """Lower to the values of `max` or `min` along one dimension."""
+    x, keepdim = builder.operand(source(node)), arguments(node)["keepdim"]
+    dims = reduced_dims(node)
+    y = reduce(builder, EXTREMES[op_name(node)], x, dims, keepdim)
+    builder.set(node, propagate_nan_along(builder, y, x, dims, keepdim))
+
+
+# -- variance ----------------------------------------------------------------------------------------------------------
+
+
+def deviation(builder: RegionBuilder, x: Operand, dims: Sequence[int]) -> Operand:
+    """Emit x - mean(x)."""
+    return binary(builder, "SUB", x, reduce(builder, "MEAN", x, dims, keepdim=True))
+
+
+def mean_square(builder: RegionBuilder, x: Operand, dims: Sequence[int], keepdim: bool = True) -> Operand:
+    """Emit mean(x * x)."""
+    return reduce(builder, "MEAN", unary(builder, "SQUARE", x), dims, keepdim)
+
+
+def _variance_scale(node: Node) -> float | None:
+    """Return the factor of the mean of squares: n / (n - correction)."""
+    shape = shape_of(source(node))
+    correction = arguments(node)["correction"]
+    correction = 1 if correction is None else correction
+    if correction == 0:
+        return 1.0
+    sizes = [shape[d] for d in reduced_dims(node)]
+    if dynamic_sizes(sizes) or math.prod(sizes) <= correction:
+        return None
+    count = math.prod(sizes)
+    return float(count / (count - correction))
+
+
+def _correctable(node: Node) -> Verdict:
+    """The divisor of a variance is known now."""
+    if _variance_scale(node) is not None:
+        return YES
+    sizes = [str(shape_of(source(node))[d]) for d in reduced_dims(node)]
+    correction = arguments(node)["correction"]
+    return no(
+        Reason.DYNAMIC_SHAPE, f"the correction {correction} of a variance along sizes {sizes} is not a known number"
+    )
+
+
+_VARIANCES = ("aten.var.correction", "aten.std.correction", "aten.var_mean.correction")
+
+
+@TABLE.lowers(*_VARIANCES, check=every(floats, _correctable))
+def lower_variance(builder: RegionBuilder, node: Node) -> None:
+    """Lower to the mean of squared deviations, corrected."""
+    x, dims, keepdim = builder.operand(source(node)), reduced_dims(node), arguments(node)["keepdim"]
+    scale = _variance_scale(node)
+    assert scale is not None
+    used = results_used(node) if op_name(node) == "aten.var_mean.correction" else {0}
+    variance = x
+    if 0 in used:
+        variance = mean_square(builder, deviation(builder, x, dims), dims, keepdim)
+        variance = variance if scale == 1 else binary(builder, "MUL", variance, scale)
+        variance = unary(builder, "SQRT", variance) if "std" in op_name(node) else variance
+    mean = reduce(builder, "MEAN", x, dims, keepdim) if 1 in used else x
+    builder.set(node, variance, mean)
+
+
+# -- norms -------------------------------------------------------------------------------------------------------------
+
+
+def _order(node: Node) -> Any:
+    named = arguments(node)
+    return named["ord"] if "ord" in named else named["p"]
+
+
+def _known_order(node: Node) -> Verdict:
+    """The order is 1, 2 or infinity; it reduces in float32, or in the type that it is given."""
+    if _order(node) in (1, 2, None, math.inf):
+        return _same_dtype(node)
+    return no(Reason.ATTRIBUTE, f"a norm of order {_order(node)}; lowered are 1, 2 and infinity")
+
+
+@TABLE.lowers(
+    "aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar", check=every(floats, _known_order)
+)
+def lower_norm(builder: RegionBuilder, node: Node) -> None:
+    """Lower to the root of the sum of squares, the sum of absolute values, or their maximum."""
+    x, dims, keepdim = builder.operand(source(node)), reduced_dims(node), bool(arguments(node).get("keepdim", False))
+    order = _order(node)
+    if order in (2, None):
+        total = reduce(builder, "SUM", unary(builder, "SQUARE", x), dims, keepdim)
+        builder.set(node, unary(builder, "SQRT", total))
+    else:
+        name = "SUM" if order == 1 else "REDUCE_MAX"
+        y = reduce(builder, name, unary(builder, "ABS", x), dims, keepdim)
+        builder.set(node, y if order == 1 else propagate_nan_along(builder, y, x, dims, keepdim))
+
+
+@TABLE.lowers("aten.logsumexp.default", check=floats, keep=True)
+def lower_logsumexp(builder: RegionBuilder, node: Node) -> None:
+    """Lower to log(sum(exp(x - m))) + m with the finite m nearest to the maximum, and at least the maximum.
+
+    The last step changes infinity only. XNNPACK's kernel for CPUs without AVX-512 gives it a finite logarithm.
+    """
+    x, dims = builder.operand(source(node)), reduced_dims(node)
+    largest = reduce(builder, "REDUCE_MAX", x, dims, keepdim=True)
+    m = binary(builder, "MAXIMUM", binary(builder, "MINIMUM", largest, LARGEST), -LARGEST)
+    exponents = unary(builder, "EXP", binary(builder, "SUB", x, m))
+    result = binary(builder, "ADD", unary(builder, "LOG", reduce(builder, "SUM", exponents, dims, keepdim=True)), m)
+    result = propagate_nan_along(builder, binary(builder, "MAXIMUM", result, largest), x, dims, keepdim=True)
+    builder.set(
+        node, result if arguments(node)["keepdim"] else builder.view(result, shape_of(node), without(x.order, dims))
+    )

@@ -1,0 +1,276 @@
+"""Lowerings of operators that change the spatial size: padding, upsampling, pixel shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from delegate.backends.lowering import every
+from delegate.backends.xnnpack.aot import layout
+from delegate.backends.xnnpack.aot.builder import RegionBuilder
+from delegate.backends.xnnpack.aot.layout import NHWC, Order
+from delegate.backends.xnnpack.aot.lowerings.gathering import MAX_PIECES, evenly_repeated, gather, pieces
+from delegate.backends.xnnpack.aot.lowerings.indexing import concatenate, pad_zeros, take
+from delegate.backends.xnnpack.aot.lowerings.shape import dynamic_sizes, quotient, relabel, repeat_each, source
+from delegate.backends.xnnpack.aot.lowerings.table import MAX_RANK, TABLE, floats, ranks
+from delegate.backends.xnnpack.aot.operand import Operand, shape_of
+from delegate.edge.node import arguments, op_name
+from delegate.verdict import YES, Reason, Verdict, no
+
+Widths = dict[int, tuple[int, int]]  # dimension -> elements before and after
+
+# -- padding -----------------------------------------------------------------------------------------------------------
+
+_MODES = {
+    "aten.reflection_pad1d.default": "reflect",
+    "aten.reflection_pad2d.default": "reflect",
+    "aten.reflection_pad3d.default": "reflect",
+    "aten.replication_pad1d.default": "replicate",
+    "aten.replication_pad2d.default": "replicate",
+    "aten.replication_pad3d.default": "replicate",
+}
+
+
+def _mode(node: Node) -> str:
+    return _MODES.get(op_name(node)) or arguments(node).get("mode", "constant")
+
+
+def _flat(node: Node) -> Sequence[Any]:
+    named = arguments(node)
+    return cast(Sequence[Any], named["pad"] if "pad" in named else named["padding"])
+
+
+def _widths(node: Node) -> Widths:
+    """Return the widths of each padded dimension; torch lists them from the last dimension."""
+    flat, rank = _flat(node), len(shape_of(node))
+    widths = {rank - 1 - i: (flat[2 * i], flat[2 * i + 1]) for i in range(len(flat) // 2)}
+    return {d: w for d, w in widths.items() if w != (0, 0)}
+
+
+def _value(node: Node) -> float:
+    return float(arguments(node).get("value") or 0)
+
+
+def _source_indices(mode: str, size: int, width: tuple[int, int]) -> list[int]:
+    """Return the source position of each element of a padded dimension."""
+    positions = np.arange(-width[0], size + width[1])
+    if mode == "circular":  # around the elements that negative widths do not remove
+        remaining = np.arange(size)[max(-width[0], 0) : size + min(width[1], 0)]
+        return [
+            int(p) for p in remaining[np.arange(-max(width[0], 0), len(remaining) + max(width[1], 0)) % len(remaining)]
+        ]
+    if mode == "replicate":
+        return [int(p) for p in positions.clip(0, size - 1)]
+    return [
+        int(p)
+        for p in np.where(positions < 0, -positions, np.where(positions < size, positions, 2 * size - 2 - positions))
+    ]
+
+
+def _paddable(node: Node) -> Verdict:
+    """Widths are known now; other than with zeros, dimensions are of sizes known now."""
+    mode, sizes = _mode(node), shape_of(source(node))
+    if any(type(w) is not int for w in _flat(node)):
+        return no(Reason.DYNAMIC_SHAPE, "the widths of the padding are known at run time only")
+    dynamic = [d for d in _widths(node) if type(sizes[d]) is not int]
+    if dynamic and (mode != "constant" or _value(node) or any(min(_widths(node)[d]) < 0 for d in dynamic)):
+        return no(Reason.DYNAMIC_SHAPE, f"padding other than with zeros of a dimension of {sizes[dynamic[0]]} elements")
+    if mode == "constant":
+        return YES
+    if len(sizes) == MAX_RANK:
+        return no(Reason.RANK, f"{mode} padding takes one dimension more than the {MAX_RANK} given")
+    count = max((pieces(_source_indices(mode, sizes[d], w)) for d, w in _widths(node).items()), default=0)
+    if count > MAX_PIECES:
+        return no(Reason.SLOWER, f"{mode} padding of {count} slices along one dimension")
+    return YES
+
+
+_PADS = ("aten.constant_pad_nd.default", *_MODES)
+
+
+@TABLE.lowers("aten.pad.default", check=every(floats, _paddable), keep=True)
+@TABLE.lowers(*_PADS, check=every(floats, _paddable))
+def lower_pad(builder: RegionBuilder, node: Node) -> None:
+    """Lower to a PAD with zeros, and a sum with the value on the border; negative widths and other modes are slices."""
+    x, mode, widths = builder.operand(source(node)), _mode(node), _widths(node)
+    if mode != "constant":
+        for d, width in widths.items():
+            x = gather(builder, x, d, _source_indices(mode, cast(int, x.shape[d]), width))
+        builder.set(node, x)
+        return
+    for d, (before, after) in widths.items():
+        if min(before, after) < 0:
+            size = x.shape[d]
+            start, end = max(-before, 0), size + min(after, 0)
+            x = take(builder, x, d, (start, end), end - start)
+    grown = {d: (max(a, 0), max(b, 0)) for d, (a, b) in widths.items()}
+    padded = pad_zeros(builder, x, grown)
+    if _value(node) and padded is not x:
+        border = _border(padded, grown, _value(node))
+        padded = builder.emit(
+            "ADD", [padded, builder.constant(border, padded.order)], padded.shape, padded.order, "AddOptions"
+        )
+    builder.set(node, padded)
+
+
+def _border(x: Operand, widths: Widths, value: float) -> Any:
+    """Return an array of zeros inside and `value` on the border; its size is 1 along dimensions that are not padded."""
+    border = np.full([x.shape[d] if d in widths else 1 for d in range(x.rank)], value, np.float32)
+    inner = [slice(widths[d][0], s - widths[d][1]) if d in widths else slice(None) for d, s in enumerate(border.shape)]
+    border[tuple(inner)] = 0
+    return border
+
+
+# -- upsampling --------------------------------------------------------------------------------------------------------
+
+
+def _scales(node: Node) -> list[float | None]:
+    """Return the requested scale factors of height and width."""
+    named = arguments(node)
+    if "scale_factors" in named:
+        return list(named["scale_factors"] or (None, None))
+    return [named["scales_h"], named["scales_w"]]
+
+
+def _interpolable(node: Node) -> Verdict:
+    """Sizes are known now, and a given scale is their ratio."""
+    sizes, out_sizes = shape_of(source(node))[2:], shape_of(node)[2:]
+    if dynamic_sizes((*sizes, *out_sizes)):
+        return no(Reason.DYNAMIC_SHAPE, f"from {[str(s) for s in sizes]} to {[str(s) for s in out_sizes]}")
+    if arguments(node)["align_corners"]:
+        return YES
+    for size, out, scale in zip(sizes, out_sizes, _scales(node), strict=True):
+        if scale is not None and size * scale != out:
+            return no(
+                Reason.INACCURATE,
+                f"{size} elements times {scale} are not {out}, and XNNPACK interpolates by the ratio of the sizes",
+                "give the size, or recompute_scale_factor=True",
+            )
+    return YES
+
+
+_BILINEAR = ("aten.upsample_bilinear2d.vec", "aten.upsample_bilinear2d.default")
+
+
+@TABLE.lowers(*_BILINEAR, check=every(floats, ranks(4), _interpolable), keep=True)
+def lower_bilinear(builder: RegionBuilder, node: Node) -> None:
+    """Lower to one RESIZE_BILINEAR in NHWC."""
+    x, shape = builder.operand(source(node), NHWC), shape_of(node)
+    aligned = bool(arguments(node)["align_corners"])
+    size = builder.numbers(shape[2:])
+    resized = builder.emit(
+        "RESIZE_BILINEAR", [x, size], shape, NHWC, "ResizeBilinearOptions",
+        alignCorners=aligned, halfPixelCenters=not aligned,
+    )  # fmt: skip
+    builder.set(node, resized)
+
+
+_NEAREST = {
+    "aten.upsample_nearest2d.vec": torch.ops.aten.upsample_nearest1d.default,
+    "aten.upsample_nearest2d.default": torch.ops.aten.upsample_nearest1d.default,
+    "aten._upsample_nearest_exact2d.vec": torch.ops.aten._upsample_nearest_exact1d.default,
+    "aten._upsample_nearest_exact2d.default": torch.ops.aten._upsample_nearest_exact1d.default,
+}
+
+
+def _nearest(node: Node) -> list[list[int]]:
+    """Return the source row and the source column of each result row and column, as torch resizes a ramp."""
+    indices = []
+    sizes, out_sizes = shape_of(source(node))[2:], shape_of(node)[2:]
+    for size, out, scale in zip(sizes, out_sizes, _scales(node), strict=True):
+        ramp = torch.arange(size, dtype=torch.float32).reshape(1, 1, -1)
+        indices.append([int(i) for i in _NEAREST[op_name(node)](ramp, [out], scale).reshape(-1)])
+    return indices
+
+
+_LARGEST_BLOCK = 8  # largest number of copies of a pixel in height and in width
+
+
+def _times(node: Node) -> int | None:
+    """Return the number of copies of each pixel in height and in width for all sizes; None if it varies."""
+    ratios = {quotient(a, b) for a, b in zip(shape_of(node)[2:], shape_of(source(node))[2:], strict=True)}
+    times = ratios.pop()
+    if ratios or times is None or times > _LARGEST_BLOCK or any(s not in (None, times) for s in _scales(node)):
+        return None
+    return times
+
+
+def _copies(node: Node) -> Verdict:
+    """Sizes are known now, and no dimension falls into many slices; or both are whole multiples of what is given."""
+    sizes = (*shape_of(source(node))[2:], *shape_of(node)[2:])
+    if dynamic_sizes(sizes) or dynamic_sizes(shape_of(node)) > 1:
+        known = type(shape_of(node)[1]) is int and _times(node) is not None
+        return YES if known else no(Reason.DYNAMIC_SHAPE, f"sizes {[str(s) for s in sizes]}")
+    count = max(pieces(i) for i in _nearest(node))
+    if count > MAX_PIECES:
+        return no(
+            Reason.SLOWER,
+            f"nearest neighbours of {count} slices along one dimension, and XNNPACK has no operator for them",
+        )
+    return YES
+
+
+@TABLE.lowers(*_NEAREST, check=every(floats, ranks(4), _copies), keep=True)
+def lower_nearest(builder: RegionBuilder, node: Node) -> None:
+    """Lower to slices of rows and columns, then repeat these by a product with ones.
+
+    With dynamic sizes, the copies are first channels.
+    """
+    x = builder.operand(source(node))
+    if dynamic_sizes(shape_of(node)[2:]) or dynamic_sizes(shape_of(node)) > 1:
+        builder.set(node, _repeat_pixels(builder, builder.reorder(x, NHWC), cast(int, _times(node)), shape_of(node)))
+        return
+    repeats = {}
+    for dim, indices in enumerate(_nearest(node), start=2):
+        times = evenly_repeated(indices)
+        x = gather(builder, x, dim, indices[::times])
+        repeats[dim] = times
+    builder.set(node, repeat_each(builder, x, repeats, inner=True))
+
+
+def _repeat_pixels(builder: RegionBuilder, x: Operand, times: int, shape: Sequence[Any]) -> Operand:
+    """Emit a block of copies for every pixel, in NHWC."""
+    for _ in range(2):
+        x = concatenate(builder, [x] * times, 1)
+    return builder.emit("DEPTH_TO_SPACE", [x], shape, NHWC, "DepthToSpaceOptions", blockSize=times)
+
+
+# -- pixel shuffle -----------------------------------------------------------------------------------------------------
+
+
+def _shuffled_order(node: Node) -> Order:
+    """Return row-major for an output of the region, else NHWC, which convolutions need."""
+    leaves = all(user.op == "output" for user in node.users)
+    return layout.row_major(4) if leaves else NHWC
+
+
+def _one_unknown(node: Node) -> Verdict:
+    """One size at most is not known now."""
+    shape = shape_of(node)
+    if dynamic_sizes(shape) > 1:
+        return no(Reason.DYNAMIC_SHAPE, f"more than one dynamic size: {[str(s) for s in shape]}")
+    return YES
+
+
+@TABLE.lowers("aten.pixel_shuffle.default", check=every(floats, ranks(4), _one_unknown), keep=True)
+def lower_pixel_shuffle(builder: RegionBuilder, node: Node) -> None:
+    """Lower channels to space: one transpose of six dimensions, directly into the required order."""
+    x, r = builder.operand(source(node)), arguments(node)["upscale_factor"]
+    n, c, h, w = x.shape
+    spread = relabel(builder.reshape(x, (n, c // (r * r), r, r, h, w)), (0, 1, 4, 2, 5, 3))
+    order = (0, 2, 3, 4, 5, 1) if _shuffled_order(node) == NHWC else layout.row_major(6)
+    builder.set(node, builder.reshape(builder.reorder(spread, order), shape_of(node)))
+
+
+@TABLE.lowers("aten.pixel_unshuffle.default", check=every(floats, ranks(4), _one_unknown), keep=True)
+def lower_pixel_unshuffle(builder: RegionBuilder, node: Node) -> None:
+    """Lower space to channels: one transpose of six dimensions."""
+    x, r = builder.operand(source(node)), arguments(node)["downscale_factor"]
+    n, c, h, w = x.shape
+    spread = relabel(builder.reshape(x, (n, c, h // r, r, w // r, r)), (0, 1, 3, 5, 2, 4))
+    order = (0, 4, 5, 1, 2, 3) if _shuffled_order(node) == NHWC else layout.row_major(6)
+    builder.set(node, builder.reshape(builder.reorder(spread, order), shape_of(node)))

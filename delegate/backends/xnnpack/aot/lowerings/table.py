@@ -1,0 +1,136 @@
+"""The table of XNNPACK lowerings, and the checks that its rows share.
+
+A check returns a verdict about one node of an edge graph. It must be exact, and cheap: a graph may have 100,000 nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from delegate.backends.lowering import LoweringTable
+from delegate.backends.xnnpack.aot.builder import RegionBuilder
+from delegate.backends.xnnpack.aot.coding import is_known
+from delegate.edge.node import op_name
+from delegate.verdict import YES, Reason, Verdict, no
+
+Lower = Callable[[RegionBuilder, Node], None]
+
+TABLE: LoweringTable[Lower] = LoweringTable()
+
+MAX_RANK = 6  # XNN_MAX_TENSOR_DIMS
+HALVES = frozenset({torch.float16, torch.bfloat16})  # computed in float32 within a partition, rounded at its border
+FLOATS = frozenset({torch.float32, *HALVES})
+
+Check = Callable[[Node], Verdict]
+
+
+def floats(node: Node) -> Verdict:
+    """All tensors that the node takes and gives are float32, float16 or bfloat16, of rank 6 at most, and none is empty.
+
+    Of a node with several results, the first counts.
+    """
+    verdict = _float(node.meta.get("val"), node, node)
+    if verdict.reason is None:
+        for other in node.all_input_nodes:
+            verdict = _float(other.meta.get("val"), node, other)
+            if verdict.reason is not None:
+                break
+    return verdict
+
+
+def floats_or_truths(node: Node) -> Verdict:
+    """All tensors that the node takes and gives are float32, float16 or bfloat16, of rank 6 at most, and none is empty.
+    What it takes may be truth values, too.
+    """
+    for other in (node, *node.all_input_nodes):
+        value = other.meta.get("val")
+        if other is node or getattr(value, "dtype", None) is not torch.bool:
+            verdict = _float(value, node, other)
+            if verdict.reason is not None:
+                return verdict
+    return YES
+
+
+def _float(value: Any, node: Node, other: Node) -> Verdict:
+    if type(value) in (tuple, list):
+        value = value[0]
+    try:
+        dtype, shape = value.dtype, value.shape
+    except AttributeError:
+        return YES  # a symbolic number
+    if dtype not in FLOATS:
+        name = str(dtype).removeprefix("torch.")
+        return no(Reason.DTYPE, f"{_role(node, other)} is {name}, and XNNPACK computes in float32")
+    if len(shape) > MAX_RANK:
+        return no(
+            Reason.RANK, f"{_role(node, other)} has {len(shape)} dimensions, and XNNPACK takes {MAX_RANK} at most"
+        )
+    for size in shape:
+        if type(size) is int and size == 0:
+            return no(Reason.ATTRIBUTE, f"{_role(node, other)} has no elements: its shape is {list(shape)}")
+    return YES
+
+
+def _role(node: Node, other: Node) -> str:
+    return "the result" if other is node else f"argument {other.name}"
+
+
+def whole_precision(node: Node) -> Verdict:
+    """No tensor is float16 or bfloat16."""
+    for other in (node, *node.all_input_nodes):
+        dtype = getattr(other.meta.get("val"), "dtype", None)
+        if dtype in HALVES:
+            name = str(dtype).removeprefix("torch.")
+            what = f"{_role(node, other)} is {name}: it jumps, elsewhere where what it takes was not rounded before"
+            return no(Reason.INACCURATE, what)
+    return YES
+
+
+def ranks(*allowed: int) -> Check:
+    """The node's result has one of these numbers of dimensions."""
+
+    def check(node: Node) -> Verdict:
+        value = node.meta["val"]
+        rank = (value[0] if isinstance(value, tuple | list) else value).dim()
+        if rank in allowed:
+            return YES
+        return no(Reason.RANK, f"the result has {rank} dimensions; {op_name(node)} is lowered for {_either(allowed)}")
+
+    check.__doc__ = f"The result has {_either(allowed)} dimensions."
+    return check
+
+
+def _either(numbers: tuple[int, ...]) -> str:
+    return " or ".join(str(n) for n in numbers)
+
+
+def constant(*names: tuple[int, str]) -> Check:
+    """These arguments, each (position, name), are constants where they are given at all."""
+
+    def check(node: Node) -> Verdict:
+        for position, name in names:
+            argument = arg(node, position)
+            if argument is not None and not (isinstance(argument, Node) and is_known(argument)):
+                return no(Reason.NON_CONSTANT, f"{name} is computed at run time, and XNNPACK packs it ahead of time")
+        return YES
+
+    return check
+
+
+def static(node: Node) -> Verdict:
+    """All sizes of the node's arguments and result are plain numbers."""
+    for other in (node, *node.all_input_nodes):
+        value = other.meta.get("val")
+        value = value[0] if isinstance(value, tuple | list) else value
+        if isinstance(value, torch.Tensor) and any(type(s) is not int for s in value.shape):
+            return no(Reason.DYNAMIC_SHAPE, f"{_role(node, other)} has the sizes {[str(s) for s in value.shape]}")
+    return YES
+
+
+def arg(node: Node, position: int, default: Any = None) -> Any:
+    """Return a positional argument, or `default` if the call omits it."""
+    return node.args[position] if position < len(node.args) else default

@@ -1,0 +1,1 @@
+"""Checks and runs XNNPACK models, through LiteRT. Needs no torch."""

@@ -1,0 +1,184 @@
+"""The operators that a model may hold, as the AOT part writes them, with their operands, options and scales."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from delegate.backends.xnnpack.runtime.reader import INTEGERS
+
+RANK = 6  # the largest rank in XNNPACK
+LARGEST = 2**31 - 1  # of sizes, and of bytes of a tensor
+
+
+class Option(NamedTuple):
+    """A number among the options of an operator, from `least` to `most`."""
+
+    slot: int
+    kind: str = "b"
+    default: Any = 0
+    least: float = 0
+    most: float = 1
+
+
+def _window(first: int) -> dict[str, Option]:
+    return {n: Option(first + i, "i", 0, 1, LARGEST) for i, n in enumerate(("stride_w", "stride_h"))}
+
+
+def _dilation(first: int) -> dict[str, Option]:
+    return {n: Option(first + i, "i", 1, 1, LARGEST) for i, n in enumerate(("dilation_w", "dilation_h"))}
+
+
+def _activation(slot: int) -> dict[str, Option]:
+    return {"activation": Option(slot, most=3)}  # none, relu, relu_n1_to_1, relu6
+
+
+_PADDING = {"padding": Option(0)}  # same, valid
+_NUMBER = Option(0, "f", 0.0, -math.inf, math.inf)
+
+# Table of options -> its number in the union, and its fields.
+OPTIONS: Mapping[str, tuple[int, Mapping[str, Option]]] = {
+    "": (0, {}),
+    "AddOptions": (11, _activation(0)),
+    "MulOptions": (21, _activation(0)),
+    "SubOptions": (28, _activation(0)),
+    "DivOptions": (29, _activation(0)),
+    "BatchMatMulOptions": (101, {"adj_x": Option(0, "B"), "adj_y": Option(1, "B")}),
+    "ConcatenationOptions": (10, {"axis": Option(0, "i", 0, -RANK, RANK - 1), **_activation(1)}),
+    "Conv2DOptions": (1, {**_PADDING, **_window(1), **_activation(3), **_dilation(4)}),
+    "DepthwiseConv2DOptions": (
+        2,
+        {
+            **_PADDING,
+            **_window(1),
+            "multiplier": Option(3, "i", 0, 0, LARGEST),
+            **_activation(4),
+            **_dilation(5),
+        },
+    ),
+    "DepthToSpaceOptions": (94, {"block": Option(0, "i", 0, 1, 1024)}),
+    "DequantizeOptions": (38, {}),
+    "FullyConnectedOptions": (8, {**_activation(0), "keep_num_dims": Option(2, "B"), "at_run_time": Option(3, "B")}),
+    "GeluOptions": (116, {"approximate": Option(0, "B")}),
+    "LeakyReluOptions": (75, {"alpha": _NUMBER}),
+    "PadOptions": (22, {}),
+    "Pool2DOptions": (
+        5,
+        {
+            **_PADDING,
+            **_window(1),
+            "width": Option(3, "i", 0, 1, LARGEST),
+            "height": Option(4, "i", 0, 1, LARGEST),
+            **_activation(5),
+        },
+    ),
+    "QuantizeOptions": (89, {}),
+    "ReducerOptions": (27, {"keep_dims": Option(0, "B")}),
+    "ReshapeOptions": (17, {"shape": Option(0, INTEGERS, (), -1, LARGEST)}),
+    "ResizeBilinearOptions": (15, {"align": Option(2, "B"), "half_pixel": Option(3, "B")}),
+    "SoftmaxOptions": (9, {"beta": _NUMBER}),
+    "SplitOptions": (35, {"splits": Option(0, "i", 0, 1, LARGEST)}),
+    "StridedSliceOptions": (
+        32,
+        {n: Option(i, "i", 0, 0, 2**RANK - 1) for i, n in enumerate(("begin", "end", "ellipsis", "new", "shrink"))},
+    ),
+    "TransposeConvOptions": (49, {**_PADDING, **_window(1), **_activation(3)}),
+    "TransposeOptions": (26, {}),
+}
+
+
+class Row(NamedTuple):
+    """An operator.
+
+    Args:
+        code: TFLite's.
+        inputs: a letter for each input: x float32 or int8, w a constant of these types or a decoded constant, i an
+            int32 constant, c any value that can be decoded. A capital letter is optional; "*" is any number of x.
+        options: its table of options.
+    """
+
+    code: int
+    inputs: str = "x"
+    options: str = ""
+
+
+OPERATORS: Mapping[str, Row] = {
+    "ABS": Row(101),
+    "ADD": Row(0, "xx", "AddOptions"),
+    "AVERAGE_POOL_2D": Row(1, "x", "Pool2DOptions"),
+    "BATCH_MATMUL": Row(126, "xx", "BatchMatMulOptions"),
+    "CEIL": Row(104),
+    "DEQUANTIZE": Row(6, "c", "DequantizeOptions"),
+    "QUANTIZE": Row(114, "x", "QuantizeOptions"),
+    "CONCATENATION": Row(2, "*", "ConcatenationOptions"),
+    "CONV_2D": Row(3, "xwW", "Conv2DOptions"),
+    "COS": Row(108),
+    "DEPTH_TO_SPACE": Row(5, "x", "DepthToSpaceOptions"),
+    "DEPTHWISE_CONV_2D": Row(4, "xwW", "DepthwiseConv2DOptions"),
+    "DIV": Row(42, "xx", "DivOptions"),
+    "ELU": Row(111),
+    "EXP": Row(47),
+    "FLOOR": Row(8),
+    "FULLY_CONNECTED": Row(9, "xwW", "FullyConnectedOptions"),
+    "GELU": Row(150, "x", "GeluOptions"),
+    "HARD_SWISH": Row(117),
+    "LEAKY_RELU": Row(98, "x", "LeakyReluOptions"),
+    "LOG": Row(73),
+    "LOGISTIC": Row(14),
+    "MAXIMUM": Row(55, "xx"),
+    "MAX_POOL_2D": Row(17, "x", "Pool2DOptions"),
+    "MEAN": Row(40, "xi", "ReducerOptions"),
+    "MINIMUM": Row(57, "xx"),
+    "MUL": Row(18, "xx", "MulOptions"),
+    "NEG": Row(59),
+    "PAD": Row(34, "xi", "PadOptions"),
+    "PRELU": Row(54, "xw"),
+    "REDUCE_MAX": Row(82, "xi", "ReducerOptions"),
+    "REDUCE_MIN": Row(89, "xi", "ReducerOptions"),
+    "RELU": Row(19),
+    "RELU6": Row(21),
+    "RELU_N1_TO_1": Row(20),
+    "RESHAPE": Row(22, "xi", "ReshapeOptions"),
+    "RESIZE_BILINEAR": Row(23, "xi", "ResizeBilinearOptions"),
+    "ROUND": Row(116),
+    "RSQRT": Row(76),
+    "SIN": Row(66),
+    "SOFTMAX": Row(25, "x", "SoftmaxOptions"),
+    "SPLIT": Row(49, "ix", "SplitOptions"),
+    "SQRT": Row(75),
+    "SQUARE": Row(92),
+    "STRIDED_SLICE": Row(45, "xiii", "StridedSliceOptions"),
+    "SUB": Row(41, "xx", "SubOptions"),
+    "SUM": Row(74, "xi", "ReducerOptions"),
+    "TANH": Row(28),
+    "TRANSPOSE": Row(39, "xi", "TransposeOptions"),
+    "TRANSPOSE_CONV": Row(67, "iwxW", "TransposeConvOptions"),
+}
+# Limits on the scales of operators on int8: of each operand over the result's, of the operands' product over the
+# result's (for weights, the smallest and the largest), or the same parameters everywhere. If XNNPACK's kernels reject
+# other scales, LiteRT's own kernels abort the process.
+RATIOS: Mapping[str, tuple[str, float, float]] = {
+    **dict.fromkeys(("ADD", "SUB"), ("each", 2.0**-10, 256.0)),
+    "MUL": ("product", 2.0**-16, 256.0),
+    **dict.fromkeys(
+        ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV", "BATCH_MATMUL"),
+        ("product", 2.0**-32, 256.0),
+    ),
+    **dict.fromkeys(("MEAN", "SUM"), ("each", 2.0**-32, 256.0)),
+    "LEAKY_RELU": ("each", 2.0**-8, 127.0),
+    "QUANTIZE": ("each", 2.0**-8, 2.0**7 + 1),
+    **dict.fromkeys(("ELU", "LOGISTIC", "TANH"), ("each", 0.0, math.inf)),
+    **dict.fromkeys(
+        (
+            "CONCATENATION", "MAX_POOL_2D", "PAD", "REDUCE_MAX", "REDUCE_MIN", "RESHAPE", "RESIZE_BILINEAR", "SPLIT",
+            "STRIDED_SLICE", "TRANSPOSE",
+        ),
+        ("same", 0.0, 0.0),
+    ),
+}  # fmt: skip
+LAYERS = frozenset(
+    {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"}
+)  # XNNPACK packs their second input
+PACKING = LAYERS | {"BATCH_MATMUL", "PRELU"}  # operators with constants that may be packed
+NAMES = {row.code: name for name, row in OPERATORS.items()}

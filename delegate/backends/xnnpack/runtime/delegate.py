@@ -1,0 +1,228 @@
+"""The runtime part of the backend: a LiteRT model per delegate, whose one operator is XNNPACK's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from delegate.backends.xnnpack.runtime.interpreted import Interpreted, litert, open_interpreter
+from delegate.backends.xnnpack.runtime.model_file import ModelFile
+from delegate.backends.xnnpack.runtime.verified import Graph
+from delegate.backends.xnnpack.runtime.verifier import verify
+from delegate.backends.xnnpack.runtime.weights import Piece, assemble, pieces, split_at_constants
+from delegate.errors import BackendFailed
+from delegate.kernels.half_precision import from_bfloat16, from_float16, to_bfloat16
+from delegate.program.dtypes import DType
+from delegate.program.source import release_pages
+from delegate.program.task import Task, cores
+from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
+
+LARGE = 1 << 24  # bytes of a partition's constants from which a separate file and sharing pay off
+MANY = 1 << 26  # bytes of constants of a large program, e.g. a language model with a partition per layer
+LAYER = 1 << 20  # the same as LARGE, in such a program
+_DAMAGED = "the file is damaged: lower the program again"
+
+
+class Engine(Protocol):
+    """An engine that runs a model. Every method raises ValueError or RuntimeError if LiteRT fails.
+
+    Attributes:
+        sources: arrays to fill before a run.
+        results: arrays that a run has filled.
+        run: runs it.
+    """
+
+    @property
+    def sources(self) -> Sequence[Any]: ...
+
+    @property
+    def results(self) -> Sequence[Any]: ...
+
+    @property
+    def run(self) -> Callable[[], object]: ...
+
+    def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Resize the inputs, which replaces all arrays."""
+
+    def look(self) -> None:
+        """Update the results of the last run, of a model whose sizes change."""
+
+    def close(self) -> None:
+        """Free the model."""
+
+
+class XnnpackDelegate(Delegate):
+    """A delegate of one model with separate memory: inputs and outputs are copied."""
+
+    def __init__(self, engine: Engine, graph: Graph, specs: Mapping[str, Any]) -> None:
+        self._engine, self._dynamic = engine, specs["dynamic"]
+        self._tensors = graph.inputs, graph.outputs  # not the whole graph, which holds the scales of all weights
+        self._types = _types(specs)
+        input_types, output_types = self._types
+        self._input_conversions = tuple(_WIDE.get(t) for t in input_types)
+        self._output_conversions = tuple(_ROUNDED.get(t) for t in output_types)
+        self._shapes: tuple[tuple[int, ...], ...] = ()
+
+    def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
+        input_types, output_types = self._types
+        for what, tensors, known, types in (
+            ("inputs", self._tensors[0], input_types, inputs),
+            ("outputs", self._tensors[1], output_types, outputs),
+        ):
+            if not len(tensors) == len(known) == len(types):
+                raise BackendFailed(f"it has {len(tensors)} {what}, and the program {len(types)}", remedy=_DAMAGED)
+            for tensor, expected, (shape, dtype) in zip(tensors, known, types, strict=True):
+                own = tensor.signature if self._dynamic else tensor.shape
+                fits = (
+                    expected in _SUPPORTED[what]
+                    and dtype == expected.numpy
+                    and tensor.dtype == _INTEGERS.get(expected, np.float32)
+                )
+                if not fits or len(own) != len(shape) or any(map(_differ, own, shape)):
+                    problem = (
+                        f"the model's {what} are {expected.name}{list(own)}, where the program has {dtype}{list(shape)}"
+                    )
+                    raise BackendFailed(problem, remedy=_DAMAGED)
+
+    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        engine = self._engine
+        try:
+            if self._dynamic:
+                if not any(x.size for x in outputs):
+                    return  # XNNPACK rejects some operators without elements
+                shapes = tuple([x.shape for x in inputs])
+                if shapes != self._shapes:
+                    engine.resize(shapes)
+                    self._shapes = shapes
+            for own, array, convert in zip(engine.sources, inputs, self._input_conversions):  # noqa: B905 - `prepare` has counted them
+                own[...] = array if convert is None else convert(array)
+            engine.run()
+            if self._dynamic:
+                engine.look()
+                if [x.shape for x in engine.results] != [x.shape for x in outputs]:
+                    raise ValueError(f"it gives {[x.shape for x in engine.results]}, not {[x.shape for x in outputs]}")
+            for array, own, convert_back in zip(outputs, engine.results, self._output_conversions):  # noqa: B905
+                if convert_back is None:
+                    array[...] = own
+                else:
+                    convert_back(np.asarray(own), array)
+        except (ValueError, RuntimeError) as error:
+            self._shapes = ()
+            raise BackendFailed("XNNPACK failed at a partition", where=str(error)) from error
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def _types(specs: Mapping[str, Any]) -> list[list[DType]]:
+    """Return the dtypes of a partition's inputs and outputs."""
+    floats = (["float32"] * len(specs["inputs"]), ["float32"] * len(specs["outputs"]))  # in files of format 3
+    return [[DType[name] for name in names] for names in specs.get("types", floats)]
+
+
+def _to_float16(values: Array, out: Array) -> None:
+    with np.errstate(over="ignore"):  # large values become infinity
+        out[...] = values
+
+
+_WIDE: Mapping[DType, Callable[[Array], Array]] = {DType.float16: from_float16, DType.bfloat16: from_bfloat16}
+_ROUNDED: Mapping[DType, Callable[[Array, Array], Any]] = {DType.float16: _to_float16, DType.bfloat16: to_bfloat16}
+_FLOATS = frozenset({DType.float32, *_ROUNDED})
+_INTEGERS = {t: t.numpy for t in (DType.int8, DType.uint8)}  # types that the model holds; all others become float32
+_SUPPORTED = {
+    "inputs": _FLOATS | {DType.bool, *_INTEGERS},
+    "outputs": _FLOATS | _INTEGERS.keys(),
+}  # truth values as 0 and 1
+
+
+def _differ(own: int, size: int) -> bool:
+    return own not in (-1, size)
+
+
+class XnnpackRuntime(BackendRuntime):
+    """The runtime part: it opens models that the AOT part has written."""
+
+    load_options: ClassVar = {"threads": int, "weight_cache": bool}
+    _is_large = False
+
+    def expect(self, size: int) -> None:
+        self._is_large = size >= MANY
+
+    def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
+        return self.init_with_data(blob, (), compile_specs)
+
+    def init_with_data(
+        self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
+    ) -> Delegate:
+        try:
+            constants = pieces(blob, compile_specs.get("weights", ()), data)
+            if sum(piece.size for piece in constants) >= (LAYER if self._is_large else LARGE):
+                with suppress(OSError):  # there are no files in memory here
+                    return _large(blob, constants, compile_specs)
+            # Copying releases Python's lock, so LiteRT is imported in parallel.
+            assembly = Task(partial(assemble, blob, constants))
+            litert()
+            model = assembly.result()
+            graph = verify(memoryview(model), compile_specs["inputs"], compile_specs["outputs"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise _damaged_model(error) from error
+        return _create_delegate(partial(_interpreted, model), graph, compile_specs)
+
+
+def _large(blob: memoryview, constants: Sequence[Piece], specs: Mapping[str, Any]) -> Delegate:
+    """Create a delegate of a model in a file, which has no weights if it shares packed ones."""
+    model = ModelFile(blob.nbytes + sum(piece.size for piece in constants))
+    try:
+        for start, rest in split_at_constants(blob, constants):
+            model.write(start, rest)
+        graph = verify(model.view, specs["inputs"], specs["outputs"], [(p.start, p.size) for p in constants])
+        return _create_delegate(partial(_shared, model, constants), graph, specs)
+    except BaseException:
+        model.close()
+        raise
+    finally:
+        release_pages(blob)  # and the whole program file, whose pages count as this process's memory
+
+
+def _shared(model: ModelFile, constants: Sequence[Piece], graph: Graph, specs: Mapping[str, Any]) -> Engine:
+    if sys.platform == "linux":
+        from delegate.backends.xnnpack.runtime.sharing import share  # small models need none of it
+
+        on_disk = specs.get("weight_cache", True)
+        engine = share(model, graph, constants, _threads(specs), dynamic=specs["dynamic"], on_disk=on_disk)
+        if engine is not None:
+            return engine
+    for piece in constants:
+        model.write(piece.start, piece.content())
+    return _interpreted(model, graph, specs)
+
+
+def _interpreted(model: bytes | ModelFile, graph: Graph, specs: Mapping[str, Any]) -> Engine:
+    interpreter = open_interpreter(model, _threads(specs))
+    engine = Interpreted(interpreter, specs["inputs"], specs["outputs"], specs["dynamic"])
+    if isinstance(model, ModelFile):
+        engine.release(model, graph)
+        model.close()
+    return engine
+
+
+def _threads(specs: Mapping[str, Any]) -> int:
+    return min(specs.get("threads") or cores(), cores())
+
+
+def _create_delegate(
+    make: Callable[[Graph, Mapping[str, Any]], Engine], graph: Graph, specs: Mapping[str, Any]
+) -> XnnpackDelegate:
+    try:
+        return XnnpackDelegate(make(graph, specs), graph, specs)
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise BackendFailed("LiteRT cannot prepare the model", where=str(error)) from error
+
+
+def _damaged_model(error: Exception) -> BackendFailed:
+    return BackendFailed("the model is not as this backend writes them", where=str(error), remedy=_DAMAGED)

@@ -1,0 +1,125 @@
+"""LiteRT's interpreter, whose one operator is XNNPACK's. It runs models whose packed weights are not shared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from delegate.backends.xnnpack.info import INSTALL
+from delegate.backends.xnnpack.runtime.coverage import covered_operators
+from delegate.backends.xnnpack.runtime.model_file import ModelFile
+from delegate.backends.xnnpack.runtime.quiet import create_first_delegate
+from delegate.backends.xnnpack.runtime.verified import Graph
+from delegate.errors import BackendFailed, BackendUnavailable
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def litert() -> Any:
+    """Import and return LiteRT's class of interpreters; raise BackendUnavailable if the library is absent."""
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError as error:
+        raise BackendUnavailable("backend xnnpack needs ai-edge-litert", where=str(error), remedy=INSTALL) from error
+    with _LOCK:
+        if not _INITIALIZED:
+            create_first_delegate(partial(_create_first, Interpreter))
+            _INITIALIZED.append(True)
+    return Interpreter
+
+
+_LOCK, _INITIALIZED = Lock(), list[bool]()
+
+
+def _create_first(interpreter: Any, model: bytes) -> None:
+    interpreter(model_content=model, num_threads=1)._interpreter.AllocateTensors()
+
+
+def open_interpreter(model: bytes | ModelFile, num_threads: int) -> Any:
+    """Open LiteRT's interpreter of a model; raise BackendUnavailable if the library is absent."""
+    source = {"model_path": model.path} if isinstance(model, ModelFile) else {"model_content": model}
+    try:
+        return litert()(**source, num_threads=num_threads)
+    except (ValueError, RuntimeError) as error:
+        raise BackendFailed("LiteRT does not take the model", where=str(error)) from error
+
+
+class Interpreted:
+    """An interpreter as an `Engine`.
+
+    The wrapper below LiteRT's Python class is called directly. The class refuses to run while arrays share the
+    interpreter's memory. Here such arrays exist on purpose, and are released before memory is planned again.
+
+    Args:
+        interpreter: LiteRT's.
+        inputs, outputs: tensors of its model.
+        dynamic: true if sizes change; then `resize` must come first.
+    """
+
+    def __init__(self, interpreter: Any, inputs: Sequence[int], outputs: Sequence[int], dynamic: bool) -> None:
+        self._owner = interpreter  # keeps the model's bytes alive
+        self._wrapper = interpreter._interpreter
+        self._inputs, self._outputs, self._dynamic = tuple(inputs), tuple(outputs), dynamic
+        self.sources: list[Any] = []
+        self.results: list[Any] = []
+        self._nodes = 0  # of the interpreter, if the model has released its weights
+        self.run = self._wrapper.Invoke
+        if not dynamic:
+            self._bind()
+
+    def _bind(self) -> None:
+        """Plan memory for the current sizes and view it as arrays."""
+        self._wrapper.AllocateTensors()
+        self.sources = [self._view_tensor(i) for i in self._inputs]
+        self.look()
+
+    def look(self) -> None:
+        """Update the result arrays: XNNPACK may move them when sizes change."""
+        self.results = [self._view_tensor(i) for i in self._outputs]
+
+    def release(self, model: ModelFile, graph: Graph) -> None:
+        """Release the memory of the model's weights, which XNNPACK has packed, if XNNPACK runs all operators."""
+        if self._dynamic:
+            self._wrapper.AllocateTensors()  # packs the weights, which stay packed after a resize
+        if len(covered_operators(self._wrapper, graph.operators)) == graph.operators:
+            model.release(graph.weights)
+            self._nodes = self._wrapper.NumNodes()
+
+    def _view_tensor(self, index: int) -> Any:
+        """Return a tensor's memory. LiteRT copies tensors without dimensions, so these need a wrapper."""
+        tensor = self._wrapper.tensor(self._wrapper, index)
+        return tensor if isinstance(tensor, np.ndarray) else _Number(self._wrapper, index)
+
+    def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Resize the inputs."""
+        self.sources, self.results = [], []
+        for index, shape in zip(self._inputs, shapes, strict=True):
+            self._wrapper.ResizeInputTensor(index, np.array(shape, np.int32), False)
+        self._bind()
+        if self._nodes and self._nodes != self._wrapper.NumNodes():
+            raise RuntimeError("LiteRT has passed the model to XNNPACK again, and its weights are gone")
+
+    def close(self) -> None:
+        """Release the interpreter."""
+        self.sources, self.results = [], []
+        self._wrapper = self._owner = self.run = None
+
+
+class _Number:
+    """A tensor without dimensions, as the delegate uses arrays: filled by `x[...] = value`, read as an array."""
+
+    shape = ()
+
+    def __init__(self, wrapper: Any, index: int) -> None:
+        self._wrapper, self._index = wrapper, index
+        self._dtype = np.asarray(wrapper.GetTensor(index, 0)).dtype
+
+    def __setitem__(self, key: Any, value: Array) -> None:
+        self._wrapper.SetTensor(self._index, np.asarray(value, self._dtype))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self._wrapper.GetTensor(self._index, 0), dtype)

@@ -1,0 +1,293 @@
+"""The part of LiteRT's C interface that runs models. It lets XNNPACK store packed weights in a file.
+
+LiteRT's class of interpreters has no such option. The library exports and documents the functions below. Structures
+are those of version 2.3, so no other version is called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_bool, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint, c_uint32, c_void_p
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from delegate.backends.xnnpack.runtime.quiet import create_first_delegate
+
+VERSION = "2.3."  # of LiteRT with these structures
+PADDING = 64  # bytes: alignment of arrays; XNNPACK may read this many bytes beyond their ends
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_CPU, _INTEGER, _SILENT = 1, 2, 4
+_ACCELERATORS, _SEVERITY = 24, 25  # options of an environment
+_TYPES = {np.dtype(np.float32): 1, np.dtype(np.uint8): 3, np.dtype(np.int8): 9}
+
+
+_C = ctypes.CDLL(None)
+_C.strdup.restype, _C.strdup.argtypes = c_void_p, (c_char_p,)
+
+
+class _Any(ctypes.Structure):
+    _fields_ = (("type", c_int), ("value", c_int64))
+
+
+class _Option(ctypes.Structure):
+    _fields_ = (("tag", c_int), ("value", _Any))
+
+
+class _Layout(ctypes.Structure):
+    _fields_ = (("rank", c_uint, 7), ("has_strides", c_uint, 1), ("sizes", c_int32 * 8), ("strides", c_uint32 * 8))
+
+
+class _TensorType(ctypes.Structure):
+    _fields_ = (("element", c_int), ("layout", _Layout))
+
+
+# Function, without the prefix "LiteRt" -> its argument types. Functions that destroy return nothing, others a status.
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "CreateEnvironment": (c_int, c_void_p, c_void_p),
+    "CreateModelFromFd": (c_void_p, c_int, c_size_t, c_size_t, c_void_p),
+    "CreateOptions": (c_void_p,),
+    "SetOptionsHardwareAccelerators": (c_void_p, c_int),
+    "CreateOpaqueOptions": (c_char_p, c_void_p, c_void_p, c_void_p),
+    "AddOpaqueOptions": (c_void_p, c_void_p),
+    "CreateCompiledModel": (c_void_p, c_void_p, c_void_p, c_void_p),
+    "CompiledModelIsFullyAccelerated": (c_void_p, c_void_p),
+    "CompiledModelResizeInputTensor": (c_void_p, c_size_t, c_size_t, c_void_p, c_size_t),
+    "GetCompiledModelOutputTensorLayouts": (c_void_p, c_size_t, c_size_t, c_void_p, c_bool),
+    "CreateTensorBufferFromHostMemory": (c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
+    "RunCompiledModel": (c_void_p, c_size_t, c_size_t, c_void_p, c_size_t, c_void_p),
+    "DestroyTensorBuffer": (c_void_p,),
+    "DestroyCompiledModel": (c_void_p,),
+    "DestroyOptions": (c_void_p,),
+    "DestroyModel": (c_void_p,),
+}
+
+
+def version() -> str:
+    """Return LiteRT's version; raise ImportError if it is absent."""
+    import ai_edge_litert
+
+    return str(ai_edge_litert.__version__)
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Load the library; return None if it is absent, of another version, or without one of the functions."""
+    try:
+        import ai_edge_litert
+
+        if not version().startswith(VERSION):
+            return None
+        dll = ctypes.CDLL(os.path.join(os.path.dirname(ai_edge_litert.__file__), "libLiteRt.so"))
+        for name, argument_types in _FUNCTIONS.items():
+            function = getattr(dll, f"LiteRt{name}")
+            function.argtypes, function.restype = argument_types, None if name.startswith("Destroy") else c_int
+    except (ImportError, OSError, AttributeError):
+        return None
+    return dll
+
+
+@functools.cache
+def _environment(process: int) -> c_void_p:
+    """Create LiteRT's environment of a process, for the CPU only and without log messages."""
+    options = (_Option * 2)(_Option(_ACCELERATORS, _Any(_INTEGER, _CPU)), _Option(_SEVERITY, _Any(_INTEGER, _SILENT)))
+    environment = _create("CreateEnvironment", len(options), options)
+    create_first_delegate(functools.partial(_create_first, environment))
+    return environment
+
+
+def _create_first(environment: c_void_p, content: bytes) -> None:
+    """Compile a model, and destroy it."""
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        model = _create("CreateModelFromFd", environment, file.fileno(), 0, len(content))
+        _destroy("CompiledModel", _compiled(environment, model, "num_threads = 1\n"))
+        _destroy("Model", model)
+
+
+def _compiled(environment: c_void_p, model: c_void_p, options: str) -> c_void_p:
+    """Compile a model, with options of XNNPACK as TOML."""
+    compile_options = _create("CreateOptions")
+    try:
+        _call("SetOptionsHardwareAccelerators", compile_options, _CPU)
+        text: int = _C.strdup(options.encode())  # the options free it
+        _call("AddOpaqueOptions", compile_options, _create("CreateOpaqueOptions", b"xnnpack", text, _C.free))
+        return _create("CreateCompiledModel", environment, model, compile_options)
+    finally:
+        _destroy("Options", compile_options)
+
+
+def _function(name: str) -> Callable[..., int]:
+    function: Callable[..., int] = getattr(library(), f"LiteRt{name}")
+    return function
+
+
+def _call(name: str, *arguments: Any) -> None:
+    status = _function(name)(*arguments)
+    if status:
+        raise RuntimeError(f"LiteRt{name} fails with status {status}")
+
+
+def _create(name: str, *arguments: Any) -> c_void_p:
+    handle = c_void_p()
+    _call(name, *arguments, byref(handle))
+    return handle
+
+
+class CompiledModel:
+    """A model that LiteRT has compiled for the CPU, with arrays that it reads and fills in place.
+
+    Args:
+        model: descriptor of its file, which the caller closes.
+        threads: number of threads.
+        packed: descriptor of a file of packed weights, which the model closes. An empty file is written; the content
+            of another is used.
+        inputs, outputs: dtypes of its tensors.
+
+    Attributes:
+        sources, results: the arrays; none before `bind` or `resize`. All models of a thread share the memory of
+            `resize`: its arrays are valid from `move_to_thread` until another model runs in this thread.
+
+    Raises:
+        RuntimeError: by every method; LiteRT fails, or runs operators with its own kernels.
+    """
+
+    def __init__(self, model: int, threads: int, packed: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self.sources: list[Array] = []
+        self.results: list[Array] = []
+        self._types = (tuple(inputs), tuple(outputs))
+        self._buffers: tuple[list[c_void_p], list[c_void_p]] = ([], [])
+        self._run: Callable[[], int] = _unbound
+        self._memory = _zeros(0)  # of the arrays
+        self._model = self._compiled = c_void_p()
+        try:
+            self._compile(model, threads, packed)
+        except BaseException:
+            self.close()
+            raise
+
+    def _compile(self, model: int, threads: int, packed: int) -> None:
+        environment = _environment(os.getpid())
+        self._model = _create("CreateModelFromFd", environment, model, 0, os.fstat(model).st_size)
+        options = f"num_threads = {threads}\nweight_cache_file_descriptor = {packed}\n"
+        self._compiled = _compiled(environment, self._model, options)
+        is_complete = c_bool()
+        _call("CompiledModelIsFullyAccelerated", self._compiled, byref(is_complete))
+        if not is_complete.value:
+            raise RuntimeError("LiteRT leaves operators to its own kernels")
+
+    def bind(self, inputs: Sequence[tuple[int, ...]]) -> None:
+        """Allocate arrays: inputs of these sizes, which are the model's, and outputs of computed sizes."""
+        self._allocate_arrays(inputs, self._output_sizes(), _zeros)
+
+    def _output_sizes(self) -> list[tuple[int, ...]]:
+        """Return the sizes of outputs."""
+        layouts = (_Layout * len(self._types[1]))()
+        _call("GetCompiledModelOutputTensorLayouts", self._compiled, 0, len(layouts), layouts, True)
+        return [tuple(layout.sizes[: layout.rank]) for layout in layouts]
+
+    def _allocate_arrays(
+        self, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]], allocate: Callable[[int], Array]
+    ) -> None:
+        """Create arrays of these sizes, in memory from `allocate`."""
+        self._unbind()
+        shapes, types = (*inputs, *outputs), (*self._types[0], *self._types[1])
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, types, strict=True)]
+        starts = [0, *accumulate(size + PADDING - size % -PADDING for size in sizes)]
+        self._memory = allocate(starts.pop() + PADDING)
+        memory = self._memory[-self._memory.ctypes.data % PADDING :]
+        views = [
+            memory[at : at + size].view(t).reshape(s)
+            for at, size, s, t in zip(starts, sizes, shapes, types, strict=True)
+        ]
+        self.sources, self.results = views[: len(inputs)], views[len(inputs) :]
+        for buffers, arrays in zip(self._buffers, (self.sources, self.results), strict=True):
+            for array in arrays:
+                buffers.append(_buffer(array))  # one by one, so that all of them are freed if one fails
+        input_handles, output_handles = ((c_void_p * len(b))(*(x.value for x in b)) for b in self._buffers)
+        run = _function("RunCompiledModel")
+        self._run = functools.partial(
+            run, self._compiled, 0, len(input_handles), input_handles, len(output_handles), output_handles
+        )
+
+    def _unbind(self) -> None:
+        for buffers in self._buffers:
+            while buffers:
+                _destroy("TensorBuffer", buffers.pop())
+        self.sources, self.results, self._run = [], [], _unbound
+
+    def resize(self, shapes: Sequence[tuple[int, ...]], dynamic: Sequence[bool]) -> None:
+        """Resize the dynamic inputs; all arrays are new, in this thread's memory."""
+        self._unbind()
+        for index, (shape, is_dynamic) in enumerate(zip(shapes, dynamic, strict=True)):
+            if is_dynamic:
+                sizes = (c_int * len(shape))(*shape)
+                _call("CompiledModelResizeInputTensor", self._compiled, 0, index, sizes, len(shape))
+        self._allocate_arrays(shapes, self._output_sizes(), _THREAD.memory_of_size)
+
+    def move_to_thread(self) -> None:
+        """Move the arrays of `resize` to the memory of the current thread."""
+        if self._memory is not _THREAD.memory:
+            self._allocate_arrays(
+                [x.shape for x in self.sources], [x.shape for x in self.results], _THREAD.memory_of_size
+            )
+
+    def run(self) -> None:
+        """Fill the results."""
+        status = self._run()
+        if status:
+            raise RuntimeError(f"LiteRtRunCompiledModel fails with status {status}")
+
+    def close(self) -> None:
+        """Free the model. A second call does nothing."""
+        self._unbind()
+        _destroy("CompiledModel", self._compiled)
+        _destroy("Model", self._model)
+        self._compiled = self._model = c_void_p()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _unbound() -> int:
+    raise RuntimeError("the model is closed, or has no sizes yet")
+
+
+def _destroy(what: str, handle: c_void_p) -> None:
+    if handle:
+        _function(f"Destroy{what}")(handle)
+
+
+def _zeros(size: int) -> Array:
+    return np.zeros(size, np.uint8)
+
+
+class _Thread(threading.local):
+    """Memory for inputs and outputs of models, of the largest size that this thread has needed."""
+
+    memory = _zeros(0)
+
+    def memory_of_size(self, size: int) -> Array:
+        if len(self.memory) < size:
+            self.memory = _zeros(size)
+        return self.memory
+
+
+_THREAD = _Thread()
+
+
+def _buffer(array: Array) -> c_void_p:
+    """Create LiteRT's buffer over the memory of an array, which must outlive the buffer."""
+    layout = _Layout(array.ndim, 0, (c_int32 * 8)(*array.shape))
+    kind = _TensorType(_TYPES[array.dtype], layout)
+    return _create("CreateTensorBufferFromHostMemory", byref(kind), array.ctypes.data, array.nbytes, None)

@@ -1,0 +1,1 @@
+"""Measurement of programs and bundles. Needs no torch."""

@@ -1,0 +1,152 @@
+"""Check that the results of programs are accurate enough. Without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from delegate.kernels.half_precision import from_bfloat16
+from delegate.placement.runtime.trials import ProgramRunner, TrialFailed
+from delegate.program.dtypes import DType
+from delegate.program.model import Program, Ref
+from delegate.program.written_inputs import written_inputs
+
+_OWN_PRECISION = 75.0  # dB: float32 computations are more accurate
+_MARGIN = 1.0  # dB above the bound for lower precision, since other inputs may be less accurate
+_MAX_LOSS = 25.0  # dB below the most accurate program: more means less than the program's own precision
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class AccuracyResult(NamedTuple):
+    """Programs that fail the accuracy check.
+
+    Args:
+        failed: programs to drop, with the reason.
+        inaccurate: programs that miss the bound. They are measured for the table, and never chosen.
+    """
+
+    failed: Mapping[str, str]
+    inaccurate: Mapping[str, str]
+
+
+def check_accuracy(
+    runners: Mapping[str, ProgramRunner],
+    sqnr_db_of: Callable[[str, ProgramRunner], float],
+    bound: float | None,
+    sqnr_db: dict[str, float],
+) -> AccuracyResult:
+    """Check the results of programs.
+
+    Args:
+        runners: of the programs.
+        sqnr_db_of: returns the SQNR of a program in dB; raises TrialFailed. NaN, for results without information, fails
+            every bound, and passes if there is no bound.
+        bound: the least SQNR in dB; None: that of the program's own precision.
+        sqnr_db: receives the SQNR of each program.
+    """
+    failed: dict[str, str] = {}
+    for name, runner in runners.items():
+        try:
+            sqnr_db[name] = sqnr_db_of(name, runner)
+        except TrialFailed as failure:
+            failed[name] = str(failure)
+    known = {name: sqnr_db[name] for name in runners if name not in failed}
+    if bound is not None:
+        return AccuracyResult(failed, {name: missed for name, f in known.items() if (missed := _missed(f, bound))})
+    least = min(
+        _OWN_PRECISION, max((f for f in known.values() if not math.isnan(f)), default=_OWN_PRECISION) - _MAX_LOSS
+    )
+    far = {name: f for name, f in known.items() if not (math.isnan(f) or f >= least) or f == -math.inf}
+    return AccuracyResult(
+        failed | {n: f"{f:.1f} dB, less than the program's own precision" for n, f in far.items()}, {}
+    )
+
+
+def _missed(sqnr_db: float, bound: float) -> str:
+    """Return the reason that an SQNR misses a bound, with a margin for other inputs; empty if it does not."""
+    if not sqnr_db >= bound:
+        return f"{sqnr_db:.1f} dB, where {bound:g} dB is asked"
+    if sqnr_db < min(bound + _MARGIN, _OWN_PRECISION):
+        return (
+            f"{sqnr_db:.1f} dB, where {bound:g} dB is asked, and {_MARGIN:g} dB more for inputs that are not measured"
+        )
+    return ""
+
+
+def read_results(
+    runner: ProgramRunner, program: Program, name: str, call: Sequence[Any]
+) -> list[tuple[Array, DType | None]]:
+    """Return the arrays of a call, each with its dtype; None for numbers.
+
+    They are the outputs, then the inputs that the method writes to, then the states by name. Raises TrialFailed.
+    """
+    method = next(m for m in program.methods if m.name == name)
+    dtypes = [method.values[o.index].dtype if isinstance(o, Ref) else None for o in method.outputs]
+    dtypes += [method.values[method.inputs[number].value].dtype for number in compared_inputs(program, name)]
+    dtypes += [state.dtype for state in sorted(program.states, key=lambda state: state.name)]
+    return [(a, d) for a, d in zip(runner.outputs(call), dtypes, strict=True) if a is not None]
+
+
+def compared_inputs(program: Program, name: str) -> list[int]:
+    """Return the numbers of the inputs that a method writes to, in order."""
+    return sorted(written_inputs(program, next(m for m in program.methods if m.name == name)))
+
+
+def widen_bfloat16(array: Array, dtype: DType | None = None) -> Array:
+    """Return an array of the runtime with a NumPy dtype. Arrays of bfloat16, stored as bits, become float32."""
+    return from_bfloat16(array) if dtype is DType.bfloat16 else array
+
+
+def sqnr_db(actual: Sequence[Sequence[Array]], expected: Sequence[Sequence[Array]]) -> float:
+    """Return the SQNR of results in dB: that of the least accurate output; see docs/accuracy.md.
+
+    Args:
+        actual: for each call, its outputs; bfloat16 as float32.
+        expected: the same of the reference.
+
+    Returns:
+        Infinity for equal results, -infinity for another number or shape, NaN if no output has information.
+    """
+    if any(len(got) != len(reference) for got, reference in zip(actual, expected, strict=True)):
+        return -math.inf
+    outputs = zip(zip(*actual, strict=True), zip(*expected, strict=True), strict=True)
+    figures = [_sqnr_db(got, reference) for got, reference in outputs]
+    return lowest_sqnr_db(figures)
+
+
+def lowest_sqnr_db(figures: Iterable[float]) -> float:
+    """Return the lowest SQNR of several outputs without NaN; NaN if all are NaN."""
+    return min((figure for figure in figures if not math.isnan(figure)), default=math.nan)
+
+
+def _sqnr_db(actual: Sequence[Array], expected: Sequence[Array]) -> float:
+    """Return the SQNR of one output over all calls."""
+    if any(got.shape != reference.shape for got, reference in zip(actual, expected, strict=True)):
+        return -math.inf
+    got, reference = (np.concatenate([_flatten(array) for array in arrays]) for arrays in (actual, expected))
+    if not reference.size:
+        return math.nan
+    finite = np.isfinite(got) & np.isfinite(reference)
+    if not np.array_equal(got[~finite], reference[~finite], equal_nan=True):
+        return -math.inf
+    if not finite.any():
+        return math.nan
+    got, reference = got[finite], reference[finite]
+    noise = float(np.square(got - reference).sum())
+    if not noise:
+        return math.inf
+    is_integer = all(array.dtype.kind in "biu" for array in expected)
+    centre = float(reference.mean()) if is_integer else 0.0  # a quantized tensor has its zero anywhere
+    signal = float(np.square(reference).sum()) - centre**2 * reference.size
+    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+
+
+def _flatten(array: Array) -> Array:
+    """Return the elements as float64 in one dimension; complex elements as real and imaginary parts."""
+    flat = array.reshape(-1)
+    parts = np.stack((flat.real, flat.imag)).reshape(-1) if array.dtype.kind == "c" else flat
+    return parts.astype(np.float64)

@@ -1,0 +1,266 @@
+"""Trials: programs that run in processes of their own during the measurement, since they may crash or hang."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import queue
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+
+from delegate.probing.process import Child, Clock, ended
+from delegate.program import file
+from delegate.program.model import Program
+
+ROUND_SECONDS = 0.04  # of calls in a round
+MIN_TIMEOUT = 10.0  # seconds for an answer, for any budget
+BUDGET_OVER = "the budget was over before it ran"
+_MAX_STDERR = 200  # characters in the failure message
+
+
+class TrialFailed(Exception):
+    """A program could not be measured. The message is the reason."""
+
+
+class RoundsOver(Exception):
+    """A runner has no more rounds of a program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A program to measure.
+
+    Args:
+        name: unique in one measurement.
+        program: compiled.
+        method: the method to call.
+        objective: a key of `delegate.measured.UNITS`.
+        options: of `delegate.load`, by name of a backend.
+        is_watched: True if its steps are timed too.
+        callers: number of concurrent callers if the objective is throughput.
+    """
+
+    name: str
+    program: Program
+    method: str
+    objective: str = "latency"
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    is_watched: bool = False
+    callers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """One round of one program.
+
+    Args:
+        cost: seconds per call, or bytes.
+        steps: seconds of each step if these are watched.
+        waited: time that its threads were ready without a core, relative to the time of the round; 0 if unknown.
+    """
+
+    cost: float
+    steps: Mapping[str, float] = field(default_factory=dict)
+    waited: float = 0.0
+
+
+class ProgramRunner(Protocol):
+    """A started program that can be measured."""
+
+    def ready(self) -> None:
+        """Wait until the program can be called; raises TrialFailed."""
+
+    def measure_round(self) -> RoundResult:
+        """Measure one round; raises TrialFailed, and RoundsOver if there are no more rounds of any program."""
+
+    def outputs(self, leaves: Sequence[Any]) -> list[Any]:
+        """Return the results of a call in a new context (see `worker`) as arrays, with None for non-numeric results.
+
+        Raises TrialFailed.
+        """
+
+    def close(self) -> None:
+        """End the program."""
+
+
+class RunnerFactory(Protocol):
+    """A place to run programs: local processes or other machines."""
+
+    def start(self, trial: Trial) -> ProgramRunner:
+        """Start a program; raises TrialFailed."""
+
+
+class ProcessRunnerFactory:
+    """A factory that starts each program in a local process.
+
+    Args:
+        folder: for files that the processes read.
+        leaves: the flat arguments of each call; see `delegate.runtime.method.Method.leaves`.
+        kernels: names of the kernel libraries.
+        limit: seconds after which a process without an answer is ended.
+        left: returns the remaining seconds of the budget. No answer may take more than `MIN_TIMEOUT` longer.
+        trust_code: True if partitions of machine code may run; see `delegate.load`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        leaves: Sequence[Any],
+        kernels: Sequence[str] | None,
+        limit: float,
+        left: Callable[[], float] = lambda: math.inf,
+        *,
+        trust_code: bool = True,
+    ) -> None:
+        self.folder, self.kernels, self.limit, self.trust_code = folder, kernels, limit, trust_code
+        self._left = left
+        self._inputs = folder / "inputs.npz"
+        save_leaves(self._inputs, leaves)
+        self._count = 0
+
+    def start(self, trial: Trial) -> ProcessRunner:
+        """Start a program; raises TrialFailed if no process can be started."""
+        self._count += 1
+        path = self.folder / f"{self._count}.dlg"
+        file.save(trial.program, path)
+        request = {
+            "path": str(path),
+            "method": trial.method,
+            "inputs": str(self._inputs),
+            "kernels": None if self.kernels is None else list(self.kernels),
+            "trusted": self.trust_code,
+            "watched": trial.is_watched,
+            "options": {name: dict(values) for name, values in trial.options.items()},
+        }
+        return ProcessRunner(trial, path, request, self.limit, self._left)
+
+
+class ProcessRunner:
+    """A program in a process of its own.
+
+    Args:
+        trial: the program.
+        path: of its file.
+        request: the request that opens it.
+        limit: seconds for each answer.
+        left: see `ProcessRunnerFactory`.
+    """
+
+    def __init__(
+        self, trial: Trial, path: Path, request: Mapping[str, Any], limit: float, left: Callable[[], float]
+    ) -> None:
+        self._trial, self._path, self._limit, self._left = trial, path, limit, left
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+        try:
+            self._child = Child.start(
+                "delegate.placement.runtime.worker:main",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                text=True,
+            )
+        except OSError as error:
+            self._stderr.close()
+            raise TrialFailed(f"no process can be started: {error}") from error
+        self._process = self._child.process
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._send("open", **request)
+
+    def ready(self) -> None:
+        """Wait until the program has run once."""
+        self._receive()
+
+    def measure_round(self) -> RoundResult:
+        """Measure one round."""
+        if self._trial.objective == "file size":
+            return RoundResult(float(self._path.stat().st_size))
+        self._send("measure_round", seconds=ROUND_SECONDS, callers=self._trial.callers)
+        answer = self._receive()
+        if self._trial.objective == "memory":
+            self._send("memory")
+            answer = self._receive()
+        return RoundResult(float(answer["cost"]), dict(answer.get("steps", {})), float(answer.get("waited", 0.0)))
+
+    def outputs(self, leaves: Sequence[Any]) -> list[Any]:
+        """Return the results of a call as arrays, with None for non-numeric results."""
+        inputs, outputs = (self._path.with_suffix(f".{kind}.npz") for kind in ("in", "out"))
+        save_leaves(inputs, leaves)
+        self._send("outputs", inputs=str(inputs), path=str(outputs))
+        count = int(self._receive()["count"])
+        with np.load(outputs) as stored:
+            return [stored.get(str(i)) for i in range(count)]
+
+    def close(self) -> None:
+        """End the process and its child processes."""
+        self._child.end()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError, ValueError):  # what was written and not read
+                if pipe is not None:
+                    pipe.close()
+        self._stderr.close()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._process.stdout:
+                self._answers.put(line)
+        self._answers.put(None)
+
+    def _send(self, do: str, **request: Any) -> None:
+        most = max(self._left(), 0.0) + MIN_TIMEOUT
+        self._clock = Clock(self._process.pid, min(self._limit, most), most)
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended, which the next answer reports
+            self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
+            self._process.stdin.flush()
+
+    def _receive(self) -> Mapping[str, Any]:
+        line = self._next()
+        if line is None:
+            raise TrialFailed(f"{ended(self._process.wait())} while measured{self._last_words()}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise TrialFailed(str(answer["error"]))
+        return dict(answer)
+
+    def _next(self) -> str | None:
+        """Return the next line, or None if the process has ended."""
+        left = self._clock.left
+        while True:
+            with contextlib.suppress(queue.Empty):  # it may have answered while others were waited for
+                return self._answers.get(timeout=max(left, 0.0))
+            if (left := self._clock.left) <= 0:
+                raise TrialFailed(f"gave no answer in {self._clock.limit:.3g} s")
+
+    def _last_words(self) -> str:
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        return f": {lines[0][:_MAX_STDERR]}" if lines else ""
+
+
+def answer_timeout(budget: float) -> float:
+    """Return the seconds that a program has for an answer."""
+    return max(MIN_TIMEOUT, budget / 2)
+
+
+def seconds_until(end: float) -> Callable[[], float]:
+    """Return a function for the remaining seconds until a time of `time.monotonic`."""
+    return lambda: end - time.monotonic()
+
+
+def save_leaves(path: Path | BinaryIO, leaves: Sequence[Any]) -> None:
+    """Write arguments for `worker.leaves`: arrays (bfloat16 as its bits in uint16), and plain values."""
+    arrays = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)}
+    plain = [None if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+    arrays["plain"] = np.array(json.dumps(plain))
+    np.savez(path, **arrays)  # type: ignore[arg-type]
