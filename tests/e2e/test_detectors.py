@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import delegate
+from delegate.errors import InputError
 from tests import zoo
 from tests.detection import torchvision
 from tests.kernels.compare import sample
@@ -154,7 +155,7 @@ WHOLE = {
 def test_a_whole_detector(name, dynamic, tmp_path, monkeypatch):
     size, spread, options = WHOLE[name]
     torch.manual_seed(0)
-    image, other = torch.rand(1, 3, *size), torch.rand(1, 3, size[0] + 13, size[1] + 7)
+    image, other, narrow = (torch.rand(1, 3, *s) for s in (size, [2 * n for n in size], (77, 87)))
     sizes = ({2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO},) if dynamic else None
     with torchvision():
         from torchvision.ops import boxes
@@ -170,6 +171,8 @@ def test_a_whole_detector(name, dynamic, tmp_path, monkeypatch):
         assert_same(program(image), expected, 0.01)
         if dynamic:
             assert_same(program(other), module(other), 0.01)
+            with pytest.raises(InputError, match="the sizes break what the export assumed"):  # another aspect ratio
+                program(narrow)
     assert len(expected["scores"].unique()) == len(expected["scores"]) > 20  # equal scores have no order
     np.save(tmp_path / "image.npy", image.numpy())
     paths = [str(tmp_path / file) for file in ("model.dlg", "image.npy", "results.npz")]

@@ -169,9 +169,9 @@ def _rounded(constant: Node, value: torch.Tensor, precision: str) -> torch.Tenso
 
 
 def _dtype(value: torch.Tensor) -> DType:
-    found = dtype_of(value.dtype)
-    assert found is not None  # the checks let no other pass
-    return found
+    dtype = dtype_of(value.dtype)
+    assert dtype is not None  # the checks let no other pass
+    return dtype
 
 
 def _weight(value: torch.Tensor) -> Weight:

@@ -28,37 +28,37 @@ def _take(importer: Any, data: Any, index: Any, axis: int) -> Any:
 
 
 def _index(importer: Any, node: Node) -> Any:
-    given = arguments(node)
-    axis, index = next((i, n) for i, n in enumerate(given["indices"]) if n is not None)
-    return _take(importer, importer.env[given["self"]], importer.env[index], axis)
+    args = arguments(node)
+    axis, index = next((i, n) for i, n in enumerate(args["indices"]) if n is not None)
+    return _take(importer, importer.env[args["self"]], importer.env[index], axis)
 
 
 def _index_select(importer: Any, node: Node) -> Any:
-    given = arguments(node)
-    data = importer.env[given["self"]]
-    return _take(importer, data, importer.env[given["index"]], given["dim"] % len(data.ty.shape))
+    args = arguments(node)
+    data = importer.env[args["self"]]
+    return _take(importer, data, importer.env[args["index"]], args["dim"] % len(data.ty.shape))
 
 
 def _embedding(importer: Any, node: Node) -> Any:
-    given = arguments(node)
-    return _take(importer, importer.env[given["weight"]], importer.env[given["indices"]], 0)
+    args = arguments(node)
+    return _take(importer, importer.env[args["weight"]], importer.env[args["indices"]], 0)
 
 
 def _select(importer: Any, node: Node) -> Any:
     from tvm import relax
 
-    given = arguments(node)
-    data = importer.env[given["self"]]
-    return _take(importer, data, relax.const(given["index"], "int64"), given["dim"] % len(data.ty.shape))
+    args = arguments(node)
+    data = importer.env[args["self"]]
+    return _take(importer, data, relax.const(args["index"], "int64"), args["dim"] % len(data.ty.shape))
 
 
 def _reduced(importer: Any, node: Node, name: str) -> Any:
     from tvm import relax
 
-    given = arguments(node)
+    args = arguments(node)
     operator_ = getattr(relax.op, name)
-    axes = list(given["dim"]) or None
-    return importer.block_builder.emit(operator_(importer.env[given["self"]], axes, given["keepdim"]))
+    axes = list(args["dim"]) or None
+    return importer.block_builder.emit(operator_(importer.env[args["self"]], axes, args["keepdim"]))
 
 
 def _amax(importer: Any, node: Node) -> Any:
@@ -73,21 +73,21 @@ def _linear(importer: Any, node: Node) -> Any:
     """With the weight as `layout.py` left it."""
     from tvm import relax
 
-    given, env, emit = arguments(node), importer.env, importer.block_builder.emit
-    weight = env[given["weight"]]
+    args, env, emit = arguments(node), importer.env, importer.block_builder.emit
+    weight = env[args["weight"]]
     if not node.meta.get(META_TRANSPOSED):
         weight = emit(relax.op.permute_dims(weight))
-    product = emit(relax.op.matmul(env[given["input"]], weight, "float32"))
-    return product if given["bias"] is None else emit(relax.op.add(product, env[given["bias"]]))
+    product = emit(relax.op.matmul(env[args["input"]], weight, "float32"))
+    return product if args["bias"] is None else emit(relax.op.add(product, env[args["bias"]]))
 
 
 def _baddbmm(importer: Any, node: Node) -> Any:
     """With the product summed up in float32, as the importer does it elsewhere."""
     from tvm import relax
 
-    given, env, emit = arguments(node), importer.env, importer.block_builder.emit
-    product = emit(relax.op.matmul(env[given["batch1"]], env[given["batch2"]], "float32"))
-    parts = ((product, given["alpha"]), (env[given["self"]], given["beta"]))
+    args, env, emit = arguments(node), importer.env, importer.block_builder.emit
+    product = emit(relax.op.matmul(env[args["batch1"]], env[args["batch2"]], "float32"))
+    parts = ((product, args["alpha"]), (env[args["self"]], args["beta"]))
     product, bias = (emit(relax.op.multiply(x, relax.const(float(factor), "float32"))) for x, factor in parts)
     return emit(relax.op.add(bias, product))
 
@@ -96,22 +96,22 @@ def _attention(importer: Any, node: Node) -> Any:
     """On (batch, heads, length, channels), in operators of its own: each product gets the schedule of a product."""
     from tvm import relax
 
-    given, emit = arguments(node), importer.block_builder.emit
-    query, key, value = (importer.env[given[name]] for name in ("query", "key", "value"))
-    scale = int(query.ty.shape[3]) ** -0.5 if given["scale"] is None else given["scale"]
+    args, emit = arguments(node), importer.block_builder.emit
+    query, key, value = (importer.env[args[name]] for name in ("query", "key", "value"))
+    scale = int(query.ty.shape[3]) ** -0.5 if args["scale"] is None else args["scale"]
     scores = emit(relax.op.matmul(query, emit(relax.op.permute_dims(key, [0, 1, 3, 2])), "float32"))
     scores = emit(relax.op.multiply(scores, relax.const(scale, "float32")))
     never = relax.const(float("-inf"), "float32")
-    if given["is_causal"]:
+    if args["is_causal"]:
         lengths = [query.ty.shape[2], key.ty.shape[2]]
         scores = emit(relax.op.add(scores, emit(relax.op.triu(emit(relax.op.broadcast_to(never, lengths)), 1))))
-    elif given["attn_mask"] is not None:
-        mask = importer.env[given["attn_mask"]]
+    elif args["attn_mask"] is not None:
+        mask = importer.env[args["attn_mask"]]
         if str(mask.ty.dtype) == "bool":
             mask = emit(relax.op.where(mask, relax.const(0.0, "float32"), never))
         scores = emit(relax.op.add(scores, mask))
     weights = emit(relax.op.nn.softmax(scores, -1))
-    if given["attn_mask"] is not None:  # a row that is masked in full has weights of 0 in torch, not NaN
+    if args["attn_mask"] is not None:  # a row that is masked in full has weights of 0 in torch, not NaN
         is_open = emit(relax.op.astype(emit(relax.op.logical_not(emit(relax.op.equal(scores, never)))), "float32"))
         has_open = emit(relax.op.greater(emit(relax.op.max(is_open, -1, True)), relax.const(0.0, "float32")))
         weights = emit(relax.op.where(has_open, weights, relax.const(0.0, "float32")))
@@ -120,8 +120,8 @@ def _attention(importer: Any, node: Node) -> Any:
 
 
 def _slice(importer: Any, node: Node) -> Any:
-    given = arguments(node)
-    node.args = (given["self"], given["dim"] % len(importer.env[given["self"]].ty.shape), *node.args[2:])
+    args = arguments(node)
+    node.args = (args["self"], args["dim"] % len(importer.env[args["self"]].ty.shape), *node.args[2:])
     return importer._slice(node)
 
 
@@ -134,9 +134,9 @@ def _to_copy(importer: Any, node: Node) -> Any:
 def _masked_fill(importer: Any, node: Node) -> Any:
     from tvm import relax
 
-    given = arguments(node)
-    data, mask = importer.env[given["self"]], importer.env[given["mask"]]
-    return importer.block_builder.emit(relax.op.where(mask, relax.const(given["value"], str(data.ty.dtype)), data))
+    args = arguments(node)
+    data, mask = importer.env[args["self"]], importer.env[args["mask"]]
+    return importer.block_builder.emit(relax.op.where(mask, relax.const(args["value"], str(data.ty.dtype)), data))
 
 
 def _const(number: float) -> Any:
@@ -165,13 +165,13 @@ def _relu(importer: Any, node: Node) -> Any:
 
 
 def _hardtanh(importer: Any, node: Node) -> Any:
-    given = arguments(node)
-    return _bounded(importer, importer.env[given["self"]], given["min_val"], given["max_val"])
+    args = arguments(node)
+    return _bounded(importer, importer.env[args["self"]], args["min_val"], args["max_val"])
 
 
 def _clamp(importer: Any, node: Node) -> Any:
-    given = arguments(node)
-    return _bounded(importer, importer.env[given["self"]], given["min"], given["max"])
+    args = arguments(node)
+    return _bounded(importer, importer.env[args["self"]], args["min"], args["max"])
 
 
 def _hardsigmoid(importer: Any, node: Node) -> Any:
@@ -185,12 +185,12 @@ def _hardsigmoid(importer: Any, node: Node) -> Any:
 def _elu(importer: Any, node: Node) -> Any:
     from tvm import tirx
 
-    given = arguments(node)
+    args = arguments(node)
 
     def value(x: Any) -> Any:
-        return tirx.Select(x > _const(0), x, (tirx.exp(x) - _const(1)) * _const(given["alpha"]))
+        return tirx.Select(x > _const(0), x, (tirx.exp(x) - _const(1)) * _const(args["alpha"]))
 
-    return rounding.elementwise(importer, importer.env[given["self"]], value, "elu")
+    return rounding.elementwise(importer, importer.env[args["self"]], value, "elu")
 
 
 def _extreme(importer: Any, x: Any, y: Any, compare: str) -> Any:
@@ -215,9 +215,9 @@ def _minimum(importer: Any, node: Node) -> Any:
 
 
 def _clamp_by_tensors(importer: Any, node: Node) -> Any:
-    given = arguments(node)
-    value = importer.env[given["self"]]
-    for bound, compare in ((given["min"], "greater"), (given["max"], "less")):
+    args = arguments(node)
+    value = importer.env[args["self"]]
+    for bound, compare in ((args["min"], "greater"), (args["max"], "less")):
         if bound is not None:
             value = _extreme(importer, value, importer.env[bound], compare)
     return value
@@ -227,8 +227,8 @@ def _different(importer: Any, node: Node) -> Any:
     """Not equal, for LLVM's comparison is false where one is NaN."""
     from tvm import relax
 
-    given, emit = arguments(node), importer.block_builder.emit
-    x, other = importer.env[given["self"]], given["other"]
+    args, emit = arguments(node), importer.block_builder.emit
+    x, other = importer.env[args["self"]], args["other"]
     y = importer.env[other] if isinstance(other, Node) else relax.const(other, str(x.ty.dtype))
     return emit(relax.op.logical_not(emit(relax.op.equal(x, y))))
 
@@ -237,8 +237,8 @@ def _power(importer: Any, node: Node) -> Any:
     """Roots by their own operators: C's pow(-inf, 0.5) is inf, where torch gives NaN."""
     from tvm import relax
 
-    given = arguments(node)
-    x, exponent = importer.env[given["self"]], given["exponent"]
+    args = arguments(node)
+    x, exponent = importer.env[args["self"]], args["exponent"]
     if abs(exponent) == 0.5:
         return importer.block_builder.emit((relax.op.sqrt if exponent > 0 else relax.op.rsqrt)(x))
     return importer.block_builder.emit(relax.op.power(x, relax.const(exponent, str(x.ty.dtype))))

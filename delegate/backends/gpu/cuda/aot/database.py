@@ -84,17 +84,17 @@ def _read(path: Path) -> list[Record]:
 
 def _record(line: str, where: str) -> Record:
     try:
-        given: Any = json.loads(line)
+        record: Any = json.loads(line)
     except ValueError:
-        given = None
+        record = None
     names = [f.name for f in fields(Record)]
     if (
-        not isinstance(given, dict)
-        or sorted(given) != sorted(names)
-        or not all(isinstance(given[name], _TYPES[name]) for name in names)
+        not isinstance(record, dict)
+        or sorted(record) != sorted(names)
+        or not all(isinstance(record[name], _TYPES[name]) for name in names)
     ):
         raise LoweringError("a line of the tuning database is no record", where=where, remedy="delete that line")
-    return Record(**given)
+    return Record(**record)
 
 
 def _unusable(path: Path, error: Exception) -> LoweringError:

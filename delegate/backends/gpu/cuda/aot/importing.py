@@ -43,9 +43,9 @@ def to_relax(program: ExportedProgram, precision: str) -> Any:
     done = frozenset(
         name for name, value in program.state_dict.items() if precision == rounding.TF32 and rounding.is_rounded(value)
     )
-    given: Mapping[str, Callable[[Node], Any]] = importer.convert_map
+    inherited: Mapping[str, Callable[[Node], Any]] = importer.convert_map
     own: Mapping[str, Callable[[Node], Any]] = {name: _Own(importer, convert) for name, convert in CONVERSIONS.items()}
-    importer.convert_map = {name: _Guard(importer, convert, done) for name, convert in {**given, **own}.items()}
+    importer.convert_map = {name: _Guard(importer, convert, done) for name, convert in {**inherited, **own}.items()}
     return importer.from_exported_program(
         program,
         keep_params_as_input=True,
@@ -91,23 +91,23 @@ class _Guard:
             return rounding.cast(self.importer, value, _WIDE)
         return value if operand.name in self.done else rounding.factor(self.importer, value)
 
-    def _as_planned(self, node: Node, made: Any) -> Any:
+    def _as_planned(self, node: Node, result: Any) -> Any:
         """The result in torch's dtype; raises ValueError where it is not what torch planned."""
         from tvm import relax
 
         planned = node.meta["val"]
-        if not isinstance(planned, torch.Tensor) or not isinstance(getattr(made, "ty", None), relax.TensorType):
-            return made
-        dtype, shape = str(planned.dtype).removeprefix("torch."), [_size(s) for s in made.ty.shape or ()]
+        if not isinstance(planned, torch.Tensor) or not isinstance(getattr(result, "ty", None), relax.TensorType):
+            return result
+        dtype, shape = str(planned.dtype).removeprefix("torch."), [_size(s) for s in result.ty.shape or ()]
         if len(shape) != planned.dim() or any(
             isinstance(s, int) and isinstance(p, int) and s != p for s, p in zip(shape, planned.shape, strict=True)
         ):
             raise ValueError(f"it makes a tensor of {shape} where torch makes {list(planned.shape)}")
-        if str(made.ty.dtype) == dtype:
-            return made
-        if not (planned.is_floating_point() and "float" in str(made.ty.dtype)):
-            raise ValueError(f"it makes {made.ty.dtype} where torch makes {dtype}")
-        return rounding.cast(self.importer, made, dtype)
+        if str(result.ty.dtype) == dtype:
+            return result
+        if not (planned.is_floating_point() and "float" in str(result.ty.dtype)):
+            raise ValueError(f"it makes {result.ty.dtype} where torch makes {dtype}")
+        return rounding.cast(self.importer, result, dtype)
 
 
 def factors(node: Node) -> tuple[Node, ...]:
@@ -115,8 +115,8 @@ def factors(node: Node) -> tuple[Node, ...]:
     row = TABLE.get(op_name(node))
     if row is None or not row.lower.products:
         return ()
-    given = arguments(node)
-    return tuple(given[name] for name in row.lower.products)
+    args = arguments(node)
+    return tuple(args[name] for name in row.lower.products)
 
 
 def _computed(node: Node) -> list[Node]:

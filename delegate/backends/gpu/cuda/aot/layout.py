@@ -18,15 +18,15 @@ META_TRANSPOSED = "transposed"  # node.meta key of linear layers: True where the
 
 def with_transposed_weights(region: Region) -> Region:
     """The region with weights that only linear layers read transposed; the one that is given stays as it is."""
-    made = region.copy()
-    constants = dict(made.constants)
-    for weight, value in made.constants.items():
+    result = region.copy()
+    constants = dict(result.constants)
+    for weight, value in result.constants.items():
         if weight.users and all(_multiplies_by(user, weight) for user in weight.users):
             constants[weight] = value.t().contiguous()
             weight.meta[META_VALUE] = tensor(weight).t()
             for user in weight.users:
                 user.meta[META_TRANSPOSED] = True
-    return replace(made, constants=constants)
+    return replace(result, constants=constants)
 
 
 def _multiplies_by(node: Node, weight: Node) -> bool:

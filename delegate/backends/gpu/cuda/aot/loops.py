@@ -97,9 +97,9 @@ def _shared_axis(schedule: Any, block: Any) -> int:
     for region in schedule.get(block).reads:
         read = {v for part in region.region for v in undefined_vars(part.min)}
         if axes[-1] in read:
-            apart = [n for n, axis in enumerate(axes[:-1]) if axis not in read]
-            if apart:
-                return apart[-1]
+            unread = [n for n, axis in enumerate(axes[:-1]) if axis not in read]
+            if unread:
+                return unread[-1]
     return max(len(axes) - 2, 0)
 
 

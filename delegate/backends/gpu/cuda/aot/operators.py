@@ -30,10 +30,10 @@ def _no_alpha(node: Node) -> Verdict:
 
 def _unscaled(node: Node) -> Verdict:
     """Neither scale nor input_scale, and a finite alpha."""
-    given = arguments(node)
-    if given["scale"] == given["input_scale"] == 1 and abs(given["alpha"]) < 1e38:
+    args = arguments(node)
+    if args["scale"] == args["input_scale"] == 1 and abs(args["alpha"]) < 1e38:
         return YES
-    return no(Reason.ATTRIBUTE, ", ".join(f"{name}={given[name]}" for name in ("alpha", "scale", "input_scale")))
+    return no(Reason.ATTRIBUTE, ", ".join(f"{name}={args[name]}" for name in ("alpha", "scale", "input_scale")))
 
 
 def _own_divisor(node: Node) -> Verdict:
@@ -44,10 +44,10 @@ def _own_divisor(node: Node) -> Verdict:
 
 def _whole_factor(node: Node) -> Verdict:
     """Sizes grow by whole factors."""
-    given, made = tensor(node.all_input_nodes[0]).shape[2:], tensor(node).shape[2:]
-    if all(m % g == 0 for g, m in zip(given, made, strict=True)):
+    old, new = tensor(node.all_input_nodes[0]).shape[2:], tensor(node).shape[2:]
+    if all(m % g == 0 for g, m in zip(old, new, strict=True)):
         return YES
-    return no(Reason.ATTRIBUTE, f"{list(given)} to {list(made)} is no whole factor, and rounds otherwise than torch")
+    return no(Reason.ATTRIBUTE, f"{list(old)} to {list(new)} is no whole factor, and rounds otherwise than torch")
 
 
 def _two_tensors(node: Node) -> Verdict:
@@ -59,9 +59,9 @@ def _two_tensors(node: Node) -> Verdict:
 
 def _fills(node: Node) -> Verdict:
     """What is written has the sizes of the part for certain: nothing checks them when it runs."""
-    given = arguments(node)
-    whole, part = (tensor(given[name]).shape for name in ("self", "src"))
-    cut = given["dim"] % len(whole)
+    args = arguments(node)
+    whole, part = (tensor(args[name]).shape for name in ("self", "src"))
+    cut = args["dim"] % len(whole)
     for dim, (size, other) in enumerate(zip(whole, part, strict=True)):
         known = isinstance(size, int) and isinstance(other, int) if dim == cut else str(size) == str(other)
         if not known:
@@ -71,13 +71,13 @@ def _fills(node: Node) -> Verdict:
 
 def _attention(node: Node) -> Verdict:
     """Four dimensions, without dropout and groups of heads."""
-    given = arguments(node)
+    args = arguments(node)
     for name, plain in (("dropout_p", 0.0), ("enable_gqa", False)):
-        if given.get(name) not in (plain, None):
-            return no(Reason.ATTRIBUTE, f"{name}={given[name]}")
-    if given["is_causal"] and given["attn_mask"] is not None:
+        if args.get(name) not in (plain, None):
+            return no(Reason.ATTRIBUTE, f"{name}={args[name]}")
+    if args["is_causal"] and args["attn_mask"] is not None:
         return no(Reason.ATTRIBUTE, "is_causal=True beside a mask")
-    ranks = {tensor(given[name]).dim() for name in ("query", "key", "value")}
+    ranks = {tensor(args[name]).dim() for name in ("query", "key", "value")}
     return YES if ranks == {4} else no(Reason.RANK, f"{max(ranks)} dimensions, not 4")
 
 

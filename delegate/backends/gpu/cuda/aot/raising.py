@@ -16,8 +16,8 @@ _NARROW, _WIDE = "float16", "float32"
 
 def raise_operands(module: Any) -> Any:
     """A module of Relax whose products in float32 take operands in float32; what is computed stays the same."""
-    made = tvm.IRModule(dict(module.functions_items()))
-    raiser = _Raiser(made)
+    copy = tvm.IRModule(dict(module.functions_items()))
+    raiser = _Raiser(copy)
     for name, function in module.functions_items():
         if isinstance(function, relax.Function):
             raiser.builder_.update_func(name, raiser.visit_expr(function))

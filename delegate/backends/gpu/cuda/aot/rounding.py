@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 TF32 = "tf32"
-_HALF, _KEPT = 0x1000, ~0x1FFF  # of the last bit that stays in TF32; the bits that stay
+_HALF, _MANTISSA = 0x1000, ~0x1FFF  # half of the last bit of TF32; the mask of its bits
 _BFLOAT16 = "bfloat16"
 
 
@@ -21,7 +21,7 @@ def constant(value: torch.Tensor, precision: str) -> torch.Tensor:
     """A constant in float32 rounded."""
     if precision != TF32:
         return value.to(getattr(torch, precision))
-    bits = (value.contiguous().view(torch.int32) + _HALF) & _KEPT
+    bits = (value.contiguous().view(torch.int32) + _HALF) & _MANTISSA
     return torch.where(value.isnan(), value, bits.view(torch.float32))
 
 
@@ -32,8 +32,8 @@ def is_rounded(value: torch.Tensor) -> bool:
 
 def of(importer: Any, value: Any) -> str:
     """Return what a factor is rounded to: where it is in float32, what option `precision` says."""
-    given = str(value.ty.dtype)
-    return str(importer.precision) if given == "float32" else given
+    dtype = str(value.ty.dtype)
+    return str(importer.precision) if dtype == "float32" else dtype
 
 
 def factor(importer: Any, value: Any) -> Any:
@@ -47,7 +47,7 @@ def cast(importer: Any, value: Any, precision: str) -> Any:
 
     builder = importer.block_builder
     if precision == TF32:
-        return _rounded(importer, value, "to_tf32", lambda bits: (bits + _HALF) & _KEPT)
+        return _rounded(importer, value, "to_tf32", lambda bits: (bits + _HALF) & _MANTISSA)
     if str(value.ty.dtype) == precision:
         return value
     if precision == _BFLOAT16:

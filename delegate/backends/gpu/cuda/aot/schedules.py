@@ -48,11 +48,11 @@ def by_default(function: Any, target: Target) -> Any:
     """
     if _SCHEDULED in (function.attrs or ()):
         return function
-    made = (applied(rule, function, target) for rule in rules(target).values())
-    found = next((f for f in made if f is not None), None)
-    if found is None:
+    candidates = (applied(rule, function, target) for rule in rules(target).values())
+    scheduled = next((f for f in candidates if f is not None), None)
+    if scheduled is None:
         raise RegionFailed(f"no schedule for {target} fits a function of TVM's over {list(function.params)}")
-    return found
+    return scheduled
 
 
 def _in_threads(schedule: Any) -> bool:
@@ -66,16 +66,16 @@ def _in_threads(schedule: Any) -> bool:
 
 def _launches(body: Any) -> bool:
     """Return true if a step has threads of its own, as TVM's sorting has."""
-    found: list[bool] = []
+    are_launches: list[bool] = []
 
     def visit(node: Any) -> None:
         if isinstance(node, tirx.AttrStmt):
-            found.append(node.attr_key == "thread_extent")
+            are_launches.append(node.attr_key == "thread_extent")
         elif isinstance(node, tirx.For):
-            found.append(node.thread_binding is not None)
+            are_launches.append(node.thread_binding is not None)
 
     tirx.stmt_functor.post_order_visit(body, visit)
-    return any(found)
+    return any(are_launches)
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,10 @@ class TensorCores:
         """The function scheduled; None where it is no such product."""
         del target, tunable  # dlight's form
         schedule = s_tir.Schedule(function)
-        found = get_reduction_blocks(schedule, schedule.get_child_blocks(get_root_block(schedule)))
-        if found is None or not self._fits(schedule.get(found[0])):
+        blocks = get_reduction_blocks(schedule, schedule.get_child_blocks(get_root_block(schedule)))
+        if blocks is None or not self._fits(schedule.get(blocks[0])):
             return None
-        block = _as_product(schedule, found[0])
+        block = _as_product(schedule, blocks[0])
         names = intrinsics(str(schedule.get(block).reads[0].source.dtype))
         sizes = [v.dom.extent for v in schedule.get(block).iter_vars[1:]]
         if any(isinstance(n, tirx.IntImm) and 2 * n.value <= m for n, m in zip(sizes, self._block(names), strict=True)):

@@ -45,12 +45,12 @@ class Tuner:
         if self._left:
             for function in sorted(functions, key=_work, reverse=True):
                 self._measure(function)
-        table, made = rules(self._target), []
+        table, scheduled = rules(self._target), []
         for function in functions:
             times = {name: t for name, t in self._times(function).items() if t is not None and name in table}
             best = applied(table[min(times, key=times.__getitem__)], function, self._target) if times else None
-            made.append(by_default(function, self._target) if best is None else best)
-        return made
+            scheduled.append(by_default(function, self._target) if best is None else best)
+        return scheduled
 
     def _times(self, function: Any) -> Mapping[str, float | None]:
         return self._database.times(_name(function), self._target.arch, self._version)

@@ -47,13 +47,13 @@ def intrinsics(dtype: str) -> Intrinsics:
     """Register the instructions for operands of "float16", "bfloat16", or "float32" as TF32."""
     summed, fragment = (8, "bfloat16") if dtype == "float32" else (TILE, dtype)
     names = {n: f"delegate_wmma_{n}_{dtype}" for n in ("load_a", "load_b", "fill", "multiply", "store")}
-    made = Intrinsics(**names, summed=summed, fragment=fragment)
-    TensorIntrin.register(made.load_a, *_load(dtype, made, "wmma.matrix_a", "row_major"))
-    TensorIntrin.register(made.load_b, *_load(dtype, made, "wmma.matrix_b", "col_major"))
-    TensorIntrin.register(made.fill, *_fill(summed))
-    TensorIntrin.register(made.multiply, *_multiply(fragment, summed))
-    TensorIntrin.register(made.store, *_store(summed))
-    return made
+    result = Intrinsics(**names, summed=summed, fragment=fragment)
+    TensorIntrin.register(result.load_a, *_load(dtype, result, "wmma.matrix_a", "row_major"))
+    TensorIntrin.register(result.load_b, *_load(dtype, result, "wmma.matrix_b", "col_major"))
+    TensorIntrin.register(result.fill, *_fill(summed))
+    TensorIntrin.register(result.multiply, *_multiply(fragment, summed))
+    TensorIntrin.register(result.store, *_store(summed))
+    return result
 
 
 @contextmanager
@@ -81,8 +81,8 @@ def _fragment(buffer: Any, stride: Any, columns: int = TILE) -> Any:
     return buffer.elem_offset // stride // TILE * (stride // columns) + buffer.elem_offset % stride // columns
 
 
-def _load(dtype: str, made: Intrinsics, scope: str, layout: str) -> tuple[Any, Any]:
-    k, fragment = made.summed, made.fragment
+def _load(dtype: str, names: Intrinsics, scope: str, layout: str) -> tuple[Any, Any]:
+    k, fragment = names.summed, names.fragment
 
     @T.prim_func(s_tir=True)
     def what(a: T.handle, c: T.handle) -> None:

@@ -60,9 +60,9 @@ class CudaRuntime(BackendRuntime):
         return TvmMemory(space, size) if space in SPACES else None
 
 
-def _require(what: str, made: str, here: str) -> None:
-    if made != here:
-        raise BackendFailed(f"it was compiled by {what} {made}, and here is {here}", remedy="lower it again here")
+def _require(what: str, compiled_by: str, here: str) -> None:
+    if compiled_by != here:
+        raise BackendFailed(f"it was compiled by {what} {compiled_by}, and here is {here}", remedy="lower it again here")
 
 
 def _minor(version: str) -> str:
@@ -103,9 +103,9 @@ class Machine:
         shape, name = self._ffi.Shape(array.shape), self._ffi.dtype(dtype.name)
         if self._on_host and array.ctypes.data % ALIGNMENT == 0 and array.size:
             return self._view(self._ffi.from_dlpack(writable_bytes(array)), shape, name, 0)
-        made = self._allocate(shape, name, self._device, None)
-        self._copy_in(made, ctypes.c_void_p(array.ctypes.data), array.nbytes)
-        return made
+        tensor = self._allocate(shape, name, self._device, None)
+        self._copy_in(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+        return tensor
 
     def run(self, tensors: Sequence[Any], outputs: Sequence[Array | TvmTensor]) -> None:
         """Run the library on tensors that `give` made, and copy what it gives."""
@@ -129,13 +129,13 @@ class CudaDelegate(Delegate):
 
     def __init__(self, machine: Machine, weights: Sequence[Weight], dtypes: Sequence[DType]) -> None:
         self._machine, self._dtypes = machine, dtypes
-        self._kept = weights  # the tensors are views of them
+        self._storage = weights  # the tensors are views of these arrays
         self._weights = [machine.give(w.array, w.dtype) for w in weights]
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        given = [self._machine.give(a, d) for a, d in zip(inputs, self._dtypes, strict=True)]
+        arguments = [self._machine.give(a, d) for a, d in zip(inputs, self._dtypes, strict=True)]
         try:
-            self._machine.run([*given, *self._weights], outputs)
+            self._machine.run([*arguments, *self._weights], outputs)
         except BackendFailed:
             raise
         except Exception as error:  # whatever TVM raises across its boundary

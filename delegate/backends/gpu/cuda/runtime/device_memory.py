@@ -74,9 +74,9 @@ class TvmTensor(DeviceTensor):
         return self._memory.view(self.shape, dtype)
 
     def read(self) -> Array:
-        made = np.empty(self.shape, self.dtype)
-        self._memory.copy_out(made)
-        return made
+        array = np.empty(self.shape, self.dtype)
+        self._memory.copy_out(array)
+        return array
 
     def write(self, array: Array) -> None:
         self._memory.copy_in(np.ascontiguousarray(array))

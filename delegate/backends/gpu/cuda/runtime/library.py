@@ -48,7 +48,7 @@ def runtime(device: int) -> Any:
         raise BackendUnavailable(f"{PACKAGE} has no package tvm", remedy=INSTALL)
     folder = Path(home.origin).parent / "lib"
     try:
-        with _torch_left_alone():
+        with _block_torch_import():
             import tvm_ffi
         _load(folder, "tvm_runtime", "RTLD_GLOBAL")
         if device == CUDA:
@@ -68,8 +68,8 @@ def _load(folder: Path, name: str, mode: str) -> None:
 
 
 @contextmanager
-def _torch_left_alone() -> Iterator[None]:
-    """tvm_ffi imports torch where it finds it, to have it loaded first, which takes seconds: here it finds none."""
+def _block_torch_import() -> Iterator[None]:
+    """Block the import of torch: tvm_ffi imports it if it is installed, which takes seconds."""
     if "torch" in sys.modules:
         yield
         return

@@ -36,8 +36,8 @@ class Target:
     @property
     def has_tensor_cores(self) -> bool:
         """Return true if it has tensor cores for bfloat16 and shared memory enough for their schedule: from sm_80."""
-        found = _ARCH.fullmatch(self.arch)
-        return found is not None and int(found[1]) >= 8
+        match = _ARCH.fullmatch(self.arch)
+        return match is not None and int(match[1]) >= 8
 
     def runs_on(self, gpu: Target) -> bool:
         """Return true if machine code for this one runs on a GPU: of the same major and a minor as high, or higher.

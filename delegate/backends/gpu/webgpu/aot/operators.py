@@ -53,17 +53,17 @@ OPERATORS: Operators = {
 
 def _flat_groups(node: Node) -> Verdict:
     """Over 3 dimensions, no groups and not transposed."""
-    given = arguments(node)
-    if tensor(node).dim() < 5 or (given["groups"] == 1 and not given["transposed"]):
+    args = arguments(node)
+    if tensor(node).dim() < 5 or (args["groups"] == 1 and not args["transposed"]):
         return YES
-    return no(Reason.ATTRIBUTE, f"groups={given['groups']}, transposed={given['transposed']} over 3 dimensions")
+    return no(Reason.ATTRIBUTE, f"groups={args['groups']}, transposed={args['transposed']} over 3 dimensions")
 
 
 def _no_single_results(node: Node) -> Verdict:
     """Not transposed with groups that each make one channel of several: the plugin 0.4 gives wrong numbers."""
-    given, shape = arguments(node), tensor(node.all_input_nodes[1]).shape
-    if given["transposed"] and given["groups"] > 1 and shape[1] == 1 and shape[0] != given["groups"]:
-        return no(Reason.INACCURATE, f"transposed, groups={given['groups']}, and each makes one channel of several")
+    args, shape = arguments(node), tensor(node.all_input_nodes[1]).shape
+    if args["transposed"] and args["groups"] > 1 and shape[1] == 1 and shape[0] != args["groups"]:
+        return no(Reason.INACCURATE, f"transposed, groups={args['groups']}, and each makes one channel of several")
     return YES
 
 

@@ -91,35 +91,35 @@ def copier() -> Copier:
 _OPTIONS = ("preferredLayout", "powerPreference", "storageBufferCacheMode", "validationMode")
 
 
-def is_software(found: Provider) -> bool:
+def is_software(registered: Provider) -> bool:
     """Return true if the device is a CPU that plays a GPU, such as SwiftShader."""
-    return all(d.device.type.name == "CPU" for d in found.devices)
+    return all(d.device.type.name == "CPU" for d in registered.devices)
 
 
-def describe(found: Provider) -> str:
+def describe(registered: Provider) -> str:
     """The device for people: adapter, driver and limits, "(software)" where a CPU plays it."""
-    return f"WebGPU on {adapter(found) or _listed(found)}{' (software)' if is_software(found) else ''}"
+    return f"WebGPU on {adapter(registered) or _listed(registered)}{' (software)' if is_software(registered) else ''}"
 
 
-def adapter(found: Provider) -> Adapter | None:
+def adapter(registered: Provider) -> Adapter | None:
     """Return what Vulkan says of the device; None where Dawn works on something else."""
-    software = is_software(found)
+    software = is_software(registered)
     return next((a for a in adapters() if a.is_cpu == software), None)
 
 
-def _listed(found: Provider) -> str:
+def _listed(registered: Provider) -> str:
     """The device as ONNX Runtime lists it."""
-    device = found.devices[0].device
+    device = registered.devices[0].device
     return " ".join(part for part in (device.vendor, device.metadata.get("Description", "")) if part) or "GPU"
 
 
 def probe() -> Availability:
     """Probe for a GPU, real or played by software."""
     try:
-        found, reason = provider(), no_device()
+        registered, reason = provider(), no_device()
     except DelegateError as error:
         return Availability(ok=False, reason=f"{error.what}: {error.where}")
     if reason:
         return Availability(ok=False, reason=reason, remedy=DRIVER)
     versions = {name: metadata.version(name) for name in ("onnxruntime", "onnxruntime-ep-webgpu")}
-    return Availability(ok=True, versions=versions, devices=(describe(found),), stand_in=is_software(found))
+    return Availability(ok=True, versions=versions, devices=(describe(registered),), stand_in=is_software(registered))
