@@ -60,9 +60,9 @@ class CudaRuntime(BackendRuntime):
         return TvmMemory(space, size) if space in SPACES else None
 
 
-def _require(what: str, compiled_by: str, here: str) -> None:
-    if compiled_by != here:
-        raise BackendFailed(f"it was compiled by {what} {compiled_by}, and here is {here}", remedy="lower it again here")
+def _require(what: str, version: str, here: str) -> None:
+    if version != here:
+        raise BackendFailed(f"it was compiled by {what} {version}, and here is {here}", remedy="lower it again here")
 
 
 def _minor(version: str) -> str:
@@ -142,4 +142,4 @@ class CudaDelegate(Delegate):
             raise BackendFailed("TVM failed at a partition", where=one_line(error)) from error
 
     def close(self) -> None:
-        del self._machine, self._weights, self._kept
+        del self._machine, self._weights, self._storage
