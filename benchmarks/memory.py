@@ -20,10 +20,10 @@ import torch
 
 import delegate
 from benchmarks.engines import onnx_bytes
-from delegate.program.memory_plan import largest_live_sum
+from delegate.kernels.selection import Kernels
+from delegate.memory.planner import largest_live_sum
+from delegate.memory.storage import assign_storage
 from delegate.registry import default_registry
-from delegate.runtime.kernels import Kernels
-from delegate.runtime.storage import assign_storage
 from tests import zoo
 
 RUN_DELEGATE = """

@@ -24,6 +24,7 @@ from benchmarks import engines
 from benchmarks.placement import CANDIDATES
 from delegate.accuracy.samples import example_samples
 from delegate.edge.sources import exported_programs
+from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
 from delegate.placement.alternatives import Alternatives
 from delegate.placement.plans import Candidate, ChosenPlan, Task
@@ -32,7 +33,6 @@ from delegate.placement.reference_comparator import ReferenceComparator, arrays_
 from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
 from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial, answer_timeout
 from delegate.registry import default_registry
-from delegate.runtime.kernels import kernels_of
 from delegate.selection import select
 from tests import zoo
 

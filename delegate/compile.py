@@ -21,6 +21,7 @@ from delegate.edge.training import warn_of_training
 from delegate.emit.device_copies import with_device_copies
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
+from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.program_cache import CompilationResult, ProgramCache
 from delegate.lowering.quantized import blamed, quantized
@@ -33,7 +34,6 @@ from delegate.plugins import PORTABLE
 from delegate.program.model import Program
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
-from delegate.runtime.kernels import kernels_of
 from delegate.runtime.load_options import with_load_options
 from delegate.selection import ConfigSource, Request, Selection, open_artifact_cache, select
 

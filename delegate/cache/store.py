@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from delegate.cache.bounded import BoundedFolder
 from delegate.plain_data import count, mapping
-from delegate.program.segments import align, checksums
+from delegate.program.alignment import align
+from delegate.program.segments import checksums
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ from delegate.edge.node import describe
 from delegate.emit.graph_builder import GraphBuilder
 from delegate.emit.numbers import number_value
 from delegate.errors import LoweringError
+from delegate.memory.storage import UNPLANNED
 from delegate.program.dtypes import DType
 from delegate.program.model import Block, Structure, StructuredCall, Value
-from delegate.runtime.storage import UNPLANNED
 
 _NUMBERS = {int: DType.int64, torch.SymInt: DType.int64, torch.SymBool: DType.bool, torch.SymFloat: DType.float64}
 

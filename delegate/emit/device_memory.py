@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from delegate.emit.shared import SharedTables
+from delegate.memory.storage import UNPLANNED
 from delegate.program.blocks import walk
 from delegate.program.lifetimes import reads, refs
 from delegate.program.model import (
@@ -27,7 +28,6 @@ from delegate.program.model import (
 )
 from delegate.program.renumber import renumbered, renumbered_arg
 from delegate.program.stages import depends_on_data
-from delegate.runtime.storage import UNPLANNED
 
 
 def assign_device_memory(method: Method, tables: SharedTables) -> Method:

@@ -12,13 +12,13 @@ from delegate.emit.method import emit_method
 from delegate.emit.parallel import form_parallel_regions
 from delegate.emit.shared import SharedTables
 from delegate.errors import LoweringError
+from delegate.kernels.selection import Kernels
+from delegate.memory.size_bounds import planned_at_bounds
+from delegate.memory.storage import assign_storage
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.model import Method, Program
 from delegate.program.stages import depends_on_data
 from delegate.program.verifier import verify
-from delegate.runtime.bounds import planned_at_bounds
-from delegate.runtime.kernels import Kernels
-from delegate.runtime.storage import assign_storage
 
 NOTHING: Mapping[str, bool] = MappingProxyType({})
 

@@ -16,9 +16,9 @@ from delegate.emit.method import emit_method
 from delegate.emit.runnable import compounds_without_kernel
 from delegate.emit.shared import SharedTables
 from delegate.errors import LoweringError
+from delegate.kernels.selection import Kernels
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.model import Method
-from delegate.runtime.kernels import Kernels
 
 
 def emit_fallback(region: Region, ranges: Mapping[Any, Any], shared: SharedTables, kernels: Kernels) -> Method:

@@ -12,8 +12,8 @@ from torch.fx import Graph, Node
 from delegate.edge.node import SYMBOLIC, describe
 from delegate.emit.tables import Tables
 from delegate.errors import LoweringError
+from delegate.memory.storage import UNPLANNED
 from delegate.program.model import Arg, Instruction, Ref
-from delegate.runtime.storage import UNPLANNED
 
 _CLONE = "aten.clone.default"
 

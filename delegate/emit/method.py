@@ -19,12 +19,12 @@ from delegate.emit.symbols import Symbols
 from delegate.emit.tables import Tables
 from delegate.emit.trees import tree_of
 from delegate.errors import LoweringError
+from delegate.kernels.selection import Kernels
+from delegate.memory.storage import UNPLANNED
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.dtypes import DType
 from delegate.program.model import Arg, Input, Method, Ref, Storage, StorageKind, Value
 from delegate.program.written_inputs import COPY
-from delegate.runtime.kernels import Kernels
-from delegate.runtime.storage import UNPLANNED
 
 
 def emit_method(lowered: LoweredProgram, shared: SharedTables, kernels: Kernels) -> Method:

@@ -16,10 +16,10 @@ from torch.fx import Node
 from delegate.edge.node import SYMBOLIC, arguments, describe, op_name, tensor
 from delegate.emit.graph_builder import GraphBuilder
 from delegate.errors import LoweringError
+from delegate.memory.storage import UNPLANNED
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr
 from delegate.program.model import Arg, Ref, Value
-from delegate.runtime.storage import UNPLANNED
 
 _DTYPES: dict[type, DType] = {
     bool: DType.bool,

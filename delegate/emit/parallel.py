@@ -15,6 +15,7 @@ import torch
 from delegate.edge.node import may_draw
 from delegate.emit.states import read_by
 from delegate.errors import PartitionError
+from delegate.kernels.selection import Kernels
 from delegate.partitioner.parallel_groups import describe_group
 from delegate.partitioner.plan import Group
 from delegate.program.blocks import walk
@@ -31,7 +32,6 @@ from delegate.program.model import (
     Structure,
     StructuredCall,
 )
-from delegate.runtime.kernels import Kernels
 
 
 def form_parallel_regions(program: Program, method: Method, groups: Iterable[Group], kernels: Kernels) -> Method:

@@ -6,7 +6,7 @@ from torch.fx import Graph, Node
 
 from delegate.edge.decompose import compound_nodes
 from delegate.edge.node import dtype_of, op_name, tensors
-from delegate.runtime.kernels import Kernels
+from delegate.kernels.selection import Kernels
 
 
 def has_kernel(node: Node, kernels: Kernels) -> bool:

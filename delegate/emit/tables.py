@@ -11,10 +11,10 @@ from delegate.edge.node import describe, dtype_of, source_line, tensors
 from delegate.emit.shared import SharedTables
 from delegate.emit.symbols import Symbols
 from delegate.errors import LoweringError
+from delegate.kernels.selection import HOW_TO_GIVE, Kernels
 from delegate.program.dtypes import DType
 from delegate.program.lifetimes import refs
 from delegate.program.model import Arg, KernelCall, Storage, Value
-from delegate.runtime.kernels import HOW_TO_GIVE, Kernels
 
 if TYPE_CHECKING:
     from delegate.kernels.kernel import Kernel

@@ -19,6 +19,7 @@ from delegate.edge.program import EdgeProgram
 from delegate.emit.emitting import emit
 from delegate.emit.runnable import has_kernel
 from delegate.errors import PartitionError
+from delegate.kernels.selection import Kernels
 from delegate.partitioner.artifact_cache import ArtifactCache
 from delegate.partitioner.candidates import Artifacts, Candidate, candidates, refused_parts
 from delegate.partitioner.decomposition_policy import DecompositionPolicy
@@ -30,7 +31,6 @@ from delegate.partitioner.reporting import make_report
 from delegate.partitioner.saved import SavedPlan
 from delegate.program.model import DelegateSpec, Program
 from delegate.report import Report
-from delegate.runtime.kernels import Kernels
 from delegate.selection import Selection
 from delegate.verdict import Reason, Verdict, no
 

@@ -27,6 +27,7 @@ from delegate.edge.keys import NotCacheable
 from delegate.edge.sources import Model, exported_programs
 from delegate.errors import ConfigError, PartitionError
 from delegate.kernels.libraries import KernelRequest
+from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.quantized import configured, quantized
 from delegate.measured import Placement
@@ -49,7 +50,6 @@ from delegate.placement.runtime.cluster import Cluster
 from delegate.plugins import one_line
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
-from delegate.runtime.kernels import kernels_of
 from delegate.selection import ConfigSource, Request, Selection, configured_cache_folder, select
 
 _QUANTIZED = 0.3  # the share of the budget after which no other candidate is quantized

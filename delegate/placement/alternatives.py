@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from delegate.edge.program import EdgeProgram
+from delegate.kernels.selection import Kernels
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import Lowered
 from delegate.program.model import Program
-from delegate.runtime.kernels import Kernels
 
 
 class Compiler(Protocol):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from delegate.program.alignment import ALIGNMENT
 from delegate.program.bounds import Bounds
 from delegate.program.checks import Checker, check_shape, sizes_text
 from delegate.program.expr import Expr, SymbolSets, members, set_of
 from delegate.program.limits import MAX_SYMBOLS
-from delegate.program.memory_plan import ALIGNMENT
 from delegate.program.model import Constant, Method, Program, State, StorageKind, Symbol, Tree, Value
 
 _KEYED = {"tuple": False, "list": False, "dict": True, "namedtuple": True, "record": True}  # kinds of trees

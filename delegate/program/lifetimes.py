@@ -20,10 +20,10 @@ from __future__ import annotations
 import bisect
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from delegate.errors import ProgramError
 from delegate.program.bounds import Bounds
-from delegate.program.memory_plan import Branch, Lifetime
 from delegate.program.model import (
     Arg,
     Instruction,
@@ -37,6 +37,43 @@ from delegate.program.model import (
 )
 
 _BUCKET = 512  # blocks in a bucket of _Memory, at most twice as many
+
+
+class Branch(NamedTuple):
+    """One of several branches that may run at the same time, all between step `start` and step `end`."""
+
+    start: int
+    end: int
+    number: int
+
+
+class Lifetime(NamedTuple):
+    """A block of `size` bytes that is alive from step `start` to step `end`, both inclusive.
+
+    Args:
+        branch: the branch of the block. Blocks of another branch of the same call may be alive at the same time,
+            whatever their steps are.
+    """
+
+    size: int
+    start: int
+    end: int
+    branch: Branch | None = None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first and the last step at which it may be alive."""
+        if self.branch is None:
+            return self.start, self.end
+        return min(self.start, self.branch.start), max(self.end, self.branch.end)
+
+    def overlaps(self, other: Lifetime) -> bool:
+        """Return True if both may be alive at the same time."""
+        if self.start <= other.end and other.start <= self.end:
+            return True
+        if self.branch is None or other.branch is None:
+            return False
+        return self.branch.start == other.branch.start and self.branch.number != other.branch.number
 
 
 def check_memory(method: Method, bounds: Bounds) -> None:

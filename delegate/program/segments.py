@@ -17,9 +17,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from delegate.errors import ProgramError
+from delegate.program.alignment import ALIGNMENT, align
 from delegate.program.task import Task
 
-ALIGNMENT = 64  # bytes, of every segment in the file and so, mapped, in memory
 CHUNK = 1 << 20  # bytes, hashed at a time
 DIGEST_SIZE = 32  # bytes of a SHA-256
 _SMALL = 4 * CHUNK  # bytes; less is hashed faster than threads start
@@ -47,11 +47,6 @@ class Directory(NamedTuple):
         for index, place in enumerate(zip(self.offsets, self.sizes, strict=True)):
             places.setdefault(place, index)
         return [places[place] for place in sorted(places)]
-
-
-def align(size: int) -> int:
-    """Return the size rounded up to the alignment."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def flat(segment: memoryview | bytes | bytearray) -> memoryview:

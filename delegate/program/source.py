@@ -11,7 +11,8 @@ import struct
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from delegate.errors import ProgramError
-from delegate.program.segments import ALIGNMENT, flat
+from delegate.program.alignment import ALIGNMENT
+from delegate.program.segments import flat
 
 if TYPE_CHECKING:
     import zipfile

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from delegate.memory.storage import assign_storage, concrete
 from delegate.program.expr import Number, evaluate
 from delegate.program.model import Arg, Method, Ref, Storage, StorageKind
 from delegate.program.raw import nbytes, shadow
 from delegate.runtime.backend import Array, DeviceTensor, TensorType
 from delegate.runtime.resources import Resources
-from delegate.runtime.storage import assign_storage, concrete
 
 if TYPE_CHECKING:
     from delegate.runtime.arenas import Arena

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from delegate.errors import KernelError
+from delegate.kernels.selection import base_of, place
+from delegate.memory.storage import call_view, check_view
 from delegate.program.blocks import walk
 from delegate.program.expr import Expr, Number
 from delegate.program.lifetimes import refs
@@ -29,11 +31,9 @@ from delegate.program.model import (
 )
 from delegate.runtime.arrays import Arrays, Slot
 from delegate.runtime.backend import Array, DeviceTensor
-from delegate.runtime.kernels import base_of, place
 from delegate.runtime.platform import no_memory
 from delegate.runtime.resources import Resources
 from delegate.runtime.steps import CompactStep, DelegateStep, SingleDelegateFastPath, Step, kernel_step, run_steps
-from delegate.runtime.storage import call_view, check_view
 from delegate.runtime.structures import structured_step
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
+from delegate.kernels.selection import Kernels
 from delegate.plugins import PORTABLE
 from delegate.program.blocks import walk
 from delegate.program.expr import Expr
@@ -19,7 +20,6 @@ from delegate.program.lifetimes import reads, refs
 from delegate.program.model import Arg, Instruction, KernelCall, Method, Program, Storage, StorageKind
 from delegate.program.raw import nbytes
 from delegate.runtime.backend import Array
-from delegate.runtime.kernels import Kernels
 from delegate.runtime.steps import Step, run_steps
 
 _GROWTH = 16  # times the bytes of the program's constants may be stored: int4 weights in float64

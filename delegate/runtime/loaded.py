@@ -14,6 +14,7 @@ from weakref import WeakSet
 import numpy as np
 
 from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_mean
+from delegate.kernels.selection import kernels_of
 from delegate.program import file
 from delegate.program.model import Constant, Program, State, StructuredCall
 from delegate.registry import Registry, default_registry
@@ -21,7 +22,6 @@ from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.context import Context
 from delegate.runtime.delegates import InProcess, close_delegates, make_delegates
 from delegate.runtime.forking import leak, watch
-from delegate.runtime.kernels import kernels_of
 from delegate.runtime.lazy_constants import LazyConstantTable
 from delegate.runtime.lifecycle import closed_error
 from delegate.runtime.load_options import LoadOptions, with_load_options

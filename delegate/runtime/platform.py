@@ -14,7 +14,7 @@ import numpy as np
 
 from delegate.errors import DelegateError, ExecutionError
 from delegate.plugins import one_line
-from delegate.program.memory_plan import ALIGNMENT
+from delegate.program.alignment import ALIGNMENT
 from delegate.program.raw import array_over
 from delegate.runtime.backend import Array
 

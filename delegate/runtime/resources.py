@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from delegate.kernels.selection import Kernels
 from delegate.program.dtypes import DType
 from delegate.program.model import Program
 from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, Delegate
-from delegate.runtime.kernels import Kernels
 from delegate.runtime.platform import Platform
 from delegate.runtime.workers import Workers
 

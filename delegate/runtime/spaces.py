@@ -11,8 +11,8 @@ from typing import Protocol
 
 from delegate.errors import BackendFailed, DeviceLost
 from delegate.plugins import AUTHOR
+from delegate.program.alignment import align
 from delegate.program.blocks import walk
-from delegate.program.memory_plan import align
 from delegate.program.model import DelegateSpec, MemorySpace, Method, Program, StorageKind
 from delegate.runtime.backend import BackendRuntime, DeviceMemory
 from delegate.runtime.steps import failed

@@ -7,12 +7,12 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from delegate.memory.size_bounds import is_planned, views_hold
 from delegate.program.bounds import Bounds
 from delegate.program.expr import Number
 from delegate.program.model import Method
 from delegate.program.stages import used_symbols
 from delegate.runtime.backend import Array
-from delegate.runtime.bounds import is_planned, views_hold
 from delegate.runtime.execution_plan import ExecutionPlan
 from delegate.runtime.inputs import check_guards
 from delegate.runtime.resources import Resources

@@ -10,18 +10,18 @@ import numpy as np
 
 from delegate.errors import DelegateError, KernelError
 from delegate.kernels.half_precision import from_bfloat16
+from delegate.kernels.selection import place
+from delegate.memory.size_bounds import planned_at_bounds
+from delegate.memory.storage import check_shape, concrete
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType
 from delegate.program.expr import Number, Symbols, evaluate
 from delegate.program.model import Arg, KernelCall, Method, Ref, StorageKind
 from delegate.program.stages import Stage, split
 from delegate.runtime.backend import Array
-from delegate.runtime.bounds import planned_at_bounds
 from delegate.runtime.inputs import check_range
-from delegate.runtime.kernels import place
 from delegate.runtime.resources import Resources
 from delegate.runtime.specialization_cache import SpecializationCache
-from delegate.runtime.storage import check_shape, concrete
 
 
 class StagedExecutor:

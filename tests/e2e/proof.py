@@ -13,11 +13,11 @@ import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 import delegate
-from delegate.program.memory_plan import largest_live_sum
+from delegate.kernels.selection import Kernels
+from delegate.memory.planner import largest_live_sum
+from delegate.memory.storage import assign_storage
 from delegate.program.model import Program
 from delegate.registry import default_registry
-from delegate.runtime.kernels import Kernels
-from delegate.runtime.storage import assign_storage
 from tests.e2e.worker import Worker
 from tests.lowering import relative_error
 from tests.zoo import Inputs, libraries

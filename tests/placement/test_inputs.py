@@ -11,11 +11,11 @@ import delegate
 from delegate.config import Placing
 from delegate.edge.sources import exported_programs
 from delegate.errors import ConfigError, InputError
+from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
 from delegate.placement.calls import samples_to_place
 from delegate.placement.runtime.accuracy_check import check_accuracy
 from delegate.registry import default_registry
-from delegate.runtime.kernels import kernels_of
 from delegate.selection import select
 
 SHAPE = (2, 4)

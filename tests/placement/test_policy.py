@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from delegate.edge.sources import exported_programs
+from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
 from delegate.measured import PlanCost
 from delegate.placement.alternatives import Alternatives
@@ -21,7 +22,6 @@ from delegate.placement.runtime.accuracy_check import AccuracyResult
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.program.model import DelegateCall, Program
 from delegate.registry import default_registry
-from delegate.runtime.kernels import kernels_of
 from delegate.selection import select
 
 BLOCKS, WIDTH, ON_KERNELS = 6, 16, 5.0

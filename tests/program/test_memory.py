@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from delegate.program.memory_plan import ALIGNMENT, Branch, Lifetime, align, largest_live_sum, plan_buffers, plan_memory
+from delegate.memory.planner import largest_live_sum, plan_buffers, plan_memory
+from delegate.program.alignment import ALIGNMENT, align
+from delegate.program.lifetimes import Branch, Lifetime
 
 
 def overlaps(lifetimes, offsets):

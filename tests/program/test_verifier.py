@@ -7,10 +7,10 @@ import random
 import pytest
 
 from delegate.errors import ProgramError
+from delegate.memory.planner import plan_memory
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Op
-from delegate.program.lifetimes import _Memory
-from delegate.program.memory_plan import Lifetime, plan_memory
+from delegate.program.lifetimes import Lifetime, _Memory
 from delegate.program.model import (
     Block,
     DelegateCall,

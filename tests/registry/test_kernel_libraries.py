@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from delegate.errors import KernelError
+from delegate.kernels.selection import kernels_of
 from delegate.kernels.table import KernelTable
 from delegate.plugins import State
 from delegate.program.dtypes import DType
 from delegate.registry import Registry
-from delegate.runtime.kernels import kernels_of
 from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.plugins import Site
 

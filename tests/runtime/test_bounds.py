@@ -8,10 +8,11 @@ import torch
 from torch.export import Dim
 
 import delegate
-from delegate.program.lifetimes import Lifetimes
-from delegate.program.memory_plan import Lifetime, align, largest_live_sum
+from delegate.memory import storage
+from delegate.memory.planner import largest_live_sum
+from delegate.program.alignment import align
+from delegate.program.lifetimes import Lifetime, Lifetimes
 from delegate.program.model import StorageKind
-from delegate.runtime import storage
 from tests.lowering import assert_same, compiled
 
 

@@ -19,6 +19,8 @@ import pytest
 from delegate.backends.info import Availability, BackendInfo
 from delegate.emit.parallel import form_parallel_regions
 from delegate.errors import BackendFailed, DelegateError, KernelError, PartitionError
+from delegate.kernels.selection import Kernels, kernels_of
+from delegate.memory.storage import assign_storage
 from delegate.partitioner.plan import Group
 from delegate.program.dtypes import DType
 from delegate.program.file import serialize
@@ -43,10 +45,8 @@ from delegate.program.model import (
 from delegate.program.verifier import verify
 from delegate.registry import default_registry
 from delegate.runtime.backend import BackendRuntime, Delegate
-from delegate.runtime.kernels import Kernels, kernels_of
 from delegate.runtime.loaded import LoadedProgram, load
 from delegate.runtime.parallel import ParallelStep, Stop
-from delegate.runtime.storage import assign_storage
 from delegate.runtime.workers import Workers
 from tests.runtime import stranger
 from tests.runtime.test_blocks import A, B, Builder, run

@@ -28,20 +28,20 @@ def versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("onnxruntime", "onnxruntime-qnn")}
 
 
-def is_emulated(found: Provider) -> bool:
+def is_emulated(registered: Provider) -> bool:
     """Return true if what runs is the emulator: then ONNX Runtime lists a CPU where a device has an NPU."""
-    return all(d.device.type.name != "NPU" for d in found.devices)
+    return all(d.device.type.name != "NPU" for d in registered.devices)
 
 
 def probe() -> Availability:
     """Probe for QNN's provider and its HTP, real or emulated."""
     try:
-        found = provider()
+        registered = provider()
     except DelegateError as error:
         return Availability(ok=False, reason=f"{error.what}: {error.where}")
-    if not found.devices:
+    if not registered.devices:
         return Availability(ok=False, reason=f"{PROVIDER} finds no device that it runs on")
-    emulated = is_emulated(found)
+    emulated = is_emulated(registered)
     device = f"Hexagon HTP{' (emulated)' if emulated else ''}"
     return Availability(ok=True, versions=versions(), devices=(device,), stand_in=emulated)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.program.memory_plan import align
+from delegate.program.alignment import align
 from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, TensorType
 

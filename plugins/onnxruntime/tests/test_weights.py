@@ -11,8 +11,8 @@ from torch import nn
 
 import delegate
 from delegate.errors import DelegateError
+from delegate.program.alignment import align
 from delegate.program.file import serialize
-from delegate.program.memory_plan import align
 from delegate.program.model import Program
 from delegate.testing import assert_same
 

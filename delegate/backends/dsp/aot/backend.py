@@ -125,9 +125,9 @@ class DspBackend(OnnxBackend):
         return provider()
 
     def settings(self) -> Any:
-        made = settings(self._specs())
-        made.graph_optimization_level = _optimizations()
-        return made
+        options = settings(self._specs())
+        options.graph_optimization_level = _optimizations()
+        return options
 
     def preprocess(self, region: Region) -> PreprocessResult:
         if refused := infinite_constants(region) | not_rounded(region):
@@ -183,21 +183,21 @@ def _loses(node: Node) -> bool:
     return not in_integers(node)
 
 
-def _context_binary(given: OnnxModel, settings: Any) -> bytes:
+def _context_binary(model: OnnxModel, settings: Any) -> bytes:
     """The model compiled whole; raises whatever ONNX Runtime's bindings raise if QNN does not take all of it."""
     import onnxruntime
 
     settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    add_weights(settings, given)
+    add_weights(settings, model)
     compiler = onnxruntime.ModelCompiler(
         settings,
-        given.graph,
+        model.graph,
         embed_compiled_data_into_model=True,
         graph_optimization_level=_optimizations(),
     )
-    made = compiler.compile_to_bytes()
-    assert isinstance(made, bytes)
-    return made
+    compiled = compiler.compile_to_bytes()
+    assert isinstance(compiled, bytes)
+    return compiled
 
 
 def _optimizations() -> Any:

@@ -56,12 +56,12 @@ def without_infinity(node: Node, held: _Held = MappingProxyType({})) -> Verdict:
         node: to check.
         held: the infinities of constants, if these are known.
     """
-    found = _infinities(node, held)
-    if not found:
+    infinities = _infinities(node, held)
+    if not infinities:
         return YES
     is_passing = op_name(node) in _NAMING | _PASSING
     is_right = op_name(node) in _SOFTMAX or (is_passing and _is_for_softmax(node))
-    if found == {-math.inf} and is_right:
+    if infinities == {-math.inf} and is_right:
         return YES
     return no(Reason.INACCURATE, _WHY)
 
@@ -76,16 +76,16 @@ def infinite_constants(region: Region) -> dict[str, str]:
 
 def _infinities(node: Node, held: _Held) -> Set[float]:
     """Return the infinities that a node names, or gets from operators that name one or pass one on."""
-    found, seen, stack = set(_named(node)), {node}, list(node.all_input_nodes)
+    infinities, seen, stack = set(_named(node)), {node}, list(node.all_input_nodes)
     while stack and len(seen) < _FAR:
         source = stack.pop()
         if source in seen:
             continue
         seen.add(source)
-        found.update(_named(source), held.get(source, ()))
+        infinities.update(_named(source), held.get(source, ()))
         if op_name(source) in _PASSING:
             stack += source.all_input_nodes
-    return found
+    return infinities
 
 
 def _named(node: Node) -> list[float]:
@@ -125,10 +125,10 @@ def clamp_exponents(graph: bytes) -> bytes:
     from onnx import helper, numpy_helper
 
     model = onnx.load_from_string(graph)
-    made = {output for node in model.graph.node if node.op_type == "DequantizeLinear" for output in node.output}
+    decoded = {output for node in model.graph.node if node.op_type == "DequantizeLinear" for output in node.output}
     held = [t for t in model.graph.initializer if math.prod(t.dims) == 1 and t.data_location != t.EXTERNAL]
     numbers = {tensor.name: float(numpy_helper.to_array(tensor).item()) for tensor in held}
-    bounds = [_bound(node, made, numbers) for node in model.graph.node]
+    bounds = [_bound(node, decoded, numbers) for node in model.graph.node]
     if not any(bounds):
         return graph
     inferred = onnx.shape_inference.infer_shapes(model).graph

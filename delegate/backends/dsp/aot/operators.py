@@ -61,21 +61,21 @@ OPERATORS: Operators = {
 
 def _plain_transposed(node: Node) -> Verdict:
     """Transposed, it has no groups, dilation or output_padding."""
-    given = arguments(node)
-    if not given["transposed"]:
+    args = arguments(node)
+    if not args["transposed"]:
         return YES
-    if given["groups"] == 1 and all(d == 1 for d in given["dilation"]) and not any(given["output_padding"]):
+    if args["groups"] == 1 and all(d == 1 for d in args["dilation"]) and not any(args["output_padding"]):
         return YES
-    what = ", ".join(f"{name}={given[name]}" for name in ("groups", "dilation", "output_padding"))
+    what = ", ".join(f"{name}={args[name]}" for name in ("groups", "dilation", "output_padding"))
     return no(Reason.ATTRIBUTE, f"transposed with {what}")
 
 
 def _no_long_steps(node: Node) -> Verdict:
     """Not from one channel to one in steps of more than 2: QNN 2.7 gives what lay in memory."""
-    given, weight = arguments(node), tensor(node.all_input_nodes[1])
-    single = weight.shape[:2] == (1, 1) and not given["transposed"]
-    if single and max(given["stride"]) > 2:
-        return no(Reason.INACCURATE, f"from one channel to one, with stride={list(given['stride'])}")
+    args, weight = arguments(node), tensor(node.all_input_nodes[1])
+    single = weight.shape[:2] == (1, 1) and not args["transposed"]
+    if single and max(args["stride"]) > 2:
+        return no(Reason.INACCURATE, f"from one channel to one, with stride={list(args['stride'])}")
     return YES
 
 
@@ -84,13 +84,13 @@ def _no_few_channels_of_bytes(node: Node) -> Verdict:
 
     These have windows of 1x1 or 2x2, a stride of 2x2, and 1 to 4 channels beyond a multiple of 32.
     """
-    given, source = arguments(node), node.all_input_nodes[0]
+    args, source = arguments(node), node.all_input_nodes[0]
     channels, each, *window = tensor(node.all_input_nodes[1]).shape
     is_of_bytes = decodes(source) and tensor(source.all_input_nodes[0]).dtype.itemsize == 1
-    is_depthwise = not given["transposed"] and channels == given["groups"] > 1 and each == 1
-    is_small = list(given["stride"]) == [2, 2] and window in ([1, 1], [2, 2])
+    is_depthwise = not args["transposed"] and channels == args["groups"] > 1 and each == 1
+    is_small = list(args["stride"]) == [2, 2] and window in ([1, 1], [2, 2])
     if is_of_bytes and is_depthwise and is_small and 1 <= channels % 32 <= 4:
-        what = f"{channels} channels apart in 8 bits, with a window of {window} and stride={given['stride']}"
+        what = f"{channels} channels apart in 8 bits, with a window of {window} and stride={args['stride']}"
         return no(Reason.INACCURATE, what)
     return YES
 
@@ -103,14 +103,14 @@ def _finite(node: Node) -> Verdict:
 
 def _plain_pool(node: Node) -> Verdict:
     """Over 2 dimensions, not dilated, and no step skips pixels where windows have several: QNN 2.7 ends the process."""
-    source, given = node.all_input_nodes[0], arguments(node)
+    source, args = node.all_input_nodes[0], arguments(node)
     if tensor(source).dim() != 4:
         return no(Reason.RANK, f"{source.name} has {tensor(source).dim()} dimensions, where QNN's pools have 4")
-    dilation = given.get("dilation") or [1]
+    dilation = args.get("dilation") or [1]
     if any(d != 1 for d in dilation):
         return no(Reason.ATTRIBUTE, f"dilation={list(dilation)}")
-    window = given.get("kernel_size") or [1]
-    step = given.get("stride") or window
+    window = args.get("kernel_size") or [1]
+    step = args.get("stride") or window
     if max(window) > 1 and any(s > w for s, w in zip(step, window, strict=False)):
         return no(Reason.ATTRIBUTE, f"kernel_size={list(window)} with stride={list(step)}")
     return YES
@@ -129,9 +129,9 @@ def _no_cubic(node: Node) -> Verdict:
 
 def _by_sizes(node: Node) -> Verdict:
     """The factors are the quotients of the sizes, or corners are aligned: QNN resizes by sizes alone."""
-    given, old, new = arguments(node), tensor(node.all_input_nodes[0]).shape[2:], tensor(node).shape[2:]
-    factors = given["scale_factors"] if "scale_factors" in given else [given["scales_h"], given["scales_w"]]
-    if given.get("align_corners") or all(
+    args, old, new = arguments(node), tensor(node.all_input_nodes[0]).shape[2:], tensor(node).shape[2:]
+    factors = args["scale_factors"] if "scale_factors" in args else [args["scales_h"], args["scales_w"]]
+    if args.get("align_corners") or all(
         f is None or a * f == b for f, a, b in zip(factors or (), old, new, strict=False)
     ):
         return YES
@@ -149,8 +149,8 @@ def _no_gathered_images(node: Node) -> Verdict:
 def _kept_cast(node: Node) -> Verdict:
     """Not from floats to integers, which QNN 2.7 drops in front of a cast back; and as `returns_to_half`, since its
     float16 has no infinity and rounds ties away from zero."""
-    made, given = tensor(node).dtype, tensor(node.all_input_nodes[0]).dtype
-    if given.is_floating_point and not made.is_floating_point and made is not torch.bool:
+    new, old = tensor(node).dtype, tensor(node.all_input_nodes[0]).dtype
+    if old.is_floating_point and not new.is_floating_point and new is not torch.bool:
         return no(Reason.INACCURATE, "QNN drops casts from floats to integers in front of casts back to floats")
     return returns_to_half(node)
 
@@ -191,8 +191,8 @@ def _positive_base(node: Node) -> Verdict:
 
 def _norm_without_powers(node: Node) -> Verdict:
     """The norm is that of the exponent 0, 1, 2 or an infinity."""
-    given = arguments(node)
-    exponent = given["ord"] if "ord" in given else given["p"]
+    args = arguments(node)
+    exponent = args["ord"] if "ord" in args else args["p"]
     if exponent in (0, 1, 2) or math.isinf(exponent):
         return YES
     return no(Reason.INACCURATE, f"the norm of the exponent {exponent}: {_WRAPS}")

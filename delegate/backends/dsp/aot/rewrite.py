@@ -45,9 +45,9 @@ _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 
 def rewritten(region: Region) -> Region:
     """The region in words that QNN computes rightly; the one that is given stays as it is."""
-    made = region.copy()
-    seen = _seen_through_windows(made.graph)
-    for node in list(made.graph.nodes):
+    result = region.copy()
+    seen = _seen_through_windows(result.graph)
+    for node in list(result.graph.nodes):
         if node in seen:
             _gather(node)
         if op_name(node) == "aten.hardswish.default" and not _is_quantized(node):
@@ -64,9 +64,9 @@ def rewritten(region: Region) -> Region:
             _spell_out_power(node)
         elif op_name(node) == QUANTIZE and _is_hidden_int16(node):
             _make_unsigned(node)
-    for node in [n for n in made.graph.nodes if op_name(n) == QUANTIZE and needs_clamp(n)]:
+    for node in [n for n in result.graph.nodes if op_name(n) == QUANTIZE and needs_clamp(n)]:
         _keep_apart(node, _LARGEST)
-    return made
+    return result
 
 
 def _seen_through_windows(graph: Graph) -> Set[Node]:
@@ -81,14 +81,14 @@ def _seen_through_windows(graph: Graph) -> Set[Node]:
 def _gather(node: Node) -> None:
     """Have what takes neighbours from where they are not the first gather them by index: slices, parts, rolls."""
     source = next(iter(node.all_input_nodes), node)
-    name, given = op_name(node), arguments(node) if node.op == "call_function" else {}
-    if name == "aten.slice.Tensor" and given["step"] == 1:
-        _select(node, source, given["dim"], given["start"] or 0)
+    name, args = op_name(node), arguments(node) if node.op == "call_function" else {}
+    if name == "aten.slice.Tensor" and args["step"] == 1:
+        _select(node, source, args["dim"], args["start"] or 0)
     elif node.target is operator.getitem and op_name(source) == "aten.split_with_sizes.default":
         whole, sizes, dim = arguments(source).values()
         _select(node, whole, dim, sum(sizes[: node.args[1]]))
-    elif name == "aten.roll.default" and given["dims"]:
-        *others, (dim, shift) = zip(given["dims"], given["shifts"], strict=True)
+    elif name == "aten.roll.default" and args["dims"]:
+        *others, (dim, shift) = zip(args["dims"], args["shifts"], strict=True)
         for axis, by in others:
             with node.graph.inserting_before(node):
                 rolled = node.graph.call_function(aten.roll.default, (source, [by], [axis]))
@@ -96,8 +96,8 @@ def _gather(node: Node) -> None:
             _select(rolled, source, axis, -by)
             source = rolled
         _select(node, source, dim, -shift)
-    elif name == "aten.cat.default" and given["dim"] % tensor(node).dim() > 1:
-        _gather_all(node, given["dim"])
+    elif name == "aten.cat.default" and args["dim"] % tensor(node).dim() > 1:
+        _gather_all(node, args["dim"])
 
 
 def _gather_all(node: Node, dim: int) -> None:
@@ -122,8 +122,8 @@ def _select(node: Node, source: Node, dim: int, start: int) -> None:
     with node.graph.inserting_before(node):
         parts = [node.graph.call_function(aten.arange.start, (a, b)) for a, b in ends if b > a]
         index = parts[0] if len(parts) == 1 else node.graph.call_function(aten.cat.default, (parts,))
-    for made, length in [*zip(parts, (b - a for a, b in ends), strict=False), (index, count)]:
-        made.meta = {**node.meta, "val": tensor(node).new_empty(length, dtype=torch.int64)}
+    for added, length in [*zip(parts, (b - a for a, b in ends), strict=False), (index, count)]:
+        added.meta = {**node.meta, "val": tensor(node).new_empty(length, dtype=torch.int64)}
     node.target, node.args, node.kwargs = aten.index_select.default, (source, dim, index), {}
 
 
@@ -150,9 +150,9 @@ def _expanded(operand: Argument, node: Node) -> Argument:
     if not isinstance(operand, Node) or tensor(operand).shape == shape:
         return operand
     with node.graph.inserting_before(node):
-        made = node.graph.call_function(aten.expand.default, (operand, list(shape)))
-    made.meta = dict(node.meta)
-    return made
+        expanded = node.graph.call_function(aten.expand.default, (operand, list(shape)))
+    expanded.meta = dict(node.meta)
+    return expanded
 
 
 def _keep_apart(node: Node, bound: float) -> None:

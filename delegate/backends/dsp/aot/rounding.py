@@ -50,8 +50,8 @@ def _is_bare(quantize: Node) -> bool:
 
 def _origins(quantize: Node) -> Set[Node]:
     """Return the nodes that compute the elements of an operand."""
-    found = _reached(quantize, lambda n: n.all_input_nodes, _moves)
-    return {n for n in found if not _moves(n)}
+    reached = _reached(quantize, lambda n: n.all_input_nodes, _moves)
+    return {n for n in reached if not _moves(n)}
 
 
 def _readers(quantize: Node) -> Set[Node]:
@@ -65,10 +65,10 @@ def _reached(node: Node, step: Callable[[Node], Iterable[Node]], goes_on: Callab
     reached: set[Node] = set()
     stack = [*step(node)]
     while stack:
-        found = stack.pop()
-        if found not in reached:
-            reached.add(found)
-            stack += step(found) if goes_on(found) else ()
+        source = stack.pop()
+        if source not in reached:
+            reached.add(source)
+            stack += step(source) if goes_on(source) else ()
     return reached
 
 

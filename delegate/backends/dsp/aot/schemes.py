@@ -22,9 +22,9 @@ def _plain(node: Node) -> str:
     """Why a layer is not taken: transposed convolutions have neither groups, dilation nor output_padding."""
     if "transpose" not in str(node.target):
         return ""
-    given = arguments(node)
-    odd = given["groups"] != 1 or any(d != 1 for d in given["dilation"]) or any(given["output_padding"])
-    return "a transposed convolution with groups, dilation or output_padding" if odd else ""
+    args = arguments(node)
+    is_unsupported = args["groups"] != 1 or any(d != 1 for d in args["dilation"]) or any(args["output_padding"])
+    return "a transposed convolution with groups, dilation or output_padding" if is_unsupported else ""
 
 
 def _few_dimensions(node: Node) -> str:

@@ -30,14 +30,14 @@ def backend_options(specs: Mapping[str, Any]) -> dict[str, str]:
     import onnxruntime_qnn
 
     _, arch, model = specs["target"]
-    given = {name: specs[option] for option, name in _NAMES.items() if specs.get(option)}  # 0 and false: QNN decides
+    options = {name: specs[option] for option, name in _NAMES.items() if specs.get(option)}  # 0 and false: QNN decides
     return {
         "backend_path": str(onnxruntime_qnn.get_qnn_htp_path()),
         "htp_arch": str(arch),
         "soc_model": str(model),
         "enable_htp_fp16_precision": "1",
         "offload_graph_io_quantization": "0",  # else the first and last q/dq are for the CPU
-        **{name: value if isinstance(value, str) else str(int(value)) for name, value in given.items()},
+        **{name: value if isinstance(value, str) else str(int(value)) for name, value in options.items()},
     }
 
 
@@ -59,21 +59,21 @@ class DspRuntime(BackendRuntime):
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
         if not provider().devices:
             raise BackendUnavailable(f"{PROVIDER} finds no device that it runs on", remedy=INSTALL)
-        made_for, here = Target(*compile_specs["target"]), local_target()
-        if here is not None and here.htp_arch != made_for.htp_arch:
+        target, here = Target(*compile_specs["target"]), local_target()
+        if here is not None and here.htp_arch != target.htp_arch:
             raise BackendFailed(
-                f"it was compiled for {made_for}, and this machine is a {here}",
+                f"it was compiled for {target}, and this machine is a {here}",
                 remedy=f"lower it again with soc: {here.soc}",
             )
         model = unpack(blob, (), compile_specs)
         try:
             return OnnxDelegate(partial(_open, model, compile_specs), model, provider())
         except BackendFailed as error:
-            made_by, installed = compile_specs.get("versions", {}), versions()
-            if made_by == installed:
+            compiled_by, installed = compile_specs.get("versions", {}), versions()
+            if compiled_by == installed:
                 raise
             raise BackendFailed(
-                f"it was compiled by {_named(made_by)}, and here is {_named(installed)}: {error.what}",
+                f"it was compiled by {_named(compiled_by)}, and here is {_named(installed)}: {error.what}",
                 where=error.where,
                 remedy="lower it again here, or install what it was compiled by",
             ) from error

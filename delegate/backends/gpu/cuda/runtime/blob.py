@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from delegate.program.alignment import align
 from delegate.program.dtypes import DType
-from delegate.program.memory_plan import align
 from delegate.program.raw import array_over
 from delegate.runtime.backend import Array
 

@@ -15,8 +15,8 @@ from delegate.backends.gpu.cuda.runtime.device_memory import SPACES, TvmMemory, 
 from delegate.backends.gpu.cuda.runtime.library import CPU, CUDA, one_line
 from delegate.backends.gpu.cuda.runtime.targets import Target
 from delegate.errors import BackendFailed
+from delegate.program.alignment import ALIGNMENT
 from delegate.program.dtypes import DType
-from delegate.program.memory_plan import ALIGNMENT
 from delegate.program.raw import writable_bytes
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, DeviceMemory
 

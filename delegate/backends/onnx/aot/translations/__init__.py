@@ -76,8 +76,8 @@ def table_of(operators: Operators, limits: Mapping[str, Check] | None = None) ->
         operators: that it runs.
         limits: operator -> what else the provider asks of a node.
     """
-    found = (next((r for r in rows if r.lower.needs <= operators.keys()), None) for rows in TRANSLATIONS.values())
-    return LoweringTable(_bound(row, operators, (limits or {}).get(row.op)) for row in found if row is not None)
+    supported = (next((r for r in rows if r.lower.needs <= operators.keys()), None) for rows in TRANSLATIONS.values())
+    return LoweringTable(_bound(row, operators, (limits or {}).get(row.op)) for row in supported if row is not None)
 
 
 def _bound(row: Row, operators: Operators, limit: Check | None) -> Row:

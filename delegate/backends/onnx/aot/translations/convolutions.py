@@ -12,10 +12,10 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 def _padded_within_a_step(node: Node) -> Verdict:
     """Transposed, output_padding is less than stride."""
-    given = arguments(node)
-    if not given["transposed"] or all(p < s for p, s in zip(given["output_padding"], given["stride"], strict=False)):
+    args = arguments(node)
+    if not args["transposed"] or all(p < s for p, s in zip(args["output_padding"], args["stride"], strict=False)):
         return YES
-    what = f"transposed with output_padding={given['output_padding']}, stride={given['stride']}"
+    what = f"transposed with output_padding={args['output_padding']}, stride={args['stride']}"
     return no(Reason.ATTRIBUTE, f"{what}, which ONNX Runtime does not run")
 
 

@@ -23,10 +23,10 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 def _bounds(node: Node) -> Verdict:
     """Bounds do not change the dtype."""
-    made = tensor(node).dtype
-    if tensor(node.all_input_nodes[0]).dtype is made:
+    dtype = tensor(node).dtype
+    if tensor(node.all_input_nodes[0]).dtype is dtype:
         return YES
-    return no(Reason.DTYPE, f"the bounds make it {str(made).removeprefix('torch.')}")
+    return no(Reason.DTYPE, f"the bounds make it {str(dtype).removeprefix('torch.')}")
 
 
 def clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:
@@ -62,9 +62,9 @@ def rounded(x: Any) -> Any:
     op, half = ops(), scalar(0.5, x)
     low = op.Floor(x)
     above = op.Sub(x, low)
-    odd = op.Sub(low, op.Mul(op.Floor(op.Mul(low, half)), scalar(2.0, x)))
+    remainder = op.Sub(low, op.Mul(op.Floor(op.Mul(low, half)), scalar(2.0, x)))
     up = cast_like(op.Greater(above, half), x)
-    return op.Add(low, op.Where(op.Equal(above, half), odd, up))
+    return op.Add(low, op.Where(op.Equal(above, half), remainder, up))
 
 
 def expm1(x: Any) -> Any:
@@ -82,8 +82,8 @@ def log1p(x: Any) -> Any:
     is_small = op.Less(op.Abs(x), scalar(0.5, x))
     s = op.Div(x, op.Add(x, scalar(2.0, x)))
     square, series = op.Mul(s, s), scalar(1 / 15, x)
-    for odd in range(13, 0, -2):
-        series = op.Add(op.Mul(series, square), scalar(1 / odd, x))
+    for exponent in range(13, 0, -2):
+        series = op.Add(op.Mul(series, square), scalar(1 / exponent, x))
     return op.Where(is_small, op.Mul(op.Add(s, s), series), op.Log(op.Add(x, scalar(1.0, x))))
 
 

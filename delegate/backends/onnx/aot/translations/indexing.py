@@ -57,8 +57,8 @@ def stacked(x: Any, indices: Indices) -> Any:
 
 def shape_of(indices: Indices) -> list[int]:
     """The shape of indices together."""
-    made = np.broadcast_shapes(*(tuple(i.shape) for i in indices if i is not None))
-    return [int(size) for size in made]
+    shape = np.broadcast_shapes(*(tuple(i.shape) for i in indices if i is not None))
+    return [int(size) for size in shape]
 
 
 def order_of(indices: Indices, rank: int) -> list[int]:
@@ -76,8 +76,8 @@ def index(x: Any, indices: Indices) -> Any:
     if len(chosen) == 1:
         return op.Gather(x, indices[chosen[0]], axis=chosen[0])
     first = x if chosen + others == list(range(len(x.shape))) else op.Transpose(x, perm=chosen + others)
-    found, order = op.GatherND(first, stacked(x, indices)), order_of(indices, len(x.shape))
-    return found if order == sorted(order) else op.Transpose(found, perm=order)
+    gathered, order = op.GatherND(first, stacked(x, indices)), order_of(indices, len(x.shape))
+    return gathered if order == sorted(order) else op.Transpose(gathered, perm=order)
 
 
 def index_select(x: Any, dim: int, chosen: Any) -> Any:
@@ -120,8 +120,8 @@ def columns(x: Any, kernel_size: list[int], dilation: list[int], padding: list[i
         height, width = height + 2 * padding[0], width + 2 * padding[1]
     numbers = torch.arange(height * width, dtype=torch.float64).view(1, 1, height, width)
     places = torch.ops.aten.im2col(numbers, kernel_size, dilation, [0, 0], stride)[0].long()
-    found = taken(op.Reshape(x, ints([0, channels, height * width])), 2, places)
-    return op.Reshape(found, ints([0, channels * places.shape[0], places.shape[1]]))
+    pixels = taken(op.Reshape(x, ints([0, channels, height * width])), 2, places)
+    return op.Reshape(pixels, ints([0, channels * places.shape[0], places.shape[1]]))
 
 
 def _image(node: Node) -> Verdict:

@@ -99,8 +99,8 @@ def product(x: Any, y: Any) -> Any:
 
 def _beside_truths(node: Node) -> Verdict:
     """All operands have one dtype, or are truth values."""
-    given = {t.dtype for source in node.all_input_nodes for t in tensors(source)} - BOOL
-    return YES if len(given) <= 1 else same_dtypes(node)
+    dtypes = {t.dtype for source in node.all_input_nodes for t in tensors(source)} - BOOL
+    return YES if len(dtypes) <= 1 else same_dtypes(node)
 
 
 _SAME = every(floating_inputs, same_dtypes)

@@ -51,8 +51,8 @@ def filled(x: Any, value: float, **_: Any) -> Any:
 
 def _same_dtype(node: Node) -> Verdict:
     """The dtype is that of the other tensor."""
-    made = tensor(node).dtype
-    return YES if tensor(node.all_input_nodes[0]).dtype is made else no(Reason.DTYPE, f"made as {made}")
+    dtype = tensor(node).dtype
+    return YES if tensor(node.all_input_nodes[0]).dtype is dtype else no(Reason.DTYPE, f"made as {dtype}")
 
 
 _SHAPE = ("Reshape", "Concat", "Expand", "Squeeze", "Unsqueeze")

@@ -23,20 +23,20 @@ def scalar(number: float, like: Any) -> Any:
     import onnx_ir
 
     assert like.dtype is not None, "a number of the dtype of a value that has none"
-    made = ops().Constant(value=onnx_ir.tensor(number, dtype=like.dtype))
-    made.dtype = like.dtype
-    return made
+    result = ops().Constant(value=onnx_ir.tensor(number, dtype=like.dtype))
+    result.dtype = like.dtype
+    return result
 
 
-def operand(given: Any, like: Any) -> Any:
+def operand(argument: Any, like: Any) -> Any:
     """An argument that may be a number, as a value."""
-    return scalar(given, like) if isinstance(given, bool | int | float) else given
+    return scalar(argument, like) if isinstance(argument, bool | int | float) else argument
 
 
-def typed(made: Any, like: Any) -> Any:
+def typed(result: Any, like: Any) -> Any:
     """A value that an operator has just made, of the dtype of another one: the exporter finds dtypes out later."""
-    made.dtype = like.dtype
-    return made
+    result.dtype = like.dtype
+    return result
 
 
 def ints(values: Sequence[int]) -> Any:
@@ -93,8 +93,8 @@ def weighted(x: Any, axis: int, weights: torch.Tensor, shape: Sequence[Any], lik
     if rank <= 4 and axis == rank - 2:
         return op.MatMul(constant(weights, like), x)
     flat = op.Reshape(x, ints([0, -1, shape[axis], math.prod(shape[axis + 1 :])]))  # DSPs multiply up to 4 dimensions
-    made = op.MatMul(constant(weights, like), flat)
-    return op.Reshape(made, ints([0, *shape[1:axis], len(weights), *shape[axis + 1 :]]))
+    product = op.MatMul(constant(weights, like), flat)
+    return op.Reshape(product, ints([0, *shape[1:axis], len(weights), *shape[axis + 1 :]]))
 
 
 def taken(x: Any, axis: int, places: torch.Tensor) -> Any:

@@ -47,32 +47,32 @@ def _filled(node: Node) -> Verdict:
 
 
 def _pad(node: Node) -> Pad:
-    given = arguments(node)
-    return given["pad"] if "pad" in given else given["padding"]  # type: ignore[no-any-return]
+    args = arguments(node)
+    return args["pad"] if "pad" in args else args["padding"]  # type: ignore[no-any-return]
 
 
-def places(size: int, before: int, behind: int, mode: str) -> torch.Tensor:
+def places(size: int, before: int, after: int, mode: str) -> torch.Tensor:
     """Which element each place of a padded dimension repeats."""
-    wanted = torch.arange(-before, size + behind)
+    positions = torch.arange(-before, size + after)
     if mode == "edge":
-        return wanted.clamp(0, size - 1)
+        return positions.clamp(0, size - 1)
     if mode == "wrap":  # around what negative widths leave
-        kept = torch.arange(size)[max(-before, 0) : size + min(behind, 0)]
-        return kept[torch.arange(-max(before, 0), len(kept) + max(behind, 0)) % len(kept)]
+        inner = torch.arange(size)[max(-before, 0) : size + min(after, 0)]
+        return inner[torch.arange(-max(before, 0), len(inner) + max(after, 0)) % len(inner)]
     period = max(2 * (size - 1), 1)
-    folded = wanted % period
+    folded = positions % period
     return torch.where(folded < size, folded, period - folded)
 
 
 def repeated(mode: str, x: Any, padding: Pad) -> Any:
     """One look-up per padded dimension."""
     rank = len(x.shape)
-    made = x
-    for i, (before, behind) in enumerate(zip(padding[::2], padding[1::2], strict=True)):
+    result = x
+    for i, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True)):
         axis = rank - 1 - i
-        if before or behind or (made is x and 2 * i + 2 == len(padding)):
-            made = taken(made, axis, places(x.shape[axis], before, behind, mode))
-    return made
+        if before or after or (result is x and 2 * i + 2 == len(padding)):
+            result = taken(result, axis, places(x.shape[axis], before, after, mode))
+    return result
 
 
 def padded(mode: str, x: Any, padding: Pad) -> Any:
@@ -90,34 +90,34 @@ def constant(x: Any, pad: Pad, value: float = 0.0) -> Any:
 
 def masked(x: Any, pad: Pad, value: float = 0.0) -> Any:
     """The same without ONNX's Pad: elements at the border are repeated, and the value is put in their place."""
-    made, inside = x, torch.ones([1] * len(x.shape), dtype=torch.bool)
-    for i, (before, behind) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+    result, inside = x, torch.ones([1] * len(x.shape), dtype=torch.bool)
+    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
         axis, size = len(x.shape) - 1 - i, x.shape[len(x.shape) - 1 - i]
-        if before or behind:
-            wanted = torch.arange(-before, size + behind)
-            made = taken(made, axis, wanted.clamp(0, size - 1))
+        if before or after:
+            positions = torch.arange(-before, size + after)
+            result = taken(result, axis, positions.clamp(0, size - 1))
             along = [-1 if d == axis else 1 for d in range(len(x.shape))]
-            inside = inside & ((wanted >= 0) & (wanted < size)).view(along)
+            inside = inside & ((positions >= 0) & (positions < size)).view(along)
     if inside.all():
-        return ops().Identity(x) if made is x else made
-    return ops().Where(filled(inside), made, scalar(value, x))
+        return ops().Identity(x) if result is x else result
+    return ops().Where(filled(inside), result, scalar(value, x))
 
 
 def _cut(x: Any, pad: Pad) -> Any:
     """What the negative widths leave."""
     rank = len(x.shape)
-    for i, (before, behind) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
-        if before < 0 or behind < 0:
-            end = behind if behind < 0 else END
+    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        if before < 0 or after < 0:
+            end = after if after < 0 else END
             x = ops().Slice(x, ints([max(-before, 0)]), ints([end]), ints([rank - 1 - i]))
     return x
 
 
 def _by_axis(pad: Pad, rank: int) -> list[int]:
-    before, behind = [0] * rank, [0] * rank
+    before, after = [0] * rank, [0] * rank
     for i, (first, last) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
-        before[rank - 1 - i], behind[rank - 1 - i] = first, last
-    return [*before, *behind]
+        before[rank - 1 - i], after[rank - 1 - i] = first, last
+    return [*before, *after]
 
 
 def _rows(op: str, mode: str, onnx: str) -> tuple[Row, Row]:

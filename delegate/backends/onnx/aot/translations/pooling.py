@@ -22,23 +22,23 @@ Sizes = Sequence[int]
 
 def _known_windows(node: Node) -> Verdict:
     """With ceil_mode or a divisor of its own, the sizes of the image are known before it runs."""
-    given, source = arguments(node), node.all_input_nodes[0]
-    plain = not given["ceil_mode"] and given.get("divisor_override") is None
-    return YES if plain or _are_known(source, len(given["kernel_size"])) else _unknown(source)
+    args, source = arguments(node), node.all_input_nodes[0]
+    plain = not args["ceil_mode"] and args.get("divisor_override") is None
+    return YES if plain or _are_known(source, len(args["kernel_size"])) else _unknown(source)
 
 
 def _dense(node: Node) -> Verdict:
     """With ceil_mode, not dilated."""
-    given = arguments(node)
-    if not given["ceil_mode"] or all(d == 1 for d in given["dilation"]):
+    args = arguments(node)
+    if not args["ceil_mode"] or all(d == 1 for d in args["dilation"]):
         return YES
-    return no(Reason.ATTRIBUTE, f"ceil_mode=True with dilation={list(given['dilation'])}")
+    return no(Reason.ATTRIBUTE, f"ceil_mode=True with dilation={list(args['dilation'])}")
 
 
 def _known_sizes(node: Node) -> Verdict:
     """The sizes of the image are known before it runs, unless it becomes one pixel."""
-    wanted, source = arguments(node)["output_size"], node.all_input_nodes[0]
-    return YES if all(w == 1 for w in wanted) or _are_known(source, len(wanted)) else _unknown(source)
+    sizes, source = arguments(node)["output_size"], node.all_input_nodes[0]
+    return YES if all(w == 1 for w in sizes) or _are_known(source, len(sizes)) else _unknown(source)
 
 
 def _are_known(source: Node, count: int) -> bool:
@@ -51,20 +51,20 @@ def _unknown(source: Node) -> Verdict:
 
 def _batched(node: Node) -> Verdict:
     """With a dimension for the batch."""
-    source, given = node.all_input_nodes[0], arguments(node)
-    rank, window = tensor(source).dim(), given["kernel_size" if "kernel_size" in given else "output_size"]
+    source, args = node.all_input_nodes[0], arguments(node)
+    rank, window = tensor(source).dim(), args["kernel_size" if "kernel_size" in args else "output_size"]
     return YES if rank == len(window) + 2 else no(Reason.RANK, f"{source.name} has {rank} dimensions, and no batch")
 
 
 def _even_windows(node: Node) -> Verdict:
     """The input divides evenly into the windows."""
-    sizes = arguments(node)["output_size"]
-    given = tensor(node.all_input_nodes[0]).shape[-len(sizes) :]
-    if all(wanted == 1 for wanted in sizes):
+    new = arguments(node)["output_size"]
+    old = tensor(node.all_input_nodes[0]).shape[-len(new) :]
+    if all(size == 1 for size in new):
         return YES
-    if all(isinstance(s, int) and s % wanted == 0 for s, wanted in zip(given, sizes, strict=True)):
+    if all(isinstance(s, int) and s % size == 0 for s, size in zip(old, new, strict=True)):
         return YES
-    return no(Reason.ATTRIBUTE, f"output_size={list(sizes)} does not divide {list(given)}")
+    return no(Reason.ATTRIBUTE, f"output_size={list(new)} does not divide {list(old)}")
 
 
 def average(
@@ -88,18 +88,18 @@ def average(
     extra = _extra(x, kernel_size, stride, padding, (1,) * rank, ceil_mode)
     window = {"kernel_shape": list(kernel_size), "strides": stride}
     is_plain = divisor_override is None and not any(extra)
-    are_apart = not any(padding) and all(s >= k for s, k in zip(stride, kernel_size, strict=True))
-    if is_plain and (not summed or (are_apart and _is_decoded(x))):
+    are_disjoint = not any(padding) and all(s >= k for s, k in zip(stride, kernel_size, strict=True))
+    if is_plain and (not summed or (are_disjoint and _is_decoded(x))):
         return op.AveragePool(x, **window, pads=[*padding, *padding], count_include_pad=int(count_include_pad))
     pool: Callable[..., torch.Tensor] = {2: F.avg_pool2d, 3: F.avg_pool3d}[rank]
     ones = torch.ones(1, 1, *x.shape[-rank:])
-    given = (kernel_size, stride, padding, ceil_mode, count_include_pad)
-    means, counts = pool(ones, *given, divisor_override), pool(ones, *given, 1)
-    behind = [p + e for p, e in zip(padding, extra, strict=True)]
+    options = (kernel_size, stride, padding, ceil_mode, count_include_pad)
+    means, counts = pool(ones, *options, divisor_override), pool(ones, *options, 1)
+    after = [p + e for p, e in zip(padding, extra, strict=True)]
     if summed:
-        mean = _mean_of_windows(x, window, [*padding, *behind])
+        mean = _mean_of_windows(x, window, [*padding, *after])
     else:
-        mean = op.AveragePool(op.Pad(x, ints([0, 0, *padding, 0, 0, *behind])), **window)
+        mean = op.AveragePool(op.Pad(x, ints([0, 0, *padding, 0, 0, *after])), **window)
     factors = means / counts * math.prod(kernel_size)
     return mean if torch.allclose(factors, torch.ones(())) else op.Mul(mean, constant(factors, x))
 
@@ -139,8 +139,8 @@ def maximum(
     if apart and any(p and k % 2 == 0 for p, k in zip(padding, kernel_size, strict=True)):
         before, extra, padding = padding, [e + p for e, p in zip(extra, padding, strict=True)], before
     first = len(x.shape) - rank
-    for axis, (size, front, behind) in enumerate(zip(x.shape[first:], before, extra, strict=True), start=first):
-        x = taken(x, axis, torch.arange(-front, size + behind).clamp(0, size - 1)) if front or behind else x
+    for axis, (size, front, after) in enumerate(zip(x.shape[first:], before, extra, strict=True), start=first):
+        x = taken(x, axis, torch.arange(-front, size + after).clamp(0, size - 1)) if front or after else x
     return (op.MaxPool(x, **window, pads=[*padding, *padding])[0],)
 
 
@@ -170,16 +170,16 @@ def adaptive_average(x: Any, output_size: Sizes, *, summed: bool = False) -> Any
     if all(size == 1 for size in output_size):
         return op.GlobalAveragePool(x)
     sizes = x.shape[-count:]
-    if all(s % wanted == 0 for s, wanted in zip(sizes, output_size, strict=True)):
+    if all(s % target == 0 for s, target in zip(sizes, output_size, strict=True)):
         windows = _windows(x, output_size)
         window = {"kernel_shape": windows, "strides": windows}
         return _mean_of_windows(x, window) if summed and not _is_decoded(x) else op.AveragePool(x, **window)
-    shape, made = list(x.shape), x
-    for axis, wanted in zip(range(rank - count, rank), output_size, strict=True):
-        weights = F.adaptive_avg_pool1d(torch.eye(shape[axis]), wanted)
-        made = weighted(made, axis, weights.t(), shape, x)
-        shape[axis] = wanted
-    return made
+    shape, result = list(x.shape), x
+    for axis, target in zip(range(rank - count, rank), output_size, strict=True):
+        weights = F.adaptive_avg_pool1d(torch.eye(shape[axis]), target)
+        result = weighted(result, axis, weights.t(), shape, x)
+        shape[axis] = target
+    return result
 
 
 def adaptive_maximum(x: Any, output_size: Sizes) -> Any:
@@ -192,7 +192,7 @@ def adaptive_maximum(x: Any, output_size: Sizes) -> Any:
 
 
 def _windows(x: Any, output_size: Sizes) -> list[int]:
-    return [s // wanted for s, wanted in zip(x.shape[-len(output_size) :], output_size, strict=True)]
+    return [s // size for s, size in zip(x.shape[-len(output_size) :], output_size, strict=True)]
 
 
 _AVERAGE = every(floating, _batched, _known_windows)

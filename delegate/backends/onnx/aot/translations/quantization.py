@@ -15,8 +15,8 @@ def _whole_range(node: Node) -> Verdict:
 
     ONNX's QuantizeLinear saturates at the type's ends and nowhere before.
     """
-    given, info = arguments(node), torch.iinfo(tensor(node).dtype)
-    low, high = given["quant_min"], given["quant_max"]
+    args, info = arguments(node), torch.iinfo(tensor(node).dtype)
+    low, high = args["quant_min"], args["quant_max"]
     if (low, high) == (info.min, info.max):
         return YES
     return no(Reason.ATTRIBUTE, f"values from {low} to {high}, where {info.dtype} has {info.min} to {info.max}")
@@ -27,16 +27,16 @@ def _no_wide_zero_point(node: Node) -> Verdict:
 
     ONNX has none there; ONNX Runtime subtracts it in 32 bits, where torch does so in floats.
     """
-    given = arguments(node)
-    if tensor(given["input"]).dtype is torch.int32 and given["zero_point"] != 0:
-        return no(Reason.ATTRIBUTE, f"the zero point {given['zero_point']} of int32")
+    args = arguments(node)
+    if tensor(args["input"]).dtype is torch.int32 and args["zero_point"] != 0:
+        return no(Reason.ATTRIBUTE, f"the zero point {args['zero_point']} of int32")
     return YES
 
 
 def _constant_parameters(node: Node) -> Verdict:
     """Scales and zero points are constants."""
-    given = arguments(node)
-    moving = next((n for n in (given["scales"], given["zero_points"]) if n is not None and not is_constant(n)), None)
+    args = arguments(node)
+    moving = next((n for n in (args["scales"], args["zero_points"]) if n is not None and not is_constant(n)), None)
     return YES if moving is None else no(Reason.ATTRIBUTE, f"{moving.name} is computed at run time")
 
 

@@ -29,17 +29,17 @@ def _static_input(node: Node) -> Verdict:
     source = node.all_input_nodes[0]
     if not is_static(source):
         return no(Reason.DYNAMIC_SHAPE, f"{source.name} has sizes that depend on the inputs")
-    given, shape = arguments(node), tensor(source).shape
+    args, shape = arguments(node), tensor(source).shape
     if not shape:
         return with_dimensions(node)
-    count = math.prod(shape[d] for d in given["dim"] or range(len(shape)))
-    return YES if count > _correction(given) else no(Reason.ATTRIBUTE, f"the variance of {count} elements")
+    count = math.prod(shape[d] for d in args["dim"] or range(len(shape)))
+    return YES if count > _correction(args) else no(Reason.ATTRIBUTE, f"the variance of {count} elements")
 
 
-def _correction(given: dict[str, Any]) -> float:
-    if "unbiased" in given:
-        return float(given["unbiased"])
-    return 1.0 if given["correction"] is None else float(given["correction"])
+def _correction(args: dict[str, Any]) -> float:
+    if "unbiased" in args:
+        return float(args["unbiased"])
+    return 1.0 if args["correction"] is None else float(args["correction"])
 
 
 def variance(
@@ -91,8 +91,8 @@ def any_true(x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = Fal
 def extreme(x: Any, reduce: str, find: str, dim: int, keepdim: bool) -> Any:
     """The largest or smallest of a dimension, and the first place that has it."""
     op = ops()
-    found = getattr(op, find)(x, axis=axis_of(dim, x), keepdims=int(keepdim))
-    return getattr(op, reduce)(x, ints([dim]), keepdims=int(keepdim)), found
+    index = getattr(op, find)(x, axis=axis_of(dim, x), keepdims=int(keepdim))
+    return getattr(op, reduce)(x, ints([dim]), keepdims=int(keepdim)), index
 
 
 def largest_of(x: Any, dim: int, keepdim: bool = False) -> Any:
@@ -119,8 +119,8 @@ def _place(find: str, x: Any, dim: int | None, keepdim: bool) -> Any:
     op, rank = ops(), len(x.shape)
     if dim is not None:
         return getattr(op, find)(x, axis=axis_of(dim, x), keepdims=int(keepdim))
-    found = getattr(op, find)(op.Reshape(x, ints([-1])), axis=0, keepdims=0)
-    return op.Reshape(found, ints([1] * rank)) if keepdim else found
+    index = getattr(op, find)(op.Reshape(x, ints([-1])), axis=0, keepdims=0)
+    return op.Reshape(index, ints([1] * rank)) if keepdim else index
 
 
 def norm(x: Any, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Any:

@@ -56,11 +56,11 @@ def by_weights(resize: Callable[..., torch.Tensor], x: Any, size: Any, *rest: An
 
     Torch resizes the rows of a unit matrix: what it makes of each is how much of it every pixel of the result has.
     """
-    shape, made = list(x.shape), x
-    for axis, (wanted, resized) in enumerate(_per_dimension(resize, shape, size, rest), start=2):
-        made = weighted(made, axis, resized(torch.eye(shape[axis])).t(), shape, x)
-        shape[axis] = wanted
-    return made
+    shape, result = list(x.shape), x
+    for axis, (new_size, resized) in enumerate(_per_dimension(resize, shape, size, rest), start=2):
+        result = weighted(result, axis, resized(torch.eye(shape[axis])).t(), shape, x)
+        shape[axis] = new_size
+    return result
 
 
 def by_places(resize: Callable[..., torch.Tensor], x: Any, size: Any, *rest: Any) -> Any:
@@ -85,15 +85,15 @@ def _per_dimension(
         scales = options
     sizes = [int(n * s) for n, s in zip(shape[2:], scales, strict=True)] if size is None else list(size)  # type: ignore[operator]
     return [
-        (wanted, partial(_rows, resize, count, wanted, align, scale))
-        for wanted, scale in zip(sizes, scales, strict=True)
+        (new_size, partial(_rows, resize, count, new_size, align, scale))
+        for new_size, scale in zip(sizes, scales, strict=True)
     ]
 
 
 def _rows(
     resize: Callable[..., torch.Tensor],
     count: int,
-    wanted: int,
+    new_size: int,
     align: list[bool],
     scale: float | None,
     rows: torch.Tensor,
@@ -101,8 +101,8 @@ def _rows(
     """Rows resized along their one dimension, as images that are one pixel wide in the others."""
     image = rows.view(1, len(rows), *[1] * (count - 1), rows.shape[-1])
     scales = [*[None] * (count - 1), scale]
-    made = resize(image, [*[1] * (count - 1), wanted], *align, *scales)
-    return made.view(len(rows), wanted)
+    resized = resize(image, [*[1] * (count - 1), new_size], *align, *scales)
+    return resized.view(len(rows), new_size)
 
 
 _MODES: Sequence[str] = ("nearest2d", "bilinear2d")

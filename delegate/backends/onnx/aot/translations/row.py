@@ -79,19 +79,19 @@ def same_dtypes(node: Node) -> Verdict:
 
     The exporter casts what torch promotes by rules of its own; only equal dtypes are sure.
     """
-    given = {t.dtype for source in node.all_input_nodes for t in tensors(source)}
-    if len(given) <= 1:
+    dtypes = {t.dtype for source in node.all_input_nodes for t in tensors(source)}
+    if len(dtypes) <= 1:
         return YES
-    names = ", ".join(sorted(str(d).removeprefix("torch.") for d in given))
+    names = ", ".join(sorted(str(d).removeprefix("torch.") for d in dtypes))
     return no(Reason.DTYPE, f"the operands have different dtypes: {names}")
 
 
 def promoted(node: Node) -> Verdict:
     """A number among the operands does not change the dtype."""
-    made = tensors(node)[0].dtype
+    dtype = tensors(node)[0].dtype
     for source in node.all_input_nodes:
-        if any(t.dtype is not made for t in tensors(source)):
-            return no(Reason.DTYPE, f"{source.name} becomes {str(made).removeprefix('torch.')}")
+        if any(t.dtype is not dtype for t in tensors(source)):
+            return no(Reason.DTYPE, f"{source.name} becomes {str(dtype).removeprefix('torch.')}")
     return YES
 
 
@@ -119,15 +119,15 @@ def static(node: Node) -> Verdict:
     return YES
 
 
-def plain(**wanted: object) -> Check:
+def plain(**required: object) -> Check:
     """A check that arguments have these values."""
 
     def check(node: Node) -> Verdict:
-        given = arguments(node)
-        for name, value in wanted.items():
-            if given[name] != value:
-                return no(Reason.ATTRIBUTE, f"{name}={given[name]}")
+        args = arguments(node)
+        for name, value in required.items():
+            if args[name] != value:
+                return no(Reason.ATTRIBUTE, f"{name}={args[name]}")
         return YES
 
-    check.__doc__ = ", ".join(f"{name}={value}" for name, value in wanted.items()) + "."
+    check.__doc__ = ", ".join(f"{name}={value}" for name, value in required.items()) + "."
     return check

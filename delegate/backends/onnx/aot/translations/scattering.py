@@ -27,44 +27,44 @@ _EXTREMES = {"amax": "max", "amin": "min"}
 _NEUTRAL = {"sum": 0.0, "prod": 1.0, "amax": -math.inf, "amin": math.inf}
 
 
-def reduced_by(*wanted: str) -> Check:
+def reduced_by(*modes: str) -> Check:
     """A check that what is written is joined in one of these ways."""
 
     def check(node: Node) -> Verdict:
-        given = arguments(node)["reduce"]
-        return YES if given in wanted else no(Reason.ATTRIBUTE, f"reduce={given}")
+        mode = arguments(node)["reduce"]
+        return YES if mode in modes else no(Reason.ATTRIBUTE, f"reduce={mode}")
 
-    check.__doc__ = f"reduce is {' or '.join(wanted)}."
+    check.__doc__ = f"reduce is {' or '.join(modes)}."
     return check
 
 
 def _known_part(node: Node) -> Verdict:
     """What is written over is known before it runs."""
-    given, source = arguments(node), node.all_input_nodes[0]
-    size = tensor(source).shape[given["dim"]]
-    if all(isinstance(n, int) for n in (size, given["start"] or 0, given["end"] or 0, given["step"])):
+    args, source = arguments(node), node.all_input_nodes[0]
+    size = tensor(source).shape[args["dim"]]
+    if all(isinstance(n, int) for n in (size, args["start"] or 0, args["end"] or 0, args["step"])):
         return YES
     return no(Reason.DYNAMIC_SHAPE, f"{source.name} is written over at places that depend on the inputs")
 
 
 def _written(node: Node) -> Verdict:
     """By integers, or by one mask of truth values with a single number."""
-    given = arguments(node)
-    masks = [i for i in given["indices"] if i is not None and tensor(i).dtype is torch.bool]
+    args = arguments(node)
+    masks = [i for i in args["indices"] if i is not None and tensor(i).dtype is torch.bool]
     if not masks:
         return integer_indices(node) and static(node)
-    if len(given["indices"]) == 1 and tensor(given["values"]).numel() == 1 and not given["accumulate"]:
+    if len(args["indices"]) == 1 and tensor(args["values"]).numel() == 1 and not args["accumulate"]:
         return YES
     return no(Reason.ATTRIBUTE, "a mask with several values")
 
 
 def _source(index: Any, src: Any, x: Any) -> Any:
     """What is written, cut to the sizes of the indices."""
-    op, wanted = ops(), list(index.shape)
+    op, sizes = ops(), list(index.shape)
     if isinstance(src, bool | int | float):
-        return op.Expand(scalar(src, x), ints(wanted))
-    cut = [axis for axis, size in enumerate(wanted) if src.shape[axis] != size]
-    return op.Slice(src, ints([0] * len(cut)), ints([wanted[a] for a in cut]), ints(cut)) if cut else src
+        return op.Expand(scalar(src, x), ints(sizes))
+    cut = [axis for axis, size in enumerate(sizes) if src.shape[axis] != size]
+    return op.Slice(src, ints([0] * len(cut)), ints([sizes[a] for a in cut]), ints(cut)) if cut else src
 
 
 def scatter(x: Any, dim: int, index: Any, src: Any) -> Any:
@@ -123,9 +123,9 @@ def index_put(x: Any, indices: Indices, values: Any, accumulate: bool = False) -
     chosen, others = split(indices, rank)
     common, order = shape_of(indices), order_of(indices, rank)
     first = [*common, *(x.shape[axis] for axis in others)]
-    made = [first[i] for i in order]
-    if list(values.shape) != made:
-        values = op.Expand(values, ints(made))
+    shape = [first[i] for i in order]
+    if list(values.shape) != shape:
+        values = op.Expand(values, ints(shape))
     if order != sorted(order):
         values = op.Transpose(values, perm=_inverse(order))
     moved = chosen + others
@@ -167,8 +167,8 @@ def select_scatter(x: Any, src: Any, dim: int, index: int) -> Any:
 
 def _selected(node: Node) -> Verdict:
     """The place is known before it runs."""
-    given, source = arguments(node), node.all_input_nodes[0]
-    if isinstance(tensor(source).shape[given["dim"]], int) and isinstance(given["index"], int):
+    args, source = arguments(node), node.all_input_nodes[0]
+    if isinstance(tensor(source).shape[args["dim"]], int) and isinstance(args["index"], int):
         return YES
     return no(Reason.DYNAMIC_SHAPE, f"{source.name} is written over at a place that depends on the inputs")
 
@@ -176,8 +176,8 @@ def _selected(node: Node) -> Verdict:
 def copy(x: Any, src: Any, non_blocking: bool = False) -> Any:
     """The values of another tensor, in the shape and dtype of this one."""
     op = ops()
-    made = src if src.dtype == x.dtype else op.Cast(src, to=x.dtype)
-    return op.Expand(made, ints(list(x.shape)))
+    converted = src if src.dtype == x.dtype else op.Cast(src, to=x.dtype)
+    return op.Expand(converted, ints(list(x.shape)))
 
 
 _AT_PLACES = ("Expand", "Slice", "Concat", "Unsqueeze")
@@ -187,9 +187,9 @@ _PART = ("Slice", "Concat", "Gather")
 
 def _sums_stay(node: Node) -> Verdict:
     """Not into places of one dimension that never change: where these are all in order, the exporter drops the sum."""
-    given = arguments(node)
-    indices = [i for i in given["indices"] if i is not None] if "indices" in given else [given["index"]]
-    is_sum = given["accumulate"] if "indices" in given else tensor(node).dim() == 1
+    args = arguments(node)
+    indices = [i for i in args["indices"] if i is not None] if "indices" in args else [args["index"]]
+    is_sum = args["accumulate"] if "indices" in args else tensor(node).dim() == 1
     if is_sum and len(indices) == 1 and is_constant(indices[0]):
         return no(Reason.INACCURATE, "values are added at constant places of one dimension")
     return YES

@@ -49,7 +49,7 @@ def kth_smallest(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     """The last of the k smallest."""
     op, axis = ops(), axis_of(dim, x)
     last = ints([k - 1]) if keepdim else op.Constant(value_int=k - 1)
-    return tuple(op.Gather(found, last, axis=axis) for found in topk(x, k, axis, largest=False))
+    return tuple(op.Gather(sorted_, last, axis=axis) for sorted_ in topk(x, k, axis, largest=False))
 
 
 _FLOATS = every(floating_inputs, _known_size)

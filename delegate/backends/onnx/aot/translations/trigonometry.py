@@ -45,8 +45,8 @@ def asinh(x: Any) -> Any:
     """log(|x| + sqrt(x * x + 1)), with the sign of x."""
     op = ops()
     size = op.Abs(x)
-    made = op.Log(op.Add(size, op.Sqrt(op.Add(op.Mul(size, size), scalar(1.0, x)))))
-    return op.Where(op.Less(x, scalar(0.0, x)), op.Neg(made), made)
+    logarithm = op.Log(op.Add(size, op.Sqrt(op.Add(op.Mul(size, size), scalar(1.0, x)))))
+    return op.Where(op.Less(x, scalar(0.0, x)), op.Neg(logarithm), logarithm)
 
 
 def acosh(x: Any) -> Any:

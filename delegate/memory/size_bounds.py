@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from delegate.errors import InputError, KernelError
+from delegate.kernels.selection import Kernels, base_of, place
+from delegate.memory.storage import assign_storage, call_view, check_view, concrete
+from delegate.program.alignment import align
 from delegate.program.blocks import block_bases
 from delegate.program.bounds import Bounds
 from delegate.program.expr import Number, Symbols, evaluate
-from delegate.program.memory_plan import align
 from delegate.program.model import (
     Block,
     Instruction,
@@ -24,11 +26,8 @@ from delegate.program.model import (
     StructuredCall,
     Symbol,
 )
-from delegate.program.raw import shadow
+from delegate.program.raw import Array, shadow
 from delegate.program.stages import used_symbols
-from delegate.runtime.backend import Array
-from delegate.runtime.kernels import Kernels, base_of, place
-from delegate.runtime.storage import assign_storage, call_view, check_view, concrete
 
 LARGEST_ARENA = 1 << 30  # bytes; more is not reserved for sizes that may never occur
 

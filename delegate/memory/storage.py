@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from delegate.errors import DelegateError, InputError, KernelError
+from delegate.kernels.selection import Kernels, base_of, place
+from delegate.memory.planner import plan_buffers, plan_memory
 from delegate.plugins import one_line
 from delegate.program.blocks import block_bases
 from delegate.program.expr import Expr, Number, evaluate
-from delegate.program.lifetimes import Lifetimes
-from delegate.program.memory_plan import Lifetime, plan_buffers, plan_memory
+from delegate.program.lifetimes import Lifetime, Lifetimes
 from delegate.program.model import (
     Arg,
     Instruction,
@@ -28,9 +29,7 @@ from delegate.program.model import (
     StorageKind,
     StructuredCall,
 )
-from delegate.program.raw import shadow
-from delegate.runtime.backend import Array
-from delegate.runtime.kernels import Kernels, base_of, place
+from delegate.program.raw import Array, shadow
 
 if TYPE_CHECKING:
     from delegate.kernels.kernel import Kernel

@@ -12,61 +12,19 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
 
-ALIGNMENT = 64  # bytes: a cache line, and the preferred alignment of vendor libraries
+from delegate.program.alignment import align
+from delegate.program.lifetimes import Lifetime
+
 _TRIES = 9  # of each order
 _MANY = 256  # blocks alive at the same time: each would be compared with all others
 _STEPS_PER_BUCKET = 64  # neighbours in time are found in buckets, so that planning stays almost linear
-
-
-class Branch(NamedTuple):
-    """One of several branches that may run at the same time, all between step `start` and step `end`."""
-
-    start: int
-    end: int
-    number: int
-
-
-class Lifetime(NamedTuple):
-    """A block of `size` bytes that is alive from step `start` to step `end`, both inclusive.
-
-    Args:
-        branch: the branch of the block. Blocks of another branch of the same call may be alive at the same time,
-            whatever their steps are.
-    """
-
-    size: int
-    start: int
-    end: int
-    branch: Branch | None = None
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The first and the last step at which it may be alive."""
-        if self.branch is None:
-            return self.start, self.end
-        return min(self.start, self.branch.start), max(self.end, self.branch.end)
-
-    def overlaps(self, other: Lifetime) -> bool:
-        """Return True if both may be alive at the same time."""
-        if self.start <= other.end and other.start <= self.end:
-            return True
-        if self.branch is None or other.branch is None:
-            return False
-        return self.branch.start == other.branch.start and self.branch.number != other.branch.number
-
 
 _ORDERS: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
     lambda b: (-b.size, b.start),
     lambda b: (-b.size, b.start - b.end),
     lambda b: (b.start - b.end, -b.size),
 )
-
-
-def align(size: int) -> int:
-    """Return the size rounded up to the alignment."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
