@@ -13,7 +13,7 @@ PROVIDER = "QNNExecutionProvider"
 
 
 def provider() -> Provider:
-    """QNN's provider, registered with ONNX Runtime; raises BackendUnavailable where it is absent."""
+    """Return QNN's provider, registered with ONNX Runtime; raise BackendUnavailable if it is absent."""
     return register(PROVIDER, _library, INSTALL)
 
 
@@ -24,12 +24,12 @@ def _library() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of the libraries that make a context binary and run it."""
+    """Return the versions of the libraries that compile and run a context binary."""
     return {name: metadata.version(name) for name in ("onnxruntime", "onnxruntime-qnn")}
 
 
 def is_emulated(registered: Provider) -> bool:
-    """Return true if what runs is the emulator: then ONNX Runtime lists a CPU where a device has an NPU."""
+    """Return true if programs run on the emulator: then ONNX Runtime lists a CPU in place of an NPU."""
     return all(d.device.type.name != "NPU" for d in registered.devices)
 
 

@@ -1,4 +1,4 @@
-"""The AOT half: a region becomes an ONNX model, and that a QNN context binary for one chip."""
+"""The AOT part: a region becomes an ONNX model, and the model becomes a QNN context binary for one chip."""
 
 from __future__ import annotations
 
@@ -63,22 +63,22 @@ class DspOptions(aot.Options):
     soc_model: PositiveInt | None = Field(default=None, description="QNN's number of the chip, with htp_arch.")
     precision: Literal["float16", "integer"] = Field(
         default="float16",
-        description="float16: float operators are computed in it. integer: they are left to others, and only what is "
-        "quantized is taken.",
+        description="float16: float operators compute in float16. integer: only quantized operators run here, and "
+        "float operators run on other backends.",
     )
     performance_mode: PerformanceMode = Field(default="default", description="Clock and power of the HTP.")
     vtcm_mb: NonNegativeInt = Field(default=0, description="MiB of the HTP's fast memory; 0: QNN decides.")
     optimization_level: int = Field(
-        default=0, ge=0, le=3, description="How long QNN optimises the graph: 0 its default, 1 fastest, 3 longest."
+        default=0, ge=0, le=3, description="Optimisation level of QNN's compiler: 0 its default, 1 fastest, 3 longest."
     )
     priority: Literal["low", "normal", "normal_high", "high"] = Field(
-        default="normal", description="Of the partition among all that wants the HTP."
+        default="normal", description="Priority of the partition among all work of the HTP."
     )
     rpc_control_latency: NonNegativeInt = Field(
-        default=0, description="Microseconds of latency that calls from the CPU to the HTP ask for; 0: QNN decides."
+        default=0, description="Requested latency of calls from the CPU to the HTP, in microseconds; 0: QNN decides."
     )
     clamp_overflow: bool = Field(
-        default=False, description="The HTP gives float16's largest number where a result is beyond it, not infinity."
+        default=False, description="Clamp results beyond float16's largest number to that number, not to infinity."
     )
     nan: Nan = "fast"
 
@@ -92,7 +92,7 @@ class DspOptions(aot.Options):
 
     @property
     def target(self) -> Target:
-        """The chip to compile for."""
+        """Return the chip to compile for."""
         if self.htp_arch is not None and self.soc_model is not None:
             return Target("", self.htp_arch, self.soc_model)
         return TARGETS[self.soc]
@@ -156,7 +156,7 @@ class DspBackend(OnnxBackend):
         require_specs(artifact, {"versions": versions()})
 
     def _require_target(self) -> None:
-        """Raises LoweringError if QNN compiles nothing at all for the target with these options."""
+        """Raise LoweringError if QNN compiles nothing at all for the target with these options."""
         try:
             _context_binary(_TRIAL, self.settings())
         except Exception as error:  # see above
@@ -184,7 +184,7 @@ def _loses(node: Node) -> bool:
 
 
 def _context_binary(model: OnnxModel, settings: Any) -> bytes:
-    """The model compiled whole; raises whatever ONNX Runtime's bindings raise if QNN does not take all of it."""
+    """Return the context binary of a model; if QNN does not support all of it, raise the error of ONNX Runtime."""
     import onnxruntime
 
     settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -201,9 +201,9 @@ def _context_binary(model: OnnxModel, settings: Any) -> bytes:
 
 
 def _optimizations() -> Any:
-    """ONNX Runtime's own rewrites before QNN sees the graph: those that keep its operators.
+    """Return the level of ONNX Runtime's own rewrites before QNN compiles: those that preserve its operators.
 
-    Among them is the quantization of biases: beside quantized weights QNN takes a float bias, and reads it as integers.
+    One of them quantizes biases. With quantized weights, QNN accepts a float bias but reads it as integers.
     """
     import onnxruntime
 

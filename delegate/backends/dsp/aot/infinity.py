@@ -48,13 +48,13 @@ _WHY = "the HTP has no infinity, and the program names one here"
 
 
 def without_infinity(node: Node, held: _Held = MappingProxyType({})) -> Verdict:
-    """No infinity that the program names among the operands or in the result.
+    """Check that neither the operands nor the result have an infinity that the program names.
 
     An exception is -infinity that only softmax reads, as in a mask of attention.
 
     Args:
-        node: to check.
-        held: the infinities of constants, if these are known.
+        node: the node to check.
+        held: the infinities of constants, if they are known.
     """
     infinities = _infinities(node, held)
     if not infinities:

@@ -1,11 +1,12 @@
-"""The ONNX operators that QNN's provider runs on the HTP, with the dtypes that it takes for all their tensors.
+"""The ONNX operators that QNN's provider runs on the HTP, with the dtypes that it supports for all their tensors.
 
-https://github.com/onnxruntime/onnxruntime-qnn, docs/execution_providers/QNN-ExecutionProvider.md, and what the provider
-2.7 answered when it was asked which of them it takes on which dtype. Of int64 the HTP takes what fits
-int32, so only indices are given to it; sums and products of int32 saturate, so they are not. Its pools are wrong where
-they are padded (zeros, or what lay in memory): averages of small images, and all windows of even sizes; and its
-averages of windows that overlap, behind what is joined. Averages are convolutions of each channel here, but for those
-of integers whose windows lie apart. Its Pad, and joining constants in its place, is wrong before much but convolutions.
+Sources: https://github.com/onnxruntime/onnxruntime-qnn, docs/execution_providers/QNN-ExecutionProvider.md, and the
+provider 2.7 itself, queried for each operator and dtype.
+
+- The HTP truncates int64 to int32, so only indices run there. Sums and products of int32 saturate, so they do not.
+- Its padded pools are wrong: averages of small images, and all windows of even sizes. So are averages of overlapping
+  windows after a concatenation. Here averages are convolutions of each channel, except integers in disjoint windows.
+- Its Pad is wrong before most operators but convolutions. So is a concatenation with constants in place of Pad.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ OPERATORS: Operators = {
 
 
 def _plain_transposed(node: Node) -> Verdict:
-    """Transposed, it has no groups, dilation or output_padding."""
+    """A transposed convolution has no groups, dilation or output_padding."""
     args = arguments(node)
     if not args["transposed"]:
         return YES
@@ -71,7 +72,7 @@ def _plain_transposed(node: Node) -> Verdict:
 
 
 def _no_long_steps(node: Node) -> Verdict:
-    """Not from one channel to one in steps of more than 2: QNN 2.7 gives what lay in memory."""
+    """A convolution from one channel to one has steps of at most 2: else QNN 2.7 returns uninitialised memory."""
     args, weight = arguments(node), tensor(node.all_input_nodes[1])
     single = weight.shape[:2] == (1, 1) and not args["transposed"]
     if single and max(args["stride"]) > 2:
@@ -80,7 +81,7 @@ def _no_long_steps(node: Node) -> Verdict:
 
 
 def _no_few_channels_of_bytes(node: Node) -> Verdict:
-    """Reject 8-bit convolutions of each channel for which QNN 2.7 computes other numbers.
+    """An 8-bit depthwise convolution is not one of the small ones that QNN 2.7 computes wrongly.
 
     These have windows of 1x1 or 2x2, a stride of 2x2, and 1 to 4 channels beyond a multiple of 32.
     """
@@ -96,13 +97,13 @@ def _no_few_channels_of_bytes(node: Node) -> Verdict:
 
 
 def _finite(node: Node) -> Verdict:
-    """Not with infinity, which the HTP does not have."""
+    """The value is finite: the HTP has no infinity."""
     value = arguments(node)["value"]
     return _no_infinity(node) if isinstance(value, float) and not math.isfinite(value) else YES
 
 
 def _plain_pool(node: Node) -> Verdict:
-    """Over 2 dimensions, not dilated, and no step skips pixels where windows have several: QNN 2.7 ends the process."""
+    """A pool has 2 dimensions and no dilation; steps exceed no window of several pixels: QNN 2.7 ends the process."""
     source, args = node.all_input_nodes[0], arguments(node)
     if tensor(source).dim() != 4:
         return no(Reason.RANK, f"{source.name} has {tensor(source).dim()} dimensions, where QNN's pools have 4")
@@ -117,18 +118,18 @@ def _plain_pool(node: Node) -> Verdict:
 
 
 def _no_infinity(node: Node) -> Verdict:
-    """Never: the HTP has neither NaN nor infinity, only its largest numbers."""
+    """No node is supported: the HTP has neither NaN nor infinity, only its largest numbers."""
     return no(Reason.INACCURATE, "the HTP has neither NaN nor infinity")
 
 
 def _no_cubic(node: Node) -> Verdict:
-    """Not bicubic."""
+    """The interpolation is not bicubic."""
     mode = arguments(node)["interpolation_mode"]
     return YES if mode != 2 else no(Reason.ATTRIBUTE, "QNN does not sample bicubic")
 
 
 def _by_sizes(node: Node) -> Verdict:
-    """The factors are the quotients of the sizes, or corners are aligned: QNN resizes by sizes alone."""
+    """The factors are the quotients of the sizes, or corners are aligned: QNN resizes by sizes only."""
     args, old, new = arguments(node), tensor(node.all_input_nodes[0]).shape[2:], tensor(node).shape[2:]
     factors = args["scale_factors"] if "scale_factors" in args else [args["scales_h"], args["scales_w"]]
     if args.get("align_corners") or all(
@@ -139,16 +140,18 @@ def _by_sizes(node: Node) -> Verdict:
 
 
 def _no_gathered_images(node: Node) -> Verdict:
-    """Several indices come before all else where the result has 4 dimensions: QNN 2.7 moves some widths wrongly."""
+    """Several indices of a result with 4 dimensions start at dimension 0: else QNN 2.7 moves some widths wrongly."""
     places = [d for d, index in enumerate(arguments(node)["indices"]) if index is not None]
     if len(places) > 1 and places[0] > 0 and tensor(node).dim() > 3:
         return no(Reason.INACCURATE, f"indices of dimensions {places} in a result of {tensor(node).dim()}")
     return YES
 
 
-def _kept_cast(node: Node) -> Verdict:
-    """Not from floats to integers, which QNN 2.7 drops in front of a cast back; and as `returns_to_half`, since its
-    float16 has no infinity and rounds ties away from zero."""
+def _preserved_cast(node: Node) -> Verdict:
+    """No cast from floats to integers, which QNN 2.7 drops before a cast back; to float16 as in `returns_to_half`.
+
+    QNN's float16 has no infinity and rounds ties away from zero.
+    """
     new, old = tensor(node).dtype, tensor(node.all_input_nodes[0]).dtype
     if old.is_floating_point and not new.is_floating_point and new is not torch.bool:
         return no(Reason.INACCURATE, "QNN drops casts from floats to integers in front of casts back to floats")
@@ -158,7 +161,7 @@ def _kept_cast(node: Node) -> Verdict:
 def _small_power(node: Node) -> Verdict:
     """The exponent is -1, or a whole or a half number from 0.5 to 5: QNN 2.7 computes powers as 2**(exponent * log2).
 
-    That wraps around beyond float16, whose log2 is from -24 to 16, and is wrong for 0, -0.0 and negative bases.
+    This formula wraps around beyond float16, whose log2 is from -24 to 16. It is wrong for 0, -0.0 and negative bases.
     """
     exponent = arguments(node)["exponent"]
     if exponent in (-1, 0.5) or power_factors(exponent):
@@ -167,9 +170,9 @@ def _small_power(node: Node) -> Verdict:
 
 
 def power_factors(exponent: object) -> tuple[int, bool] | None:
-    """Return how many bases a power is the product of, and if their root is one more factor.
+    """Return the number of bases that a power multiplies, and whether the root of the base is one more factor.
 
-    None if the power is no such product: with other exponents than whole and half numbers from 1 to 5.
+    Return None if the exponent is no whole or half number from 1 to 5.
     """
     if not isinstance(exponent, int | float) or not 1 <= exponent <= 5 or exponent * 2 % 1:
         return None
@@ -177,7 +180,7 @@ def power_factors(exponent: object) -> tuple[int, bool] | None:
 
 
 def _no_power(node: Node) -> Verdict:
-    """Never: powers beyond float16 wrap around on the HTP, 0**0 is 0 there, and negative bases have wrong signs."""
+    """No node is supported: on the HTP, powers beyond float16 wrap around, 0**0 is 0, and negative bases lose signs."""
     return no(Reason.INACCURATE, f"powers of tensors: {_WRAPS}")
 
 
@@ -190,7 +193,7 @@ def _positive_base(node: Node) -> Verdict:
 
 
 def _norm_without_powers(node: Node) -> Verdict:
-    """The norm is that of the exponent 0, 1, 2 or an infinity."""
+    """The exponent of the norm is 0, 1, 2 or an infinity."""
     args = arguments(node)
     exponent = args["ord"] if "ord" in args else args["p"]
     if exponent in (0, 1, 2) or math.isinf(exponent):
@@ -205,7 +208,7 @@ _POOLS = (
 )  # fmt: skip
 LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
     "aten.convolution.default": every(_plain_transposed, _no_long_steps, _no_few_channels_of_bytes),
-    "aten._to_copy.default": _kept_cast,
+    "aten._to_copy.default": _preserved_cast,
     "aten.constant_pad_nd.default": _finite,
     "aten.addmm.default": plain(beta=1, alpha=1),
     "aten.grid_sampler_2d.default": _no_cubic,

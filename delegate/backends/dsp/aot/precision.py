@@ -1,4 +1,4 @@
-"""Finds the nodes of a program that the HTP computes in integers; it computes all other numbers in float16."""
+"""The check for nodes that the HTP computes in integers; it computes all other nodes in float16."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CLAMPS = frozenset({"aten.relu.default", "aten.hardtanh.default"})  # QNN makes
 
 
 def in_integers(node: Node) -> Verdict:
-    """Yes where no float16 arithmetic is needed: what reads decoded integers and is encoded again, and the coding."""
+    """Accept nodes without float16 arithmetic: those from decoded to encoded integers, and the coding itself."""
     if op_name(node).startswith(CODING) or not any(is_float(n) for n in (node, *node.all_input_nodes)):
         return YES
     float_ = next((n for n in _operands(node) if not _is_decoded(n)), None) or next(_readers_of_floats(node), None)
@@ -29,7 +29,7 @@ def in_integers(node: Node) -> Verdict:
 
 
 def _operands(node: Node) -> list[Node]:
-    """Return what the node reads; of a clamp, what that before it reads."""
+    """Return the operands of a node; of a clamp, the operands of the node before it."""
     (first, *others) = node.all_input_nodes or [node]
     follows = first.op == "call_function" and len(first.users) == 1
     if op_name(node) in _CLAMPS and follows and not _is_decoded(first):
@@ -38,7 +38,7 @@ def _operands(node: Node) -> list[Node]:
 
 
 def _readers_of_floats(node: Node) -> Iterator[Node]:
-    """Return what reads the node's floats as they are: neither encodes them nor clamps them before they are encoded."""
+    """Yield the users that read the node's floats: they neither encode them nor clamp them for an encoding."""
     for user in node.users:
         if user.target is operator.getitem or (op_name(user) in _CLAMPS and len(node.users) == 1):
             yield from (u for u in user.users if not op_name(u).startswith(CODING))

@@ -1,15 +1,19 @@
-"""Rewrites of a region before it is lowered, where QNN computes an operator inexactly, wrongly or not at all.
+"""Rewrites of a region before it is lowered, for operators that QNN computes inexactly, wrongly or not at all.
 
-Measured on the emulator of onnxruntime-qnn 2.7.0: HardSwish in float16 scales by 1/6 rounded down, so that its errors
-have one sign and grow from layer to layer; x * hardsigmoid(x) is off by more than its own size unless hardsigmoid(x) is
-the first operand; and products of two activations are taken in uint16, but not in int16. Tanh, sigmoid, GELU and SiLU
-behind a product, convolution or sum become part of it and are off by 7e-3, 4e-3, 5e-3 and 4e-3, mostly to one side, ten
-times what float16 makes them: a clamp that changes nothing keeps them apart. Of the root mean square norms of T5 and
-Llama, weights first, the compiler runs out of memory; it knows them by their pow(x, 2). A layer norm
-behind a sum whose operand is broadcast is wrong from the second of a batch on: there the operand is expanded first.
-What a slice, a part of a split or a roll takes from within becomes part of the convolution or pool behind it, which
-then reads other places, or beyond its memory, and so do joined rows: there elements are gathered by index.
-Quantization rounds to the nearest integer behind a clamp alone (`rounding.py`).
+Measured on the emulator of onnxruntime-qnn 2.7.0:
+
+- HardSwish in float16 scales by 1/6 rounded down. Its errors have one sign and grow from layer to layer.
+- x * hardsigmoid(x) has an error larger than its own size, unless hardsigmoid(x) is the first operand.
+- Products of two activations are supported in uint16, but not in int16.
+- Tanh, sigmoid, GELU and SiLU after a product, convolution or sum are fused with it. Their errors are then 7e-3, 4e-3,
+  5e-3 and 4e-3, mostly of one sign: ten times those of float16. A clamp that changes nothing prevents the fusion.
+- For the root mean square norms of T5 and Llama, weights first, the compiler runs out of memory. It recognises them by
+  their pow(x, 2), so powers become products.
+- A layer norm after a sum with a broadcast operand is wrong from the second sample of a batch on. The operand is
+  expanded first.
+- A slice, a part of a split or a roll is fused with the convolution or pool after it, which then reads wrong places,
+  or beyond its memory. So are concatenated rows. Their elements are gathered by index.
+- Quantization rounds to the nearest integer only after a clamp (`rounding.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from delegate.edge.node import arguments, op_name, tensor
 aten = torch.ops.aten
 _FLAT = 20.0  # further out, tanh and sigmoid change no more in float16
 _LARGEST = torch.finfo(torch.float16).max
-_JOINED = {  # what QNN would make part of the operator before it -> the bounds of a clamp that changes nothing
+_JOINED = {  # operators that QNN would fuse with the one before them -> the bounds of a clamp that changes nothing
     "aten.tanh.default": _FLAT,
     "aten.sigmoid.default": _FLAT,
     "aten.gelu.default": _LARGEST,
@@ -44,7 +48,7 @@ _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 
 
 def rewritten(region: Region) -> Region:
-    """The region in words that QNN computes rightly; the one that is given stays as it is."""
+    """Return a copy of the region in operators that QNN computes correctly."""
     result = region.copy()
     seen = _seen_through_windows(result.graph)
     for node in list(result.graph.nodes):
@@ -57,7 +61,7 @@ def rewritten(region: Region) -> Region:
         elif op_name(node) == "aten.pow.Tensor_Scalar" and (factors := power_factors(node.args[1])):
             _multiply(node, *factors)
         elif op_name(node) in _JOINED and not _is_quantized(node):
-            _keep_apart(node, _JOINED[op_name(node)])
+            _prevent_fusion(node, _JOINED[op_name(node)])
         elif op_name(node) == "aten.add.Tensor" and not _is_quantized(node) and _is_normalized(node):
             node.args = tuple(_expanded(operand, node) for operand in node.args)
         elif op_name(node) == "aten.pow.Scalar":
@@ -65,12 +69,12 @@ def rewritten(region: Region) -> Region:
         elif op_name(node) == QUANTIZE and _is_hidden_int16(node):
             _make_unsigned(node)
     for node in [n for n in result.graph.nodes if op_name(n) == QUANTIZE and needs_clamp(n)]:
-        _keep_apart(node, _LARGEST)
+        _prevent_fusion(node, _LARGEST)
     return result
 
 
 def _seen_through_windows(graph: Graph) -> Set[Node]:
-    """Return what comes before convolutions and pools."""
+    """Return the nodes that convolutions and pools depend on."""
     seen: set[Node] = set()
     for node in reversed(graph.nodes):
         if node in seen or op_name(node) in _WINDOWED:
@@ -79,7 +83,7 @@ def _seen_through_windows(graph: Graph) -> Set[Node]:
 
 
 def _gather(node: Node) -> None:
-    """Have what takes neighbours from where they are not the first gather them by index: slices, parts, rolls."""
+    """Replace a slice, part or roll that does not start at 0 by a gathering of its elements by index."""
     source = next(iter(node.all_input_nodes), node)
     name, args = op_name(node), arguments(node) if node.op == "call_function" else {}
     if name == "aten.slice.Tensor" and args["step"] == 1:
@@ -101,7 +105,7 @@ def _gather(node: Node) -> None:
 
 
 def _gather_all(node: Node, dim: int) -> None:
-    """Have who reads a node read each of its elements by index."""
+    """Let the users of a node read its elements gathered by index."""
     readers = list(node.users)
     with node.graph.inserting_after(node):
         index = node.graph.call_function(aten.arange.start, (0, tensor(node).shape[dim]))
@@ -114,7 +118,7 @@ def _gather_all(node: Node, dim: int) -> None:
 
 
 def _select(node: Node, source: Node, dim: int, start: int) -> None:
-    """Make of a node the elements of a dimension from `start` on, as many as it has, beginning anew behind the last."""
+    """Let a node gather the elements of a dimension from `start` on, as many as it has; after the last, from 0."""
     size, count = tensor(source).shape[dim], tensor(node).shape[dim]
     if count == 0 or start % size == 0:
         return
@@ -128,7 +132,7 @@ def _select(node: Node, source: Node, dim: int, start: int) -> None:
 
 
 def _is_quantized(node: Node) -> bool:
-    """Return true if the node stands between q/dq operators, where QNN runs it in integers."""
+    """Return true if the node is between q/dq operators: then QNN runs it in integers."""
     return all("dequantize" in op_name(source) for source in node.all_input_nodes)
 
 
@@ -145,7 +149,7 @@ def _is_normalized(node: Node) -> bool:
 
 
 def _expanded(operand: Argument, node: Node) -> Argument:
-    """An operand of a node in the shape of its result."""
+    """Return an operand of a node, expanded to the shape of its result."""
     shape = tensor(node).shape
     if not isinstance(operand, Node) or tensor(operand).shape == shape:
         return operand
@@ -155,7 +159,8 @@ def _expanded(operand: Argument, node: Node) -> Argument:
     return expanded
 
 
-def _keep_apart(node: Node, bound: float) -> None:
+def _prevent_fusion(node: Node, bound: float) -> None:
+    """Insert a clamp before a node."""
     source, *others = node.args
     with node.graph.inserting_before(node):
         clamped = node.graph.call_function(aten.hardtanh.default, (source, -bound, bound))
@@ -165,7 +170,7 @@ def _keep_apart(node: Node, bound: float) -> None:
 
 
 def _multiply(node: Node, count: int, of_root: bool) -> None:
-    """Make a product of a power: the HTP's own power of -0.0 is 16, or beyond 65504."""
+    """Replace a power by a product: the HTP's own power of -0.0 is 16, or beyond 65504."""
     base = node.args[0]
     assert isinstance(base, Node)
     factors = [base] * count
@@ -181,7 +186,7 @@ def _multiply(node: Node, count: int, of_root: bool) -> None:
 
 
 def _spell_out_power(node: Node) -> None:
-    """Make exp(x * log(base)) of a power: float16 holds the logarithm of a base near 1 with more digits."""
+    """Replace a power by exp(x * log(base)): float16 has more digits for the logarithm of a base near 1."""
     base, exponent = node.args
     assert isinstance(base, int | float)  # `operators` refuses any other
     with node.graph.inserting_before(node):
@@ -197,12 +202,12 @@ def _order(node: Node) -> None:
 
 
 def _is_hidden_int16(node: Node) -> bool:
-    """Return true if a node quantizes to int16, and nothing but its decoding reads that."""
+    """Return true if a node quantizes to int16, and only decodings read its result."""
     return arguments(node)["dtype"] is torch.int16 and all(op_name(user) == _DEQUANTIZE for user in node.users)
 
 
 def _make_unsigned(quantize: Node) -> None:
-    """The same steps in uint16: its whole range and the zero point lie higher by 2**15."""
+    """Quantize to uint16 by the same steps: the range and the zero point are higher by 2**15."""
     wide = torch.iinfo(torch.uint16)
     quantize.meta = {**quantize.meta, "val": tensor(quantize).to(torch.uint16)}
     for node in (quantize, *quantize.users):

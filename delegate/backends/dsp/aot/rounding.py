@@ -1,9 +1,11 @@
-"""Quantization that QNN does not round: what is refused, and what needs a clamp before it.
+"""Quantizations that QNN does not round: those that are rejected, and those that need a clamp before them.
 
-Measured on the emulator of onnxruntime-qnn 2.7.0. A quantization is bare if what it reads is not computed in integers.
-QNN drops a bare quantization that float16 operators read again, with its rounding and its clamp. It does not round at
-all if an input is quantized and decoded for an output. It rounds down behind some operators (abs, neg, amax, sums with
-numbers). Behind a clamp it rounds to the nearest integer, and integers that come from outside are read as they are.
+Measured on the emulator of onnxruntime-qnn 2.7.0. A quantization is bare if its operand is not computed in integers.
+
+- QNN drops a bare quantization that float16 operators read again, with its rounding and its clamp.
+- It does not round at all if an input is quantized and decoded for an output.
+- It rounds down after some operators (abs, neg, amax, sums with numbers).
+- After a clamp it rounds to the nearest integer. Integers from outside of the partition are read unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def not_rounded(region: Region) -> dict[str, str]:
 
 
 def needs_clamp(quantize: Node) -> bool:
-    """Return true for a quantization that QNN rounds to the nearest integer behind a clamp alone."""
+    """Return true for a quantization that QNN rounds to the nearest integer only after a clamp."""
     origins = _origins(quantize)
     if any(n.op == "call_function" and not in_integers(n) for n in origins):
         return True
@@ -61,7 +63,7 @@ def _readers(quantize: Node) -> Set[Node]:
 
 
 def _reached(node: Node, step: Callable[[Node], Iterable[Node]], goes_on: Callable[[Node], bool]) -> Set[Node]:
-    """Return the nodes that steps from a node reach, through those where it goes on."""
+    """Return the nodes that steps from a node reach; `goes_on` accepts the nodes to continue from."""
     reached: set[Node] = set()
     stack = [*step(node)]
     while stack:

@@ -1,7 +1,7 @@
-"""The ways of quantizing that the HTP takes whole: 8 bits, and activations of 16 bits by weights of 8.
+"""The quantization schemes of the HTP: 8 bits, and activations of 16 bits with weights of 8.
 
-Every operator here has a row among those of the table (`operators.OPERATORS`); the HTP runs it in integers where its
-operands and its result are encoded. What a program does not encode it computes in float16.
+Every operator here has a row in the table (`operators.OPERATORS`). The HTP runs an operator in integers if its operands
+and its result are encoded. It computes everything else in float16.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UINT16 = IntegerType(torch.uint16, 0, 65535)  # products of two activations are 
 
 
 def _plain(node: Node) -> str:
-    """Why a layer is not taken: transposed convolutions have neither groups, dilation nor output_padding."""
+    """Return the reason to reject a layer: a transposed convolution with groups, dilation or output_padding."""
     if "transpose" not in str(node.target):
         return ""
     args = arguments(node)

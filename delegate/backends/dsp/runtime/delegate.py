@@ -1,4 +1,4 @@
-"""The runtime half: a session on a QNN context binary, if it was made for the chip that is here."""
+"""The runtime part: a session on a QNN context binary, if it was compiled for the chip of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from delegate.backends.onnx.runtime.session import OnnxDelegate, open_session, s
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.runtime.backend import BackendRuntime, Delegate
 
-# Option of the backend -> QNN's provider's own name of it.
+# Option of the backend -> its name in QNN's provider.
 _NAMES: Mapping[str, str] = {
     "performance_mode": "htp_performance_mode",
     "optimization_level": "htp_graph_finalization_optimization_mode",
@@ -26,7 +26,7 @@ OPTIONS = tuple(_NAMES)
 
 
 def backend_options(specs: Mapping[str, Any]) -> dict[str, str]:
-    """Options of QNN's provider, in its own words, from the compile specs of a delegate."""
+    """Return the options of QNN's provider for the compile specs of a delegate."""
     import onnxruntime_qnn
 
     _, arch, model = specs["target"]
@@ -42,18 +42,18 @@ def backend_options(specs: Mapping[str, Any]) -> dict[str, str]:
 
 
 def settings(specs: Mapping[str, Any]) -> Any:
-    """Options of a session for what compile specs say; one thread of the host, for all work is the HTP's."""
+    """Return the session options for compile specs; the host has one thread, because the HTP does all work."""
     return session_options(provider(), backend_options(specs), threads=1)
 
 
 class DspRuntime(BackendRuntime):
-    """Opens what the AOT half compiled."""
+    """The runtime part, which opens context binaries."""
 
     load_options: ClassVar = {"rpc_control_latency": int}
     fork_safe = False  # QNN keeps its device for the process that opened it
 
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
-        """Return true: a context binary is code of the DSP, or of the CPU in the emulator. No spec can deny it."""
+        """Return true for all specs: a context binary is code of the DSP, or of the CPU in the emulator."""
         return True
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:

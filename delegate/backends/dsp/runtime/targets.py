@@ -1,6 +1,6 @@
-"""Qualcomm's chips: what QNN has to know of one to compile for it, and which one this machine has.
+"""Qualcomm's chips: the numbers that QNN needs to compile for a chip, and the chip of this machine.
 
-Models and architectures: QNN SDK, "Supported Snapdragon devices", and Qualcomm's own table in ExecuTorch.
+Sources of models and architectures: QNN SDK, "Supported Snapdragon devices"; Qualcomm's own table in ExecuTorch.
 https://docs.qualcomm.com/bundle/publicresource/topics/80-63442-50/overview.html
 https://github.com/pytorch/executorch/blob/main/backends/qualcomm/serialization/qc_schema.py
 """
@@ -19,7 +19,7 @@ class Target:
     """A chip.
 
     Args:
-        soc: its name; empty where only the numbers were given.
+        soc: its name; empty if only its numbers are known.
         htp_arch: architecture of its HTP, e.g. 73.
         soc_model: QNN's number of the chip.
     """
@@ -62,7 +62,7 @@ DEFAULT = TARGETS["SM8550"]
 
 
 def local_target(machine: Path = _MACHINE) -> Target | None:
-    """The chip of this machine; None where it has none of these: there the emulator plays any."""
+    """Return the chip of this machine; None if it has none of these, and the emulator can stand in for any chip."""
     try:
         return TARGETS.get(machine.read_text().strip().upper())
     except OSError:

@@ -1,4 +1,4 @@
-"""What an operator becomes in ONNX: rows of all operators that the backends on ONNX Runtime take, a file per family.
+"""Translations of operators to ONNX for the backends on ONNX Runtime, one file per family of operators.
 
 Most operators have one row. Where providers differ, an operator has several, the better first: a provider gets the
 first whose ONNX operators it runs.
@@ -70,27 +70,27 @@ Operators = Mapping[str, frozenset[torch.dtype]]
 
 
 def table_of(operators: Operators, limits: Mapping[str, Check] | None = None) -> LoweringTable[Translation]:
-    """The rows of a provider: of each operator the first of which it runs all ONNX operators.
+    """Return the table of a provider: for each operator, the first row whose ONNX operators the provider runs.
 
     Args:
-        operators: that it runs.
-        limits: operator -> what else the provider asks of a node.
+        operators: the ONNX operators that the provider runs.
+        limits: operator -> an additional check of its nodes.
     """
     supported = (next((r for r in rows if r.lower.needs <= operators.keys()), None) for rows in TRANSLATIONS.values())
     return LoweringTable(_bound(row, operators, (limits or {}).get(row.op)) for row in supported if row is not None)
 
 
 def _bound(row: Row, operators: Operators, limit: Check | None) -> Row:
-    """A row on the dtypes that the provider has for its ONNX operators."""
+    """Return the row for the dtypes that the provider supports in all its ONNX operators."""
     own = frozenset.intersection(*(operators[name] for name in row.lower.onnx))
     checks = [row.check, *([limit] if limit is not None else [])]
-    if torch.int64 in row.lower.beside - own:
+    if torch.int64 in row.lower.also - own:
         checks.append(_short_data)
-    return replace(row, dtypes=own | row.lower.beside, check=every(*checks) if len(checks) > 1 else row.check)
+    return replace(row, dtypes=own | row.lower.also, check=every(*checks) if len(checks) > 1 else row.check)
 
 
 def _short_data(node: Node) -> Verdict:
-    """What is read or written at indices is no int64, of which the provider keeps 32 bits."""
+    """Elements that are read or written at indices are not int64: the provider truncates them to 32 bits."""
     data = node.all_input_nodes[0]
     if tensor(data).dtype is torch.int64:
         return no(Reason.DTYPE, f"{data.name} is int64, of which 32 bits would be kept")

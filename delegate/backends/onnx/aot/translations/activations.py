@@ -32,7 +32,7 @@ def _moderate_alpha(node: Node) -> Verdict:
 
 
 def _plain_elu(node: Node) -> Verdict:
-    """What is below 0 is not scaled before the exponential: the exporter would scale all."""
+    """Values below 0 are not scaled before the exponential: the exporter would scale all values."""
     scaled = arguments(node)["input_scale"]
     return YES if scaled == 1 else no(Reason.ATTRIBUTE, f"input_scale={scaled}")
 

@@ -1,7 +1,7 @@
-"""Division with rounding, and what it leaves: by ONNX's Mod where a provider has it, which is exact; else by quotients.
+"""Division with rounding, and remainders: by ONNX's exact Mod if a provider has it, else by quotients.
 
-Whole quotients are put right where one was rounded up. What is left then is exact up to quotients of 2^12, and beyond
-off by the last digit of the number that is divided.
+A whole quotient that was rounded up is corrected. The remainder is then exact up to quotients of 2^12. Beyond them its
+error is the last digit of the dividend.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _high(x: Any, like: Any) -> Any:
 
 
 def fmod(x: Any, y: Any) -> Any:
-    """What is left of x, with its sign."""
+    """Return the remainder of x, with the sign of x."""
     op = ops()
     x, y = _both(x, y)
     zero = scalar(0, y)
@@ -53,13 +53,13 @@ def fmod(x: Any, y: Any) -> Any:
 
 
 def modulo(x: Any, y: Any) -> Any:
-    """Return what is left of x, with its sign: of floats by the operator for it, which computes integers in float64."""
+    """Return the remainder of x, with the sign of x; of floats, by ONNX's Mod, which computes integers in float64."""
     x, y = _both(x, y)
     return fmod(x, y) if is_integer(y) else ops().Mod(x, y, fmod=1)
 
 
 def _with_sign_of(y: Any, left: Any) -> Any:
-    """What is left, moved by y to where it has y's sign."""
+    """Return a remainder with the sign of y: y is added if the signs differ."""
     op, zero = ops(), scalar(0, y)
     moved = op.Add(left, y)
     across = op.Where(op.Less(y, zero), op.Where(op.Greater(left, zero), moved, left), left)
@@ -67,24 +67,24 @@ def _with_sign_of(y: Any, left: Any) -> Any:
 
 
 def remainder(x: Any, y: Any) -> Any:
-    """What is left of x, with the sign of y."""
+    """Return the remainder of x, with the sign of y."""
     x, y = _both(x, y)
     return _with_sign_of(y, fmod(x, y))
 
 
 def floor_modulo(x: Any, y: Any) -> Any:
-    """Return what is left of x, with the sign of y: of integers by the operator for it."""
+    """Return the remainder of x, with the sign of y; of integers, by ONNX's Mod."""
     x, y = _both(x, y)
     return ops().Mod(x, y) if is_integer(y) else _with_sign_of(y, modulo(x, y))
 
 
 def divide(x: Any, y: Any, *, rounding_mode: str) -> Any:
-    """The quotient, rounded down or towards 0."""
+    """Return the quotient, rounded down or towards 0."""
     return _divided(x, y, rounding_mode, remainder)
 
 
 def divide_by_modulo(x: Any, y: Any, *, rounding_mode: str) -> Any:
-    """The quotient, rounded down or towards 0, by what is left."""
+    """Return the quotient, rounded down or towards 0, computed from the remainder."""
     return _divided(x, y, rounding_mode, floor_modulo)
 
 

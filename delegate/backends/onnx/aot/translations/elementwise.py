@@ -164,10 +164,10 @@ ROWS = (
     row("aten.minimum.default", ("Min",), _COMPARABLE),
     row("aten.clamp.default", ("Clip", "Max", "Min"), every(numbers, _bounds, no_nan), translate=clamp),
     row("aten.clamp.Tensor", ("Max", "Min"), _COMPARABLE),
-    row("aten.eq.Scalar", ("Equal",), _COMPARABLE, beside=BOOL),
-    row("aten.ne.Scalar", ("Equal",), _COMPARABLE, beside=BOOL, between=("Not",)),
+    row("aten.eq.Scalar", ("Equal",), _COMPARABLE, also=BOOL),
+    row("aten.ne.Scalar", ("Equal",), _COMPARABLE, also=BOOL, between=("Not",)),
     *(
-        row(f"aten.{name}.{overload}", (onnx,), _COMPARABLE, beside=BOOL)
+        row(f"aten.{name}.{overload}", (onnx,), _COMPARABLE, also=BOOL)
         for name, onnx in _ORDER.items()
         for overload in ("Tensor", "Scalar")
     ),

@@ -34,7 +34,7 @@ def integer_indices(node: Node) -> Verdict:
 
 
 def split(indices: Indices, rank: int) -> tuple[list[int], list[int]]:
-    """The dimensions that are indexed, and the others."""
+    """Return the dimensions that are indexed, and the others."""
     chosen = [axis for axis, index in enumerate(indices) if index is not None]
     return chosen, [axis for axis in range(rank) if axis not in chosen]
 
@@ -56,13 +56,13 @@ def stacked(x: Any, indices: Indices) -> Any:
 
 
 def shape_of(indices: Indices) -> list[int]:
-    """The shape of indices together."""
+    """Return the shape to which all indices broadcast."""
     shape = np.broadcast_shapes(*(tuple(i.shape) for i in indices if i is not None))
     return [int(size) for size in shape]
 
 
 def order_of(indices: Indices, rank: int) -> list[int]:
-    """How torch orders the result, of which ND operators have the indices' dimensions first."""
+    """Return torch's order of dimensions; the results of ONNX's ND operators start with those of the indices."""
     (chosen, others), own = split(indices, rank), len(shape_of(indices))
     if chosen != list(range(chosen[0], chosen[-1] + 1)):
         return list(range(own + len(others)))
@@ -71,7 +71,7 @@ def order_of(indices: Indices, rank: int) -> list[int]:
 
 
 def index(x: Any, indices: Indices) -> Any:
-    """Gather along the one dimension that is indexed; of several, by their places together."""
+    """Gather along the indexed dimension; if several are indexed, gather by their joint positions."""
     op, (chosen, others) = ops(), split(indices, len(x.shape))
     if len(chosen) == 1:
         return op.Gather(x, indices[chosen[0]], axis=chosen[0])
@@ -131,13 +131,13 @@ def _image(node: Node) -> Verdict:
 
 
 ROWS = (
-    row("aten.embedding.default", ("Gather",), anything, beside=INDICES),
+    row("aten.embedding.default", ("Gather",), anything, also=INDICES),
     row(
-        "aten.index.Tensor", ("Gather", "GatherND", "Transpose"), integer_indices, beside=INDICES, translate=index,
+        "aten.index.Tensor", ("Gather", "GatherND", "Transpose"), integer_indices, also=INDICES, translate=index,
         between=("Where", "Less", "Add", "Expand", "Unsqueeze", "Concat", "Cast"),
     ),
-    row("aten.index_select.default", ("Gather",), anything, beside=INDICES, translate=index_select),
-    row("aten.gather.default", ("GatherElements",), anything, beside=INDICES),
+    row("aten.index_select.default", ("Gather",), anything, also=INDICES, translate=index_select),
+    row("aten.gather.default", ("GatherElements",), anything, also=INDICES),
     row("aten.diagonal.default", ("Transpose", "Reshape", "Gather"), static, translate=diagonal),
     row("aten.as_strided.default", ("Reshape", "Gather"), static, translate=as_strided),
     row("aten.unfold.default", ("Gather", "Transpose"), static, translate=unfold),

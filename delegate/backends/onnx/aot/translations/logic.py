@@ -45,13 +45,13 @@ def negation(x: Any) -> Any:
 
 
 def equal(x: Any, y: Any) -> Any:
-    """Whether they are the same."""
+    """Return x == y."""
     op = ops()
     return op.Not(one(x, y)) if is_bool(x) else op.Equal(x, operand(y, x))
 
 
 def different(x: Any, y: Any) -> Any:
-    """Whether they are not the same."""
+    """Return x != y."""
     op = ops()
     return one(x, y) if is_bool(x) else op.Not(op.Equal(x, operand(y, x)))
 
@@ -97,7 +97,7 @@ def product(x: Any, y: Any) -> Any:
     return op.Mul(*(cast_like(a, b) if is_bool(a) else a for a, b in ((x, y), (y, x))))
 
 
-def _beside_truths(node: Node) -> Verdict:
+def _same_dtypes_or_truths(node: Node) -> Verdict:
     """All operands have one dtype, or are truth values."""
     dtypes = {t.dtype for source in node.all_input_nodes for t in tensors(source)} - BOOL
     return YES if len(dtypes) <= 1 else same_dtypes(node)
@@ -108,19 +108,19 @@ _JOINED = {"and": both, "or": either, "xor": one}
 _JOIN = ("And", "Not")
 
 ROWS = (
-    row("aten.logical_not.default", ("Equal",), anything, translate=negation, beside=BOOL, between=("Not",)),
+    row("aten.logical_not.default", ("Equal",), anything, translate=negation, also=BOOL, between=("Not",)),
     row("aten.bitwise_not.default", ("Not",), truths),
     *(
-        row(f"aten.logical_{name}.default", ("Equal",), anything, translate=join, beside=BOOL, between=_JOIN)
+        row(f"aten.logical_{name}.default", ("Equal",), anything, translate=join, also=BOOL, between=_JOIN)
         for name, join in _JOINED.items()
     ),
     *(row(f"aten.bitwise_{name}.Tensor", ("And", "Not"), truths, translate=join) for name, join in _JOINED.items()),
-    row("aten.eq.Tensor", ("Equal",), same_dtypes, translate=equal, beside=BOOL, between=_JOIN),
-    row("aten.ne.Tensor", ("Equal",), same_dtypes, translate=different, beside=BOOL, between=_JOIN),
-    row("aten.where.self", ("Where",), anything, translate=chosen, beside=BOOL, between=_JOIN),
-    row("aten.mul.Tensor", ("Mul",), _beside_truths, translate=product, beside=BOOL, between=("And", "Cast")),
-    row("aten.isnan.default", ("Equal",), floating_inputs, translate=is_nan, beside=BOOL, between=("Not",)),
-    row("aten.isinf.default", ("Abs",), floating_inputs, translate=is_infinite, beside=BOOL, between=("Equal",)),
+    row("aten.eq.Tensor", ("Equal",), same_dtypes, translate=equal, also=BOOL, between=_JOIN),
+    row("aten.ne.Tensor", ("Equal",), same_dtypes, translate=different, also=BOOL, between=_JOIN),
+    row("aten.where.self", ("Where",), anything, translate=chosen, also=BOOL, between=_JOIN),
+    row("aten.mul.Tensor", ("Mul",), _same_dtypes_or_truths, translate=product, also=BOOL, between=("And", "Cast")),
+    row("aten.isnan.default", ("Equal",), floating_inputs, translate=is_nan, also=BOOL, between=("Not",)),
+    row("aten.isinf.default", ("Abs",), floating_inputs, translate=is_infinite, also=BOOL, between=("Equal",)),
     row("aten.fmax.default", ("Max", "Where"), _SAME, translate=larger, between=("Equal", "Not")),
     row("aten.fmin.default", ("Min", "Where"), _SAME, translate=smaller, between=("Equal", "Not")),
 )

@@ -1,4 +1,4 @@
-"""What moves data and computes nothing: views, permutations, slices, joins, repetitions."""
+"""Operators that move data without computing: views, permutations, slices, joins, repetitions."""
 
 from __future__ import annotations
 

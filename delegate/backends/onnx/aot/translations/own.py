@@ -19,7 +19,7 @@ def ops() -> Any:
 
 
 def scalar(number: float, like: Any) -> Any:
-    """A constant without dimensions, of the dtype of another value; what was just made has one by `typed`."""
+    """Return a constant without dimensions, in the dtype of `like`; `typed` sets the dtype of new values."""
     import onnx_ir
 
     assert like.dtype is not None, "a number of the dtype of a value that has none"
@@ -29,12 +29,12 @@ def scalar(number: float, like: Any) -> Any:
 
 
 def operand(argument: Any, like: Any) -> Any:
-    """An argument that may be a number, as a value."""
+    """Return an argument as a value; a number becomes a constant."""
     return scalar(argument, like) if isinstance(argument, bool | int | float) else argument
 
 
 def typed(result: Any, like: Any) -> Any:
-    """A value that an operator has just made, of the dtype of another one: the exporter finds dtypes out later."""
+    """Set the dtype of a new value to that of another one, because the exporter infers dtypes only later."""
     result.dtype = like.dtype
     return result
 
@@ -66,12 +66,12 @@ def cast_like(x: Any, other: Any) -> Any:
 
 
 def is_bool(x: Any) -> bool:
-    """Whether a value is of truth values."""
+    """Return true if a value holds truth values."""
     return bool(x.dtype.name == "BOOL")
 
 
 def is_integer(x: Any) -> bool:
-    """Whether a value is of integers."""
+    """Return true if a value holds integers."""
     return bool(x.dtype.name.removeprefix("U").startswith("INT"))
 
 
@@ -81,7 +81,7 @@ def axis_of(dim: int, x: Any) -> int:
 
 
 def weighted(x: Any, axis: int, weights: torch.Tensor, shape: Sequence[Any], like: Any) -> Any:
-    """The product of constant weights (made, given) with one of the dimensions; the others keep theirs.
+    """Return the product of constant weights (new size, old size) with one dimension; the others stay.
 
     Args:
         shape: of x, whose sizes behind the first are known.
@@ -98,7 +98,7 @@ def weighted(x: Any, axis: int, weights: torch.Tensor, shape: Sequence[Any], lik
 
 
 def taken(x: Any, axis: int, places: torch.Tensor) -> Any:
-    """What lies at constant places of a dimension, which becomes the dimensions of `places`."""
+    """Return the elements at constant places of a dimension; the dimensions of `places` replace it."""
     return ops().Gather(x, constant(places), axis=axis)
 
 

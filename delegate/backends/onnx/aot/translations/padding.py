@@ -1,4 +1,4 @@
-"""Pads. Where a provider lacks a mode, or wants 4 dimensions, the places that the result repeats are looked up."""
+"""Padding. If a provider lacks a mode, or requires 4 dimensions, the result is gathered from the input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pad = Sequence[int]  # before and behind, of the last dimension, then of the one
 
 
 def _known_widths(node: Node) -> Verdict:
-    """How much is added and cut is known before it runs."""
+    """The widths that are added and cut are known before it runs."""
     if all(isinstance(width, int) for width in _pad(node)):
         return YES
     return no(Reason.DYNAMIC_SHAPE, "how much is padded depends on the inputs")
@@ -52,7 +52,7 @@ def _pad(node: Node) -> Pad:
 
 
 def places(size: int, before: int, after: int, mode: str) -> torch.Tensor:
-    """Which element each place of a padded dimension repeats."""
+    """Return the element that each place of a padded dimension repeats."""
     positions = torch.arange(-before, size + after)
     if mode == "edge":
         return positions.clamp(0, size - 1)
@@ -65,7 +65,7 @@ def places(size: int, before: int, after: int, mode: str) -> torch.Tensor:
 
 
 def repeated(mode: str, x: Any, padding: Pad) -> Any:
-    """One look-up per padded dimension."""
+    """Gather once per padded dimension."""
     rank = len(x.shape)
     result = x
     for i, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True)):
@@ -76,20 +76,20 @@ def repeated(mode: str, x: Any, padding: Pad) -> Any:
 
 
 def padded(mode: str, x: Any, padding: Pad) -> Any:
-    """ONNX's own operator; what is cut is looked up."""
+    """Pad by ONNX's own operator; gather if elements are cut."""
     if min(padding) < 0:
         return repeated(mode, x, padding)
     return ops().Pad(x, ints(_by_axis(padding, len(x.shape))), None, mode=mode)
 
 
 def constant(x: Any, pad: Pad, value: float = 0.0) -> Any:
-    """What is negative is cut off first."""
+    """Pad after cutting off the negative widths."""
     amounts = _by_axis([max(p, 0) for p in pad], len(x.shape))
     return ops().Pad(_cut(x, pad), ints(amounts), scalar(value, x))
 
 
 def masked(x: Any, pad: Pad, value: float = 0.0) -> Any:
-    """The same without ONNX's Pad: elements at the border are repeated, and the value is put in their place."""
+    """Pad by a value without ONNX's Pad: repeat the elements at the border, then replace them by the value."""
     result, inside = x, torch.ones([1] * len(x.shape), dtype=torch.bool)
     for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
         axis, size = len(x.shape) - 1 - i, x.shape[len(x.shape) - 1 - i]
@@ -104,7 +104,7 @@ def masked(x: Any, pad: Pad, value: float = 0.0) -> Any:
 
 
 def _cut(x: Any, pad: Pad) -> Any:
-    """What the negative widths leave."""
+    """Return the elements that the negative widths keep."""
     rank = len(x.shape)
     for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
         if before < 0 or after < 0:
@@ -146,6 +146,6 @@ ROWS = (
     *_rows("aten.reflection_pad1d.default", "reflect", "Pad(reflect)"),
     *_rows("aten.reflection_pad2d.default", "reflect", "Pad(reflect)"),
     *_rows("aten.reflection_pad3d.default", "reflect", "Pad(reflect 5-D)"),
-    *(made for n in (1, 2, 3) for made in _rows(f"aten.replication_pad{n}d.default", "edge", "Pad(edge)")),
+    *(entry for n in (1, 2, 3) for entry in _rows(f"aten.replication_pad{n}d.default", "edge", "Pad(edge)")),
     *_rows("aten._pad_circular.default", "wrap", "Pad(wrap)"),
 )

@@ -1,4 +1,4 @@
-"""SharedTables over windows, and over as many windows as the result has elements."""
+"""Pools over windows of a given size, and over as many windows as the result has elements."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def average(
     *,
     summed: bool = False,
 ) -> Any:
-    """ONNX's own, but where providers differ at windows that reach out of the image: those are padded first.
+    """Return ONNX's average pool; if a window exceeds the image, pad first, because providers differ there.
 
-    The pool then divides by the size of the window, and a constant puts right what torch divides by. `summed`: the pool
-    is a convolution of each channel by equal weights, which pads as well; but for integers whose windows are apart.
+    The pool then divides by the size of the window, and a constant corrects this to torch's divisor. `summed`: the pool
+    is a convolution of each channel by equal weights, which also pads. Integers in disjoint windows stay a pool.
     """
     op, rank = ops(), len(kernel_size)
     stride, padding = _each(stride or kernel_size, rank), _each(padding, rank)
@@ -105,13 +105,13 @@ def average(
 
 
 def _is_decoded(x: Any) -> bool:
-    """Whether a value stands behind ONNX's DequantizeLinear, so that the pool may run in integers."""
+    """Return true if a value comes from ONNX's DequantizeLinear: then the pool may run in integers."""
     node = x.producer()
     return node is not None and node.op_type == "DequantizeLinear"
 
 
 def _mean_of_windows(x: Any, window: Mapping[str, list[int]], pads: Sequence[int] = ()) -> Any:
-    """An average pool, padded by zeros that count, as a convolution of each channel."""
+    """Return an average pool as a convolution of each channel; zeros of the padding count."""
     channels, size = x.shape[1], math.prod(window["kernel_shape"])
     weights = torch.full((channels, 1, *window["kernel_shape"]), 1 / size)
     return ops().Conv(x, constant(weights, x), group=channels, pads=list(pads) or None, **window)
@@ -125,18 +125,18 @@ def maximum(
     dilation: Sizes = (1,),
     ceil_mode: bool = False,
     *,
-    apart: bool = False,
+    gathers_padding: bool = False,
 ) -> Any:
-    """A window that reaches out has the last pixels of the image, which are repeated there.
+    """Return ONNX's maximum pool; if a window exceeds the image, repeat the last pixels.
 
-    `apart`: so are the pixels at the edges where a window of an even size is padded.
+    `gathers_padding`: if a window of an even size is padded, repeat the pixels at the edges, too.
     """
     op, rank = ops(), len(kernel_size)
     stride, padding, dilation = (_each(v, rank) for v in (stride or kernel_size, padding, dilation))
     extra = _extra(x, kernel_size, stride, padding, dilation, ceil_mode)
     window = {"kernel_shape": list(kernel_size), "strides": stride, "dilations": dilation}
     before = [0] * rank
-    if apart and any(p and k % 2 == 0 for p, k in zip(padding, kernel_size, strict=True)):
+    if gathers_padding and any(p and k % 2 == 0 for p, k in zip(padding, kernel_size, strict=True)):
         before, extra, padding = padding, [e + p for e, p in zip(extra, padding, strict=True)], before
     first = len(x.shape) - rank
     for axis, (size, front, after) in enumerate(zip(x.shape[first:], before, extra, strict=True), start=first):
@@ -149,7 +149,10 @@ def _each(values: Sizes, rank: int) -> list[int]:
 
 
 def _extra(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil_mode: bool) -> list[int]:
-    """How far the last window reaches out of the padded image, per dimension; none starts behind the image."""
+    """Return, per dimension, by how many pixels the last window exceeds the padded image.
+
+    No window starts after the image.
+    """
     if not ceil_mode:
         return [0] * len(kernel)
     extra = []
@@ -162,7 +165,7 @@ def _extra(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
 
 
 def adaptive_average(x: Any, output_size: Sizes, *, summed: bool = False) -> Any:
-    """An average pool whose windows lie side by side; where they overlap, a product with what each has of each row.
+    """Return an average pool of adjacent windows; if windows overlap, a product with the weights of each row.
 
     `summed`: as in `average`.
     """
@@ -183,7 +186,7 @@ def adaptive_average(x: Any, output_size: Sizes, *, summed: bool = False) -> Any
 
 
 def adaptive_maximum(x: Any, output_size: Sizes) -> Any:
-    """A pool whose windows lie side by side."""
+    """Return a maximum pool of adjacent windows."""
     op, count = ops(), len(output_size)
     if all(size == 1 for size in output_size):
         return (op.ReduceMax(x, ints(list(range(-count, 0)))),)
@@ -201,9 +204,9 @@ _ADAPTIVE = every(floating, _batched, _known_sizes)
 
 ROWS = (
     *(
-        made
+        entry
         for n in (2, 3)
-        for made in (
+        for entry in (
             row(
                 f"aten.avg_pool{n}d.default", ("AveragePool", "AveragePool(padded)", "Pad", "Mul"), _AVERAGE,
                 translate=average,
@@ -215,16 +218,16 @@ ROWS = (
         )
     ),
     *(
-        made
+        entry
         for n in (2, 3)
-        for made in (
+        for entry in (
             row(
                 f"aten.max_pool{n}d_with_indices.default", ("MaxPool", "MaxPool(padded)", "Gather"), _MAXIMUM,
                 translate=maximum,
             ),
             row(
                 f"aten.max_pool{n}d_with_indices.default", ("MaxPool", "Gather"), every(_MAXIMUM, static),
-                translate=partial(maximum, apart=True),
+                translate=partial(maximum, gathers_padding=True),
             ),
         )
     ),

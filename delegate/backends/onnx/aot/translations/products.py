@@ -72,7 +72,7 @@ ROWS = (
         ("MatMul", "Mul", "Softmax", "Transpose", "Add", "Where", "GreaterOrEqual", "Expand", "Reshape"),
         attention.check,
         keep=True,
-        beside=BOOL,
+        also=BOOL,
         translate=attention.translate,
     ),
 )

@@ -47,6 +47,6 @@ ROWS = (
         "quantized_decomposed.dequantize_per_channel.default",
         ("DequantizeLinear",),
         _constant_parameters,
-        beside=frozenset({torch.int64, torch.float64}),
+        also=frozenset({torch.int64, torch.float64}),
     ),
 )

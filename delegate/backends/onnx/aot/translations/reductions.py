@@ -25,7 +25,7 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 
 def _static_input(node: Node) -> Verdict:
-    """How many elements are averaged is known before it runs, and is more than the correction."""
+    """The number of averaged elements is known before it runs, and is more than the correction."""
     source = node.all_input_nodes[0]
     if not is_static(source):
         return no(Reason.DYNAMIC_SHAPE, f"{source.name} has sizes that depend on the inputs")
@@ -79,7 +79,7 @@ def smallest(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
 
 
 def any_true(x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
-    """Whether the largest of the truth values, as numbers, is 1."""
+    """Return true if the largest of the truth values, as numbers, is 1."""
     import onnx_ir
 
     op, axes = ops(), range(len(x.shape)) if dim is None else [dim] if isinstance(dim, int) else dim
@@ -145,7 +145,7 @@ def distance(x: Any, y: Any, p: float = 2) -> Any:
 
 
 def distances(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
-    """Those of all pairs of rows."""
+    """Return the norms of the differences of all pairs of rows."""
     op = ops()
     between = op.Sub(op.Unsqueeze(x, ints([-2])), op.Unsqueeze(y, ints([-3])))
     return norm(shaped(between, [*x.shape[:-1], y.shape[-2], x.shape[-1]], x.dtype), p, [-1])
@@ -190,17 +190,17 @@ ROWS = (
     row(
         "aten.var_mean.correction", _VARIANCE, every(floating, _static_input), translate=variance_and_mean
     ),
-    row("aten.max.dim", ("ReduceMax", "ArgMax"), _ONE, beside=INDICES, translate=largest_of),
-    row("aten.min.dim", ("ReduceMin", "ArgMin"), _ONE, beside=INDICES, translate=smallest_of),
+    row("aten.max.dim", ("ReduceMax", "ArgMax"), _ONE, also=INDICES, translate=largest_of),
+    row("aten.min.dim", ("ReduceMin", "ArgMin"), _ONE, also=INDICES, translate=smallest_of),
     row(
-        "aten.argmax.default", ("ArgMax",), _ONE, beside=INDICES, translate=place_of_largest, between=("Reshape",)
+        "aten.argmax.default", ("ArgMax",), _ONE, also=INDICES, translate=place_of_largest, between=("Reshape",)
     ),
     row(
-        "aten.argmin.default", ("ArgMin",), _ONE, beside=INDICES, translate=place_of_smallest, between=("Reshape",)
+        "aten.argmin.default", ("ArgMin",), _ONE, also=INDICES, translate=place_of_smallest, between=("Reshape",)
     ),
     *(
         row(
-            f"aten.any.{overload}", ("Cast", "Equal"), anything, beside=BOOL, translate=any_true,
+            f"aten.any.{overload}", ("Cast", "Equal"), anything, also=BOOL, translate=any_true,
             between=("ReduceMax", "Greater", "Not"),
         )
         for overload in ("default", "dim", "dims")

@@ -52,9 +52,9 @@ def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
 
 
 def by_weights(resize: Callable[..., torch.Tensor], x: Any, size: Any, *rest: Any) -> Any:
-    """One product per dimension with the weights that torch itself gives each pixel.
+    """Resize by one product per dimension, with the weights that torch uses for each pixel.
 
-    Torch resizes the rows of a unit matrix: what it makes of each is how much of it every pixel of the result has.
+    Torch resizes the rows of a unit matrix. The result holds the weight of each row in every pixel.
     """
     shape, result = list(x.shape), x
     for axis, (new_size, resized) in enumerate(_per_dimension(resize, shape, size, rest), start=2):
@@ -64,7 +64,7 @@ def by_weights(resize: Callable[..., torch.Tensor], x: Any, size: Any, *rest: An
 
 
 def by_places(resize: Callable[..., torch.Tensor], x: Any, size: Any, *rest: Any) -> Any:
-    """One look-up per dimension of the pixels that torch itself chooses."""
+    """Resize by gathering, per dimension, the pixels that torch chooses."""
     shape = list(x.shape)
     for axis, (_, choose) in enumerate(_per_dimension(resize, shape, size, rest), start=2):
         numbers = torch.arange(shape[axis], dtype=torch.float64)
@@ -75,7 +75,7 @@ def by_places(resize: Callable[..., torch.Tensor], x: Any, size: Any, *rest: Any
 def _per_dimension(
     resize: Callable[..., torch.Tensor], shape: list[int], size: Any, rest: Sequence[Any]
 ) -> list[tuple[int, Callable[[torch.Tensor], torch.Tensor]]]:
-    """For each dimension its new size, and torch's resizing of rows of that dimension."""
+    """Return for each dimension its new size, and torch's resizing of the rows of that dimension."""
     count = len(shape) - 2
     options, scales = list(rest), [None] * count
     align = [bool(options.pop(0))] if options and isinstance(options[0], bool) else []
@@ -98,7 +98,7 @@ def _rows(
     scale: float | None,
     rows: torch.Tensor,
 ) -> torch.Tensor:
-    """Rows resized along their one dimension, as images that are one pixel wide in the others."""
+    """Resize rows along their one dimension, as images of one pixel in the other dimensions."""
     image = rows.view(1, len(rows), *[1] * (count - 1), rows.shape[-1])
     scales = [*[None] * (count - 1), scale]
     resized = resize(image, [*[1] * (count - 1), new_size], *align, *scales)
@@ -129,8 +129,8 @@ ROWS = (
     ),
     *(
         row(f"aten.{name}.{overload}", onnx, every(floating, _known_pixels), keep=True,
-                    translate=partial(made, resize))
-        for table, onnx, made in ((_WEIGHTED, ("MatMul", "Reshape"), by_weights), (_CHOSEN, ("Gather",), by_places))
+                    translate=partial(make, resize))
+        for table, onnx, make in ((_WEIGHTED, ("MatMul", "Reshape"), by_weights), (_CHOSEN, ("Gather",), by_places))
         for name, resize in table.items()
         for overload in ("vec", "default")
     ),

@@ -20,25 +20,25 @@ FLOATS = frozenset({torch.float32, torch.float16})
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What an operator becomes: every ONNX operator that the exporter may use for it.
+    """A translation of an operator: every ONNX operator that the exporter may use for it.
 
-    A provider that runs all of these runs the operator.
+    A provider that runs all of these ONNX operators runs the operator.
 
     Args:
-        onnx: in the words of the providers' tables: "Pad", "Pad(edge)".
-        beside: dtypes that its tensors may have beside those of all these ONNX operators, such as a mask's.
-        between: ONNX operators that it uses on values in between, whose dtypes do not bind its own tensors.
-        translate: makes the ONNX nodes in place of the exporter's own function; see `own.py`.
+        onnx: names from the providers' tables, e.g. "Pad", "Pad(edge)".
+        also: further dtypes of its tensors, which these ONNX operators need not support, such as a mask's.
+        between: ONNX operators on intermediate values; their dtypes do not limit those of its own tensors.
+        translate: function that adds the ONNX nodes, in place of the exporter's own; see `own.py`.
     """
 
     onnx: tuple[str, ...]
-    beside: frozenset[torch.dtype] = frozenset()
+    also: frozenset[torch.dtype] = frozenset()
     between: tuple[str, ...] = ()
     translate: Callable[..., Any] | None = None
 
     @property
     def needs(self) -> Set[str]:
-        """All the ONNX operators."""
+        """Return all the ONNX operators."""
         return {*self.onnx, *self.between}
 
 
@@ -51,12 +51,12 @@ def row(
     check: Check,
     keep: bool = False,
     *,
-    beside: frozenset[torch.dtype] = frozenset(),
+    also: frozenset[torch.dtype] = frozenset(),
     between: tuple[str, ...] = (),
     translate: Callable[..., Any] | None = None,
 ) -> Row:
-    """A row for whatever provider; see `Lowering` and `Translation`. The check says where the translation holds."""
-    return Lowering(op, check, Translation(onnx, beside, between, translate), keep)
+    """Return a row for any provider; see `Lowering` and `Translation`. The check accepts nodes that it translates."""
+    return Lowering(op, check, Translation(onnx, also, between, translate), keep)
 
 
 def floating(node: Node) -> Verdict:
@@ -120,7 +120,7 @@ def static(node: Node) -> Verdict:
 
 
 def plain(**required: object) -> Check:
-    """A check that arguments have these values."""
+    """Return a check that arguments have these values."""
 
     def check(node: Node) -> Verdict:
         args = arguments(node)

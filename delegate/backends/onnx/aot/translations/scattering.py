@@ -28,7 +28,7 @@ _NEUTRAL = {"sum": 0.0, "prod": 1.0, "amax": -math.inf, "amin": math.inf}
 
 
 def reduced_by(*modes: str) -> Check:
-    """A check that what is written is joined in one of these ways."""
+    """Return a check that the reduction is one of these."""
 
     def check(node: Node) -> Verdict:
         mode = arguments(node)["reduce"]
@@ -39,7 +39,7 @@ def reduced_by(*modes: str) -> Check:
 
 
 def _known_part(node: Node) -> Verdict:
-    """What is written over is known before it runs."""
+    """The part that is overwritten is known before it runs."""
     args, source = arguments(node), node.all_input_nodes[0]
     size = tensor(source).shape[args["dim"]]
     if all(isinstance(n, int) for n in (size, args["start"] or 0, args["end"] or 0, args["step"])):
@@ -59,7 +59,7 @@ def _written(node: Node) -> Verdict:
 
 
 def _source(index: Any, src: Any, x: Any) -> Any:
-    """What is written, cut to the sizes of the indices."""
+    """Return the source, cut to the sizes of the indices."""
     op, sizes = ops(), list(index.shape)
     if isinstance(src, bool | int | float):
         return op.Expand(scalar(src, x), ints(sizes))
@@ -142,7 +142,7 @@ def _inverse(order: list[int]) -> list[int]:
 def slice_scatter(
     x: Any, src: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Any:
-    """What lies before, the source, and what lies behind; with steps, each of both from where it comes."""
+    """Concatenate the elements before the part, the source, and the elements after it; with steps, gather both."""
     op, axis = ops(), axis_of(dim, x)
     size = x.shape[axis]
     first, last, _ = slice(start, end).indices(size)
@@ -186,7 +186,7 @@ _PART = ("Slice", "Concat", "Gather")
 
 
 def _sums_stay(node: Node) -> Verdict:
-    """Not into places of one dimension that never change: where these are all in order, the exporter drops the sum."""
+    """The indices of one dimension are not constant: if they are all in order, the exporter drops the sum."""
     args = arguments(node)
     indices = [i for i in args["indices"] if i is not None] if "indices" in args else [args["index"]]
     is_sum = args["accumulate"] if "indices" in args else tensor(node).dim() == 1
@@ -198,27 +198,27 @@ def _sums_stay(node: Node) -> Verdict:
 ROWS = (
     *(
         row(
-            f"aten.scatter.{kind}", ("ScatterElements",), every(static, with_dimensions), beside=INDICES,
+            f"aten.scatter.{kind}", ("ScatterElements",), every(static, with_dimensions), also=INDICES,
             translate=scatter, between=("Expand", "Slice"),
         )
         for kind in ("src", "value")
     ),
     row(
-        "aten.scatter_add.default", _JOIN[1:2], every(static, with_dimensions, _sums_stay), beside=INDICES,
+        "aten.scatter_add.default", _JOIN[1:2], every(static, with_dimensions, _sums_stay), also=INDICES,
         translate=scatter_add, between=_AT_PLACES,
     ),
     row(
         "aten.scatter_reduce.two", (*_JOIN, "ScatterElements(max)", "ScatterElements(min)"),
-        every(static, with_dimensions, reduced_by(*_SUMS, *_EXTREMES), _sums_stay), beside=INDICES, translate=reduced,
+        every(static, with_dimensions, reduced_by(*_SUMS, *_EXTREMES), _sums_stay), also=INDICES, translate=reduced,
         between=_AT_PLACES,
     ),
     row(
         "aten.scatter_reduce.two", _JOIN, every(static, with_dimensions, reduced_by(*_SUMS), _sums_stay),
-        beside=INDICES, translate=joined, between=_AT_PLACES,
+        also=INDICES, translate=joined, between=_AT_PLACES,
     ),
     row(
         "aten.index_put.default", ("ScatterND", "ScatterND(add)", "Transpose", "Where"), every(_written, _sums_stay),
-        beside=INDICES | BOOL, translate=index_put,
+        also=INDICES | BOOL, translate=index_put,
         between=("Less", "Add", "Expand", "Unsqueeze", "Concat", "Cast", "Reshape"),
     ),
     row("aten.slice_scatter.default", _PART, _known_part, translate=slice_scatter),

@@ -14,7 +14,7 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 
 def _known_size(node: Node) -> Verdict:
-    """How many elements are sorted is known before it runs."""
+    """The number of sorted elements is known before it runs."""
     source = node.all_input_nodes[0]
     shape = tensor(source).shape
     if len(shape) and isinstance(shape[arguments(node)["dim"]], int):
@@ -49,17 +49,17 @@ def kth_smallest(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     """The last of the k smallest."""
     op, axis = ops(), axis_of(dim, x)
     last = ints([k - 1]) if keepdim else op.Constant(value_int=k - 1)
-    return tuple(op.Gather(sorted_, last, axis=axis) for sorted_ in topk(x, k, axis, largest=False))
+    return tuple(op.Gather(result, last, axis=axis) for result in topk(x, k, axis, largest=False))
 
 
 _FLOATS = every(floating_inputs, _known_size)
 
 ROWS = (
-    row("aten.topk.default", ("TopK",), every(floating_inputs, _known_count), beside=INDICES, translate=topk),
-    row("aten.sort.default", ("TopK",), _FLOATS, beside=INDICES, translate=sort),
-    row("aten.sort.stable", ("TopK(stable)",), _FLOATS, beside=INDICES, translate=stable_sort),
+    row("aten.topk.default", ("TopK",), every(floating_inputs, _known_count), also=INDICES, translate=topk),
+    row("aten.sort.default", ("TopK",), _FLOATS, also=INDICES, translate=sort),
+    row("aten.sort.stable", ("TopK(stable)",), _FLOATS, also=INDICES, translate=stable_sort),
     row(
-        "aten.kthvalue.default", ("TopK",), every(floating_inputs, _known_count), beside=INDICES,
+        "aten.kthvalue.default", ("TopK",), every(floating_inputs, _known_count), also=INDICES,
         translate=kth_smallest, between=("Gather",),
     ),
 )  # fmt: skip
