@@ -43,15 +43,15 @@ def _stack_what_is_carried(body: Graph) -> None:
 def _lower(node: Node) -> None:
     body, sequences, captured = node.args
     assert isinstance(sequences, list | tuple)
-    given = [s for s in sequences if isinstance(s, Node)]
-    firsts = [make_like(node, aten.slice.Tensor, (s, 0, 0, 1), {}) for s in given]
-    start = [make_like(node, aten.select.int, (s, 0, 0), {}) for s in given]
-    rest = [make_like(node, aten.slice.Tensor, (s, 0, 1), {}) for s in given]
+    inputs = [s for s in sequences if isinstance(s, Node)]
+    firsts = [make_like(node, aten.slice.Tensor, (s, 0, 0, 1), {}) for s in inputs]
+    start = [make_like(node, aten.select.int, (s, 0, 0), {}) for s in inputs]
+    rest = [make_like(node, aten.slice.Tensor, (s, 0, 1), {}) for s in inputs]
     scan = node.graph.call_function(torch.ops.higher_order.scan, (body, start, rest, captured))
     scan.meta = inherited(node)
     scan.meta[META_VALUE] = tuple(tensor(n) for n in (*start, *rest))
     results = [
-        make_like(node, aten.cat.default, ([first, _picked(scan, len(given) + i)],), {})
+        make_like(node, aten.cat.default, ([first, _picked(scan, len(inputs) + i)],), {})
         for i, first in enumerate(firsts)
     ]
     for user in list(node.users):
@@ -61,10 +61,10 @@ def _lower(node: Node) -> None:
 
 
 def _picked(scan: Node, position: int) -> Node:
-    made = scan.graph.call_function(operator.getitem, (scan, position))
-    made.meta = inherited(scan)
-    made.meta[META_VALUE] = scan.meta[META_VALUE][position]
-    return made
+    picked = scan.graph.call_function(operator.getitem, (scan, position))
+    picked.meta = inherited(scan)
+    picked.meta[META_VALUE] = scan.meta[META_VALUE][position]
+    return picked
 
 
 def _position(user: Node) -> int:

@@ -51,10 +51,10 @@ def _unbound(mode: FakeTensorMode | None) -> contextlib.AbstractContextManager[A
 def make_like(like: Node, target: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Node:
     """A new node at the graph's insertion point with the metadata of another and its own fake value."""
     graph: Graph = like.graph
-    made = graph.call_function(target, tuple(args), dict(kwargs))
-    made.meta = inherited(like)
-    made.meta[META_VALUE] = fake_result(made)
-    return made
+    node = graph.call_function(target, tuple(args), dict(kwargs))
+    node.meta = inherited(like)
+    node.meta[META_VALUE] = fake_result(node)
+    return node
 
 
 class Constants:

@@ -76,7 +76,7 @@ class Decomposer:
         Raises:
             LoweringError: torch cannot trace an operator on its inputs.
         """
-        with _override_composite_implicit_decomp(_kept_composites(self.preserve_ops)):  # takes as long as a trace
+        with _override_composite_implicit_decomp(_preserved_composites(self.preserve_ops)):  # takes as long as a trace
             return [self._expand(node) for node in nodes]
 
     def _expand(self, node: Node) -> tuple[Node, ...]:
@@ -86,11 +86,11 @@ class Decomposer:
         body = self._trace(node, leaves)
         if not self.accepts(body):
             return (node,)
-        made, results = _inline(body, node, leaves)
+        added, results = _inline(body, node, leaves)
         _require_alike(node, results)
         _rename_symbols(node, results)
         _replace_uses(node, results)
-        return made
+        return added
 
     def _trace(self, node: Node, leaves: list[Node]) -> Graph:
         key = trace_key(node)
@@ -151,8 +151,8 @@ class _Call:
         self._node, self._leaves = node, leaves
 
     def __call__(self, *values: Any) -> Any:
-        given = dict(zip(self._leaves, values, strict=True))
-        args, kwargs = map_arg((self._node.args, self._node.kwargs), given.__getitem__)
+        environment = dict(zip(self._leaves, values, strict=True))
+        args, kwargs = map_arg((self._node.args, self._node.kwargs), environment.__getitem__)
         function = with_dropout(self._node) or self._node.target
         assert callable(function)
         return function(*args, **kwargs)
@@ -175,7 +175,7 @@ def _own(value: Any) -> Any:
 
 
 @functools.cache
-def _kept_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., Any]]:
+def _preserved_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., Any]]:
     """Composite operators to keep whole where they are part of others: torch would expand them by itself."""
     ops = (op for op in torch.export.default_decompositions() if str(op) in preserve_ops)
     return {op: _special_op_to_preserve_cia for op in ops if op.has_kernel_for_dispatch_key(_COMPOSITE)}
@@ -183,10 +183,10 @@ def _kept_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., An
 
 def keeping_composites() -> contextlib.AbstractContextManager[None]:
     """With it, torch's tracing leaves composite operators whole as `torch.export` does, those that only compute."""
-    kept: contextlib.AbstractContextManager[None] = _override_composite_implicit_decomp(
-        _kept_composites(_all_operators())
+    context: contextlib.AbstractContextManager[None] = _override_composite_implicit_decomp(
+        _preserved_composites(_all_operators())
     )
-    return kept
+    return context
 
 
 @functools.cache
@@ -236,28 +236,28 @@ def _value_key(value: Any) -> Any:
 
 def _symbols(values: Any) -> set[Any]:
     """The symbols of shapes in values or in the nodes of a graph."""
-    given = [n.meta.get(META_VALUE) for n in values.nodes] if isinstance(values, Graph) else values
-    found: set[Any] = set()
-    for value in given:
+    metas = [n.meta.get(META_VALUE) for n in values.nodes] if isinstance(values, Graph) else values
+    symbols: set[Any] = set()
+    for value in metas:
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, (torch.Tensor, *SYMBOLIC)):
-                found |= free_symbols(item)
-    return found
+                symbols |= free_symbols(item)
+    return symbols
 
 
 def _inline(body: Graph, node: Node, leaves: list[Node]) -> tuple[tuple[Node, ...], Any]:
     """Copy a traced body before a node; gives the new nodes and the body's result in terms of them."""
     env: dict[Node, Node] = dict(zip(body.find_nodes(op="placeholder"), leaves, strict=True))
-    kept = inherited(node)
-    made: list[Node] = []
+    metadata = inherited(node)
+    added: list[Node] = []
     with node.graph.inserting_before(node):
         for inner in body.nodes:
             if inner.op not in ("call_function", "get_attr") or not (inner.users or _keeps(inner)):
                 continue
             env[inner] = _copy(inner, env, node.graph, body)
-            env[inner].meta = {**kept, META_VALUE: inner.meta.get(META_VALUE)}
-            made.append(env[inner])
-    return tuple(made), map_arg(body.output_node().args[0], env.__getitem__)
+            env[inner].meta = {**metadata, META_VALUE: inner.meta.get(META_VALUE)}
+            added.append(env[inner])
+    return tuple(added), map_arg(body.output_node().args[0], env.__getitem__)
 
 
 def _keeps(node: Node) -> bool:
@@ -280,10 +280,10 @@ def _require_alike(node: Node, results: Any) -> None:
     if isinstance(old, torch.Tensor):
         pairs = [(old, results)]
     else:
-        given = results if isinstance(results, list | tuple) else []
-        pairs = [(old[i], given[i]) for i in sorted(results_used(node)) if old is not None and i < len(given)]
-    for before, made in pairs:
-        after = made.meta.get(META_VALUE) if isinstance(made, Node) else None
+        parts = results if isinstance(results, list | tuple) else []
+        pairs = [(old[i], parts[i]) for i in sorted(results_used(node)) if old is not None and i < len(parts)]
+    for before, result in pairs:
+        after = result.meta.get(META_VALUE) if isinstance(result, Node) else None
         if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor) and not _alike(before, after):
             what = f"torch's decomposition gives {shape_text(after)} in place of {shape_text(before)}"
             raise LoweringError(what, where=describe(node), remedy="replace the operator in the model")

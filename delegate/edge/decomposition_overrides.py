@@ -21,10 +21,10 @@ _RRELU = torch.ops.aten.rrelu_with_noise_functional.default
 def override_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Torch's table of decompositions, put right."""
     attention = table.get(_FLASH)
-    found: dict[Any, Callable[..., Any]] = {**table, _RRELU: _rrelu, **_FAKE_QUANTIZATION}
+    overridden: dict[Any, Callable[..., Any]] = {**table, _RRELU: _rrelu, **_FAKE_QUANTIZATION}
     if _THRESHOLD in table:
-        found[_THRESHOLD] = partial(_threshold, table[_THRESHOLD])
-    return {**found, _FLASH: _flash_attention(attention)} if attention is not None else found
+        overridden[_THRESHOLD] = partial(_threshold, table[_THRESHOLD])
+    return {**overridden, _FLASH: _flash_attention(attention)} if attention is not None else overridden
 
 
 def _threshold(own: Callable[..., Tensor], x: Tensor, threshold: float, value: float) -> Tensor:
@@ -58,18 +58,18 @@ def _fake_quantize_tensor(x: Tensor, scale: Any, zero_point: Any, low: int, high
 def _fake_quantize_by_tensors(
     x: Tensor, scale: Tensor, zero_point: Tensor, enabled: Tensor, low: int, high: int
 ) -> tuple[Tensor, Tensor]:
-    found, mask = _fake_quantized(x, scale, zero_point, low, high)
-    return torch.where(enabled != 0, found, x), mask | (enabled == 0)
+    rounded, mask = _fake_quantized(x, scale, zero_point, low, high)
+    return torch.where(enabled != 0, rounded, x), mask | (enabled == 0)
 
 
 def _fake_quantize_channels(
     x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, low: int, high: int
 ) -> tuple[Tensor, Tensor]:
     sizes = [-1 if place == axis % x.dim() else 1 for place in range(x.dim())]
-    found, mask = _fake_quantized(x, scale.reshape(sizes), zero_point.reshape(sizes), low, high)
+    rounded, mask = _fake_quantized(x, scale.reshape(sizes), zero_point.reshape(sizes), low, high)
     dtype = _integers(x, low, high)
     if dtype is None or zero_point.is_floating_point():
-        return found, mask
+        return rounded, mask
     decomposed = torch.ops.quantized_decomposed
     coded = decomposed.quantize_per_channel(x, scale, zero_point, axis, low, high, dtype)
     return decomposed.dequantize_per_channel(coded, scale, zero_point, axis, low, high, dtype), mask
@@ -119,10 +119,10 @@ def _flash_attention(attention: Callable[..., Any]) -> Callable[..., Any]:
         """Torch's own gives the weights, (N, H, L, S), for the logarithms of the rows' sums, (N, H, L)."""
         output, _ = attention(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
         wide = query.dtype if query.dtype is torch.float64 else torch.float32
-        given, shared = query.to(wide), query.size(1) // key.size(1)
+        wide_query, shared = query.to(wide), query.size(1) // key.size(1)
         keys = key.to(wide) if shared == 1 else key.to(wide).repeat_interleave(shared, 1)
         factor = 1 / math.sqrt(query.size(3)) if scale is None else scale
-        scores = torch.matmul(given * factor, keys.transpose(2, 3))
+        scores = torch.matmul(wide_query * factor, keys.transpose(2, 3))
         if is_causal:
             later = torch.ones(scores.shape[2:], dtype=torch.bool, device=query.device).triu(1)
             scores = scores.masked_fill(later, -math.inf)

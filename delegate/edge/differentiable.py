@@ -46,14 +46,14 @@ def is_without_formula(error: BaseException) -> bool:
 
 def _differentiate(function: Callable[..., Any], node: Node) -> None:
     leaves: dict[Node, Any] = {source: _leaf(source.meta[META_VALUE]) for source in node.all_input_nodes}
-    wanted = [v for v in leaves.values() if isinstance(v, torch.Tensor) and v.requires_grad]
+    sources = [v for v in leaves.values() if isinstance(v, torch.Tensor) and v.requires_grad]
     with torch.enable_grad():
-        given = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in leaves.items()}  # it may write to them
-        made = function(*map_arg(node.args, given.__getitem__), **map_arg(node.kwargs, given.__getitem__))
-        results = [r for r in (made if isinstance(made, tuple | list) else (made,)) if isinstance(r, torch.Tensor)]
-        results = [r for r in results if r.requires_grad]
-        if results and wanted:
-            torch.autograd.grad(results, wanted, [torch.ones_like(r) for r in results], allow_unused=True)
+        copies = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in leaves.items()}  # it may write to them
+        outputs = function(*map_arg(node.args, copies.__getitem__), **map_arg(node.kwargs, copies.__getitem__))
+        outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        results = [r for r in outputs if isinstance(r, torch.Tensor) and r.requires_grad]
+        if results and sources:
+            torch.autograd.grad(results, sources, [torch.ones_like(r) for r in results], allow_unused=True)
 
 
 def _leaf(value: Any) -> Any:

@@ -36,23 +36,23 @@ def _changes(index: object) -> bool:
 
 
 def _select(node: Node) -> Node:
-    given = arguments(node)
-    part = make_like(node, aten.index_select.default, (given["self"], given["dim"], _place(node)), {})
-    return make_like(node, aten.squeeze.dims, (part, [given["dim"]]), {})
+    args = arguments(node)
+    part = make_like(node, aten.index_select.default, (args["self"], args["dim"], _place(node)), {})
+    return make_like(node, aten.squeeze.dims, (part, [args["dim"]]), {})
 
 
 def _select_scatter(node: Node) -> Node:
-    given = arguments(node)
-    dim = int(given["dim"]) % tensor(node).dim()
-    source = make_like(node, aten.unsqueeze.default, (given["src"], dim), {})
-    return make_like(node, aten.index_put.default, (given["self"], [*[None] * dim, _place(node)], source), {})
+    args = arguments(node)
+    dim = int(args["dim"]) % tensor(node).dim()
+    source = make_like(node, aten.unsqueeze.default, (args["src"], dim), {})
+    return make_like(node, aten.index_put.default, (args["self"], [*[None] * dim, _place(node)], source), {})
 
 
 def _place(node: Node) -> Node:
     """The index as a tensor of one element."""
-    made = node.graph.call_function(aten.full.default, ([1], arguments(node)["index"]), {"dtype": torch.int64})
-    made.meta = {**inherited(node), META_VALUE: tensor(node).new_empty([1], dtype=torch.int64)}
-    return made
+    index = node.graph.call_function(aten.full.default, ([1], arguments(node)["index"]), {"dtype": torch.int64})
+    index.meta = {**inherited(node), META_VALUE: tensor(node).new_empty([1], dtype=torch.int64)}
+    return index
 
 
 _REWRITES: dict[str, Callable[[Node], Node]] = {

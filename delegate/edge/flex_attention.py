@@ -37,14 +37,14 @@ def _dense(module: GraphModule, node: Node) -> Node:
     nodes: list[Node] = []
     map_arg((node.args, node.kwargs), nodes.append)
     bodies = {n: getattr(module, str(n.target)) for n in nodes if n.op == "get_attr"}
-    given = [n for n in dict.fromkeys(nodes) if n not in bodies]
+    operands = [n for n in dict.fromkeys(nodes) if n not in bodies]
     arguments = node.args, node.kwargs  # the node itself will be gone
 
     def attend(*values: Any) -> Any:
-        known: dict[Node, Any] = {**bodies, **dict(zip(given, values, strict=True))}
+        known: dict[Node, Any] = {**bodies, **dict(zip(operands, values, strict=True))}
         filled: Any = map_arg(arguments, known.__getitem__)
         return math_attention(*filled[0], **filled[1])
 
-    dense = module.graph.call_function(attend, tuple(given))
+    dense = module.graph.call_function(attend, tuple(operands))
     dense.meta = {**inherited(node), META_VALUE: node.meta[META_VALUE]}
     return dense

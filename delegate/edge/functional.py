@@ -96,9 +96,9 @@ def pure_form(op: OpOverload) -> OpOverload | None:
         return None
     overloads = [getattr(packet, o) for o in packet.overloads()]
     pure = [o for o in overloads if not o._schema.is_mutable]
-    wanted = _arguments(op)
-    alike = [o for o in pure if sorted(_arguments(o)) == sorted(wanted)]
-    return next(iter([*alike, *(o for o in pure if [t for _, t in _arguments(o)] == [t for _, t in wanted])]), None)
+    own = _arguments(op)
+    alike = [o for o in pure if sorted(_arguments(o)) == sorted(own)]
+    return next(iter([*alike, *(o for o in pure if [t for _, t in _arguments(o)] == [t for _, t in own])]), None)
 
 
 def _arguments(op: OpOverload) -> list[tuple[str, str]]:
@@ -174,17 +174,17 @@ class _Functionalizer:
         """The operator is called through torch's `auto_functionalized`, which gives the new values besides."""
         target = node.target
         assert isinstance(target, OpOverload)
-        given, returns = arguments(node), len(target._schema.returns)
-        written = [given[name] for name in _written(target)]
+        args, returns = arguments(node), len(target._schema.returns)
+        written = [args[name] for name in _written(target)]
         if not can_auto_functionalize(target) or not all(isinstance(goal, Node) for goal in written):
             raise NotSimple(f"{target} gives what it writes to, or writes to lists or to nothing")
-        made = self._call(node, auto_functionalized, (target,), map_arg(given, self._value))
-        parts = [self._call(node, operator.getitem, (made, i), {}) for i in range(len(made.meta[META_VALUE]))]
+        call = self._call(node, auto_functionalized, (target,), map_arg(args, self._value))
+        parts = [self._call(node, operator.getitem, (call, i), {}) for i in range(len(call.meta[META_VALUE]))]
         for goal, value in zip(written, parts[-len(written) :], strict=True):
             root = self._aliases[goal].root
             root.value = self._scattered(goal, value)
             root.version += 1
-        result = parts[0] if returns == 1 else made
+        result = parts[0] if returns == 1 else call
         self._aliases[node] = _Alias(_Root(result), None, result, 0)
         self._replaced.append(node)  # its users are still to come
 
@@ -193,15 +193,15 @@ class _Functionalizer:
         overload = pure_form(target)
         if overload is None:
             raise NotSimple(f"{target} has no pure form")
-        given = dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | kwargs
+        named = dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | kwargs
         if set(_names(overload)) != set(_names(target)):  # dropout_ calls `self` what dropout calls `input`
             others = dict(zip(_names(target), _names(overload), strict=True))
-            given = {others[name]: value for name, value in given.items()}
-        value = self._called(node, overload, given)
-        wanted: torch.Tensor = goal.meta[META_VALUE]
-        if value.meta[META_VALUE].dtype != wanted.dtype:
-            value = self._call(node, aten._to_copy.default, (value,), {"dtype": wanted.dtype})
-        if value.meta[META_VALUE].shape != wanted.shape:
+            named = {others[name]: value for name, value in named.items()}
+        value = self._called(node, overload, named)
+        target_value: torch.Tensor = goal.meta[META_VALUE]
+        if value.meta[META_VALUE].dtype != target_value.dtype:
+            value = self._call(node, aten._to_copy.default, (value,), {"dtype": target_value.dtype})
+        if value.meta[META_VALUE].shape != target_value.shape:
             raise NotSimple(f"{node.name} changes the shape of what it writes")
         return value
 
@@ -216,14 +216,14 @@ class _Functionalizer:
             goal = parent
         return value
 
-    def _called(self, like: Node, target: OpOverload, given: dict[str, Any]) -> Node:
+    def _called(self, like: Node, target: OpOverload, named: dict[str, Any]) -> Node:
         """The operator on arguments by name, of which the leading ones go by position, as export has them."""
         args: list[Any] = []
         for argument in target._schema.arguments:
-            if argument.kwarg_only or argument.name not in given:
+            if argument.kwarg_only or argument.name not in named:
                 break
-            args.append(given.pop(argument.name))
-        return self._call(like, target, args, given)
+            args.append(named.pop(argument.name))
+        return self._call(like, target, args, named)
 
     def _call(self, like: Node, target: Any, args: Any, kwargs: Any) -> Node:
         """A new node with the metadata of another and its own fake value."""
@@ -247,8 +247,8 @@ def _viewed(node: Node) -> Node | None:
 
 def _shares_memory(node: Node) -> Node | None:
     result = fake_result(node)
-    made = result if isinstance(result, list | tuple) else [result]
-    storages = {t.untyped_storage()._cdata for t in made if isinstance(t, torch.Tensor)}
+    results = result if isinstance(result, list | tuple) else [result]
+    storages = {t.untyped_storage()._cdata for t in results if isinstance(t, torch.Tensor)}
     for source in node.all_input_nodes:
         if any(t.untyped_storage()._cdata in storages for t in tensors(source)):
             if source is not node.args[0]:

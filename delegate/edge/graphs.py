@@ -58,8 +58,8 @@ def described(root: GraphModule) -> bytes:
     lines = []
     for module in graph_modules(root):
         for node in module.graph.nodes:
-            made = [] if node.op == "output" else tensors(node)  # of a program from a file alone the output tells them
-            lines.append(f"{node.format_node()} {[shape_text(t) for t in made]}\n")
+            results = [] if node.op == "output" else tensors(node)  # only loaded programs have its value
+            lines.append(f"{node.format_node()} {[shape_text(t) for t in results]}\n")
     return "".join(lines).encode()
 
 
@@ -120,11 +120,11 @@ def evaluate(root: GraphModule, arguments: Sequence[Any]) -> tuple[Any, ...]:
 def copy_node(graph: Graph, node: Node, mapping: Mapping[Node, Any]) -> Node:
     """A node with its name, `meta` and arguments from `mapping`, at the end of another graph."""
     # Arguments are set afterwards: create_node warns of symbolic numbers that are no nodes, which regions hold.
-    made = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
-    made.args = map_arg(node.args, mapping.__getitem__)
-    made.kwargs = map_arg(node.kwargs, mapping.__getitem__)
-    made.meta = copy.copy(node.meta)
-    return made
+    copied = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
+    copied.args = map_arg(node.args, mapping.__getitem__)
+    copied.kwargs = map_arg(node.kwargs, mapping.__getitem__)
+    copied.meta = copy.copy(node.meta)
+    return copied
 
 
 def extracted(

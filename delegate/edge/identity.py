@@ -28,10 +28,10 @@ def identify(program: EdgeProgram) -> EdgeProgram:
 
 
 def _next(kind: str, ordinals: Counter[str], taken: set[str]) -> str:
-    while (found := f"{kind}#{ordinals[kind]}") in taken:
+    while (name := f"{kind}#{ordinals[kind]}") in taken:
         ordinals[kind] += 1
-    taken.add(found)
-    return found
+    taken.add(name)
+    return name
 
 
 def identity(node: Node) -> str:

@@ -26,7 +26,7 @@ def inlined(module: GraphModule) -> Graph:
     env: dict[Node, Any] = {}
     for node in module.graph.find_nodes(op="placeholder"):
         env[node] = graph.node_copy(node)
-        env[node].meta = _kept(node)
+        env[node].meta = _preserved_metadata(node)
     graph.output(_copy_body(module, graph, env))
     return graph
 
@@ -46,7 +46,7 @@ def _copy_body(module: GraphModule, graph: Graph, env: dict[Node, Any]) -> Any:
             env[node] = env[node.args[0]][node.args[1]]  # getitem of an inlined region
         else:
             env[node] = graph.node_copy(node, env.__getitem__)
-            env[node].meta = _kept(node)
+            env[node].meta = _preserved_metadata(node)
     return map_arg(module.graph.output_node().args[0], env.__getitem__)
 
 
@@ -64,5 +64,5 @@ def _region(node: Node) -> tuple[Any, tuple[Any, ...]] | None:
     return None
 
 
-def _kept(node: Node) -> dict[str, Any]:
+def _preserved_metadata(node: Node) -> dict[str, Any]:
     return {key: node.meta[key] for key in PRESERVED_METADATA if key in node.meta}

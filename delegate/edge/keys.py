@@ -71,23 +71,23 @@ def exported_key(programs: Mapping[str, ExportedProgram]) -> str:
     held = {name: _held(ep) for name, ep in programs.items()}
     digests = digests_of(value for tensors in held.values() for value in tensors.values())
     storages: dict[int, int] = {}
-    told = []
+    described = []
     for name, ep in programs.items():
         weights = []
         for target, value in held[name].items():
             storage = storages.setdefault(value.untyped_storage().data_ptr(), len(storages))
             weights.append((target, digests[id(value)], tuple(value.stride()), storage, value.storage_offset()))
-        told.append((name, _signature(ep), weights, _graph(ep.graph_module)))
-    return hashlib.sha256(repr(told).encode(errors="surrogatepass")).hexdigest()
+        described.append((name, _signature(ep), weights, _graph(ep.graph_module)))
+    return hashlib.sha256(repr(described).encode(errors="surrogatepass")).hexdigest()
 
 
 def _held(ep: ExportedProgram) -> dict[str, torch.Tensor]:
     """The parameters, buffers and constants that a program takes, by their names in the module."""
     targets = [spec.target for spec in ep.graph_signature.input_specs if spec.target is not None]
-    found = {target: ep.state_dict.get(target, ep.constants.get(target)) for target in targets}
-    if not all(type(value) in (torch.Tensor, Parameter) for value in found.values()):
+    held = {target: ep.state_dict.get(target, ep.constants.get(target)) for target in targets}
+    if not all(type(value) in (torch.Tensor, Parameter) for value in held.values()):
         raise NotCacheable  # of subclasses of Tensor and of objects nobody knows what they hold
-    return {target: value for target, value in found.items() if isinstance(value, torch.Tensor)}
+    return {target: value for target, value in held.items() if isinstance(value, torch.Tensor)}
 
 
 def _signature(ep: ExportedProgram) -> tuple[Any, ...]:
@@ -120,10 +120,10 @@ def _graph(module: GraphModule) -> tuple[Any, ...]:
     for node in module.graph.nodes:
         target = _target(node, module)
         stack = [(path, str(kind)) for path, kind in (node.meta.get("nn_module_stack") or {}).values()]
-        given = _argument(node.meta.get(META_VALUE))
+        value = _argument(node.meta.get(META_VALUE))
         rest = [_argument(node.meta.get(key)) for key in _PLAIN_METADATA]
         arguments = _argument(node.args), _argument(node.kwargs)
-        nodes.append((node.op, node.name, target, arguments, given, source_line(node), stack, rest))
+        nodes.append((node.op, node.name, target, arguments, value, source_line(node), stack, rest))
     return nodes, sorted(set(known_of_sizes(_numbers(module)))), sorted(set(_names_of_sizes(_numbers(module))))
 
 

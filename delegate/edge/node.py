@@ -103,9 +103,9 @@ def dtype_of(dtype: torch.dtype) -> DType | None:
 
 def torch_dtype(dtype: DType) -> torch.dtype:
     """The torch dtype of the project's."""
-    found = getattr(torch, dtype.name)
-    assert isinstance(found, torch.dtype)
-    return found
+    result = getattr(torch, dtype.name)
+    assert isinstance(result, torch.dtype)
+    return result
 
 
 def is_static(node: Node) -> bool:
@@ -133,9 +133,9 @@ def nbytes(node: Node) -> int:
 
 def is_empty(node: Node) -> bool:
     """Return true if it gives a tensor that is used and holds nothing, whatever its dynamic sizes."""
-    given = tensors(node)
-    empty = {i for i, t in enumerate(given) if any(isinstance(s, int) and s == 0 for s in t.shape)}
-    return bool(empty if len(given) == 1 else empty and empty & results_used(node))
+    results = tensors(node)
+    empty = {i for i, t in enumerate(results) if any(isinstance(s, int) and s == 0 for s in t.shape)}
+    return bool(empty if len(results) == 1 else empty and empty & results_used(node))
 
 
 def arguments(node: Node) -> dict[str, Any]:
@@ -144,15 +144,15 @@ def arguments(node: Node) -> dict[str, Any]:
     if target is None:
         return dict(enumerate_names(node))
     positional = () if node.target is auto_functionalized else node.args
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for position, argument in enumerate(target._schema.arguments):
         if position < len(positional):
-            found[argument.name] = positional[position]
+            result[argument.name] = positional[position]
         elif argument.name in node.kwargs:
-            found[argument.name] = node.kwargs[argument.name]
+            result[argument.name] = node.kwargs[argument.name]
         else:
-            found[argument.name] = argument.default_value if argument.has_default_value() else None
-    return found
+            result[argument.name] = argument.default_value if argument.has_default_value() else None
+    return result
 
 
 def decodes(node: Node) -> bool:
@@ -162,11 +162,11 @@ def decodes(node: Node) -> bool:
 
 def float_node(node: Node) -> str:
     """Return the name that a node of a quantized program has in the float program, for rules of `nodes`; else ""."""
-    found = ""
+    name = ""
     sources = node.meta.get("from_node")
     while sources:
-        found, sources = sources[-1].name, sources[-1].from_node
-    return found
+        name, sources = sources[-1].name, sources[-1].from_node
+    return name
 
 
 def draws(node: Node) -> bool:
@@ -177,11 +177,11 @@ def draws(node: Node) -> bool:
     return may_draw(arguments(node))
 
 
-def may_draw(given: Mapping[str, Any]) -> bool:
+def may_draw(args: Mapping[str, Any]) -> bool:
     """Return true if an operator that torch marks as random is so with these arguments, by name."""
-    if given.get("train", given.get("training", True)) is False:
+    if args.get("train", args.get("training", True)) is False:
         return False
-    share = given.get("p") if "train" in given else given.get("dropout_p", given.get("dropout"))
+    share = args.get("p") if "train" in args else args.get("dropout_p", args.get("dropout"))
     return share is None or share != 0
 
 

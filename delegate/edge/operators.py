@@ -87,7 +87,7 @@ def functional_operators() -> Iterator[str]:
 def decomposition(name: str) -> tuple[str, ...]:
     """The core operators that a compound one becomes on example inputs, in order, each once; empty where none fit."""
     op = _overload(name)
-    return () if op is None else next((found for args in _examples(op) if (found := _traced(op, args))), ())
+    return () if op is None else next((operators for args in _examples(op) if (operators := _traced(op, args))), ())
 
 
 def _overload(name: str) -> OpOverload | None:
@@ -95,18 +95,18 @@ def _overload(name: str) -> OpOverload | None:
     if len(parts) != 3:
         return None
     packet = getattr(getattr(torch.ops, parts[0]), parts[1], None)
-    found = getattr(packet, parts[2], None) if isinstance(packet, OpOverloadPacket) else None
-    return found if isinstance(found, OpOverload) else None
+    overload = getattr(packet, parts[2], None) if isinstance(packet, OpOverloadPacket) else None
+    return overload if isinstance(overload, OpOverload) else None
 
 
 def _relative(op: OpOverload, packet: Any, kind: str) -> str:
     """The overload of a packet that takes the operator's arguments and writes to one: `out`, or for "" the first."""
-    wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
+    own = [(a.name, str(a.type)) for a in op._schema.arguments]
     for name in getattr(packet, "overloads", tuple)():
         arguments = getattr(packet, name)._schema.arguments
         written = [a for a in arguments if a.is_write]
-        given = [(a.name, str(a.type)) for a in arguments if not (kind and a.is_out)]
-        if written and all(a.is_out for a in written) == bool(kind) and set(given) <= set(wanted):
+        others = [(a.name, str(a.type)) for a in arguments if not (kind and a.is_out)]
+        if written and all(a.is_out for a in written) == bool(kind) and set(others) <= set(own):
             return str(getattr(packet, name))
     return ""
 
@@ -116,9 +116,9 @@ def _traced(op: OpOverload, args: list[Any]) -> tuple[str, ...]:
     logging.disable(logging.CRITICAL)  # torch logs every failure of a fake tensor
     try:
         with without_mkldnn(), FakeTensorMode() as mode, torch.no_grad():
-            given = [_fake(mode, a) for a in args]
-            tensors = [a for a in given if isinstance(a, torch.Tensor)]
-            graph = make_fx(lambda *_: op(*given), decomposition_table=dict(core_decompositions()))(*tensors).graph
+            values = [_fake(mode, a) for a in args]
+            tensors = [a for a in values if isinstance(a, torch.Tensor)]
+            graph = make_fx(lambda *_: op(*values), decomposition_table=dict(core_decompositions()))(*tensors).graph
     except Exception:
         return ()
     finally:

@@ -73,8 +73,8 @@ class _State(NamedTuple):
     def holds(self) -> bool:
         """Return true if all is as it was."""
         now = _State.now()
-        kept = not any(self._is_patched(op) for op in now.kernels)
-        return kept and now._replace(kernels={}) == self._replace(kernels={})
+        is_unpatched = not any(self._is_patched(op) for op in now.kernels)
+        return is_unpatched and now._replace(kernels={}) == self._replace(kernels={})
 
     def _is_patched(self, op: OpOverload) -> bool:
         """Return true if an operator has other kernels, or another decomposition if it was not known then."""
@@ -117,18 +117,18 @@ class _State(NamedTuple):
             torch._C._dispatch_tls_set_dispatch_key_excluded(key, key in self.excluded)
 
 
-def _keys(found: Any) -> frozenset[Any]:
-    return frozenset(key for key in _KEYS if found.has(key))
+def _keys(keys: Any) -> frozenset[Any]:
+    return frozenset(key for key in _KEYS if keys.has(key))
 
 
 def _restack(
-    now: Callable[[], list[Any]], wanted: list[Any], pop: Callable[[], Any], push: Callable[[Any], Any]
+    now: Callable[[], list[Any]], modes: list[Any], pop: Callable[[], Any], push: Callable[[Any], Any]
 ) -> None:
     """Have a stack of modes hold these."""
-    if now() != wanted:
+    if now() != modes:
         while now():
             pop()
-        for mode in wanted:
+        for mode in modes:
             push(mode)
 
 

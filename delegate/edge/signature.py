@@ -141,12 +141,12 @@ def _constant(ep: ExportedProgram, target: str) -> torch.Tensor:
 
 def _mutations(ep: ExportedProgram, kind: OutputKind) -> dict[int, str]:
     """Position of a result -> the buffer, or the placeholder of the input, that it is the new value of."""
-    found: dict[int, str] = {}
+    mutations: dict[int, str] = {}
     for position, spec in enumerate(ep.graph_signature.output_specs):
         if spec.kind in _REFUSED_OUTPUTS:
             what, remedy = _REFUSED_OUTPUTS[spec.kind]
             raise ExportError(f"the program {what}", where=spec.target or str(spec.arg), remedy=remedy)
         if spec.kind is kind:
             assert spec.target is not None
-            found[position] = spec.target
-    return found
+            mutations[position] = spec.target
+    return mutations

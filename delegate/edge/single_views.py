@@ -30,8 +30,8 @@ def single_views(graph: Graph) -> None:
 
 
 def _replace(node: Node) -> None:
-    given, parts = arguments(node), tensors(node)
-    source, dim = node.args[0], given["dim"]
+    args, parts = arguments(node), tensors(node)
+    source, dim = node.args[0], args["dim"]
     unbound = node.target is aten.unbind.int
     sizes = [1] * len(parts) if unbound else [part.shape[dim] for part in parts]
     if not all(isinstance(size, int) for size in sizes) or any(user.target is not getitem for user in node.users):

@@ -134,6 +134,6 @@ def _unregistered(path: Path) -> list[str]:
     """The classes in the structure of a program's inputs and results that torch's pytree does not know here."""
     with suppress(OSError, ValueError, LookupError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
         graphs = [name for name in archive.namelist() if "/models/" in name and name.endswith(".json")]
-        named = {found for name in graphs for found in _CLASS.findall(archive.read(name).decode())}
+        named = {class_name for name in graphs for class_name in _CLASS.findall(archive.read(name).decode())}
         return sorted(named - pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.keys())
     return []

@@ -97,11 +97,11 @@ def _converted(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: st
 def _refusal(error: Exception, name: str, converter: TS2EPConverter | None) -> ExportError:
     """Return what could not be converted: the operator, and where the source has it as far as TorchScript knows."""
     text = str(error)
-    if converter is not None and (found := _UNCONVERTED.search(text)):
-        lines = ", ".join(_lines(converter, found[1]))
-        return ExportError(f"torch cannot convert {found[1]} of {name}", where=lines, remedy=_REMEDY)
-    found = _UNTRACED.search(text)
-    where = found[1] if found else ""
+    if converter is not None and (match := _UNCONVERTED.search(text)):
+        lines = ", ".join(_lines(converter, match[1]))
+        return ExportError(f"torch cannot convert {match[1]} of {name}", where=lines, remedy=_REMEDY)
+    match = _UNTRACED.search(text)
+    where = match[1] if match else ""
     return ExportError(f"torch cannot convert {name}: {first_line(error)}", where=where, remedy=_REMEDY)
 
 
@@ -109,8 +109,8 @@ def _lines(converter: TS2EPConverter, kind: str) -> list[str]:
     """The source lines of the nodes of a kind, e.g. "model.py, line 12"."""
     graph: Any = converter.ts_graph
     ranges = (node.sourceRange() for node in graph.findAllNodes(kind))
-    found = (re.search(r'File "(.*?)", line (\d+)', text) for text in ranges)
-    return list(dict.fromkeys(f"{Path(m[1]).name}, line {m[2]}" for m in found if m))
+    matches = (re.search(r'File "(.*?)", line (\d+)', text) for text in ranges)
+    return list(dict.fromkeys(f"{Path(m[1]).name}, line {m[2]}" for m in matches if m))
 
 
 @contextlib.contextmanager

@@ -23,9 +23,9 @@ _RECURRENT = {
 
 def warn_of_training(graph: Graph, name: str) -> None:
     """Warn, naming them, where operators of a method were exported in training mode."""
-    found = Counter(op_name(node).split(".")[1] for node in graph.nodes if trains(node))
-    if found:
-        what = ", ".join(op if count == 1 else f"{op} ({count} times)" for op, count in found.items())
+    counts = Counter(op_name(node).split(".")[1] for node in graph.nodes if trains(node))
+    if counts:
+        what = ", ".join(op if count == 1 else f"{op} ({count} times)" for op, count in counts.items())
         warnings.warn(
             f"method {name} was exported in training mode: {what} will run as in training; for inference, call "
             "model.eval() before torch.export.export",
@@ -37,13 +37,13 @@ def trains(node: Node) -> bool:
     """Return true if the operator drops elements at random or takes statistics of its batch because of training."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False
-    given = arguments(node)
-    if "dropout_p" in given:
-        return bool(given["dropout_p"])
-    if "running_mean" in given and given["running_mean"] is None:
+    args = arguments(node)
+    if "dropout_p" in args:
+        return bool(args["dropout_p"])
+    if "running_mean" in args and args["running_mean"] is None:
         return False  # a norm that keeps no statistics takes those of its batch in eval mode too
-    rate = given.get("p", given.get("dropout", 1))
-    return rate != 0 and any(given.get(flag) is True for flag in _FLAGS)
+    rate = args.get("p", args.get("dropout", 1))
+    return rate != 0 and any(args.get(flag) is True for flag in _FLAGS)
 
 
 def with_dropout(node: Node) -> Callable[..., Any] | None:
@@ -58,16 +58,16 @@ def with_dropout(node: Node) -> Callable[..., Any] | None:
 
     def run(x: Any, states: Any, params: Any, biases: bool, layers: int, rate: float, train: bool, *form: bool) -> Any:
         bidirectional, batch_first = form
-        given = list(states) if count == 2 else [states]
+        all_states = list(states) if count == 2 else [states]
         per_layer, directions = len(params) // layers, 2 if bidirectional else 1
         last: list[list[Any]] = []
         for layer in range(layers):
-            own = [s[layer * directions : (layer + 1) * directions] for s in given]
+            own = [s[layer * directions : (layer + 1) * directions] for s in all_states]
             weights = params[layer * per_layer : (layer + 1) * per_layer]
-            x, *made = target(
+            x, *new_states = target(
                 x, own if count == 2 else own[0], weights, biases, 1, 0.0, False, bidirectional, batch_first
             )
-            last.append(made)
+            last.append(new_states)
             if layer < layers - 1:
                 x = torch.dropout(x, rate, True)
         return (x, *(torch.cat(parts) for parts in zip(*last, strict=True)))

@@ -65,11 +65,11 @@ def _move(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, up
 def _way_back(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, update: Update) -> Iterator[_Write]:
     """The writes that could be made in the state, the last one first, each in place on what the one before it made."""
     state, value = tables.values[update.old], update.new
-    while value in reads.made:
-        found = tables.values[value]
-        place = reads.made[value]
+    while value in reads.computed_at:
+        result = tables.values[value]
+        place = reads.computed_at[value]
         call = instructions[place]
-        fits = (found.dtype, found.shape) == (state.dtype, state.shape) and found.storage.kind is StorageKind.ARENA
+        fits = (result.dtype, result.shape) == (state.dtype, state.shape) and result.storage.kind is StorageKind.ARENA
         if not fits or isinstance(call, StructuredCall) or reads.owner[value] != value:
             return
         yield _Write(place, value)
@@ -105,7 +105,7 @@ class _Reads:
     def __init__(self, tables: Tables, instructions: Sequence[Instruction], at_end: Iterable[int]) -> None:
         states: dict[int, int] = {}
         self.owner = list(range(len(tables.values)))
-        self.made: dict[int, int] = {}
+        self.computed_at: dict[int, int] = {}
         self._readers: dict[int, list[tuple[int, int]]] = {}  # owner -> (place, value that is read)
         for index, value in enumerate(tables.values):
             if value.storage.kind is StorageKind.STATE:
@@ -113,7 +113,7 @@ class _Reads:
         for place, call in enumerate(instructions):
             self._read(place, read_by(call))
             for output in call.outputs:
-                self.made[output] = place
+                self.computed_at[output] = place
             if isinstance(call, KernelCall) and (kernel := tables.kernel_of(call)) and kernel.is_view:
                 base = _first(call)
                 assert base is not None

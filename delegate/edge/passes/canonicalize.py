@@ -67,10 +67,10 @@ def _is_default(argument: Any, value: Any) -> bool:
 
 def _spell(node: Node) -> bool:
     """Spell what a node means in one way; whether it was spelled otherwise."""
-    made = _spelling(node)
-    if made is None or (node.target is made[0] and repr(node.args) == repr(made[1])):
+    canonical = _spelling(node)
+    if canonical is None or (node.target is canonical[0] and repr(node.args) == repr(canonical[1])):
         return False
-    node.target, node.args = made
+    node.target, node.args = canonical
     return True
 
 
@@ -123,14 +123,14 @@ def _written(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] | None:
     """
     source = node.args[1]
     assert isinstance(source, Node)
-    given, made = tensor(source), tensor(node)
-    if given.dtype != made.dtype:
+    old, new = tensor(source), tensor(node)
+    if old.dtype != new.dtype:
         return None
-    if same_shape(given, made):
+    if same_shape(old, new):
         return aten.clone.default, (source,)
     to_a_part = all(op_name(user) in _PART_WRITERS and user.args[1] is node for user in node.users)
-    static = all(isinstance(s, int) for s in made.shape)
-    return (aten.expand.default, (source, list(made.shape))) if to_a_part and static else None
+    static = all(isinstance(s, int) for s in new.shape)
+    return (aten.expand.default, (source, list(new.shape))) if to_a_part and static else None
 
 
 def _swap(rank: int, node: Node) -> list[int]:

@@ -19,9 +19,9 @@ class DeadCodeElimination:
         for node in unused:
             program.graph.erase_node(node)
         gone = {node.name for node in unused}
-        kept = replace(
+        pruned = replace(
             program,
             constants={k: v for k, v in program.constants.items() if k not in gone},
             constant_names={k: v for k, v in program.constant_names.items() if k not in gone},
         )
-        return PassResult(kept, dropped > 0 or bool(gone))
+        return PassResult(pruned, dropped > 0 or bool(gone))

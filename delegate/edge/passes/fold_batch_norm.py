@@ -65,25 +65,25 @@ def _picks_result(norm: Node, user: Node) -> bool:
 
 
 def _parts(layer: Node) -> tuple[Any, Any, Any]:
-    found = [layer.args[i] if i < len(layer.args) else None for i in _LAYERS[op_name(layer)]]
-    return found[0], found[1], found[2]
+    parts = [layer.args[i] if i < len(layer.args) else None for i in _LAYERS[op_name(layer)]]
+    return parts[0], parts[1], parts[2]
 
 
 def _fold(constants: Constants, layer: Node, norm: Node) -> None:
     _, weight, bias = _parts(layer)
-    given = arguments(norm)
+    norm_args = arguments(norm)
     gamma, beta, mean, var = (
-        None if given[name] is None else constants.tensors[given[name].name].double()
+        None if norm_args[name] is None else constants.tensors[norm_args[name].name].double()
         for name in ("weight", "bias", "running_mean", "running_var")
     )
     assert mean is not None
     assert var is not None
-    scale = torch.rsqrt(var + given["eps"]) * (1.0 if gamma is None else gamma)
+    scale = torch.rsqrt(var + norm_args["eps"]) * (1.0 if gamma is None else gamma)
     old_weight = constants.tensors[weight.name]
     old_bias = 0.0 if bias is None else constants.tensors[bias.name].double()
     new_weight = _scaled(layer, old_weight.double(), scale).to(old_weight.dtype)
     new_bias = ((old_bias - mean) * scale + (0.0 if beta is None else beta)).to(old_weight.dtype)
-    bias_source = bias if bias is not None else given["bias"] or given["running_mean"]
+    bias_source = bias if bias is not None else norm_args["bias"] or norm_args["running_mean"]
     weight_node = constants.add(f"{weight.name}_normed", new_weight, constants.names[weight.name])
     bias_node = constants.add(f"{bias_source.name}_normed", new_bias, constants.names[bias_source.name])
     _, weight_at, bias_at = _LAYERS[op_name(layer)]
@@ -99,11 +99,11 @@ def _fold(constants: Constants, layer: Node, norm: Node) -> None:
 
 def _scaled(layer: Node, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The weight with each output channel times its scale."""
-    given = arguments(layer)
+    args = arguments(layer)
     if op_name(layer) == "aten.addmm.default":
         return weight * scale  # [in, out]
-    if given.get("transposed") or "transpose" in op_name(layer):
-        groups = given["groups"]  # [in, out / groups, ...]
+    if args.get("transposed") or "transpose" in op_name(layer):
+        groups = args["groups"]  # [in, out / groups, ...]
         split = weight.reshape(groups, -1, *weight.shape[1:])
         return (split * scale.view(groups, 1, -1, *[1] * (weight.dim() - 2))).reshape(weight.shape)
     return weight * scale.view(-1, *[1] * (weight.dim() - 1))

@@ -41,13 +41,13 @@ class ConstantFolding:
         known: dict[Node, Any] = {
             n: program.constants[n.name] for n in program.graph.find_nodes(op="placeholder") if program.is_constant(n)
         }
-        given = frozenset(known)
+        constants = frozenset(known)
         for node in program.graph.nodes:
             if self._foldable(node, known):
                 value = _evaluate(node, known)
                 if value is not None:
                     known[node] = value
-        return _store(program, {n: v for n, v in known.items() if n not in given})
+        return _store(program, {n: v for n, v in known.items() if n not in constants})
 
     def _foldable(self, node: Node, known: dict[Node, Any]) -> bool:
         if node.op != "call_function" or not all(n in known for n in node.all_input_nodes):
@@ -69,8 +69,8 @@ class ConstantFolding:
 def _decodes(node: Node) -> bool:
     """Return true if a node makes floats of a matrix in 8 bits: weights, which backends want in their small form."""
     source = node.all_input_nodes[0] if node.all_input_nodes else node
-    given = [t for t in tensors(source) if t.dtype in _SMALL and t.dim() > 1]
-    return bool(given) and op_name(node) == "aten._to_copy.default" and tensors(node)[0].is_floating_point()
+    coded = [t for t in tensors(source) if t.dtype in _SMALL and t.dim() > 1]
+    return bool(coded) and op_name(node) == "aten._to_copy.default" and tensors(node)[0].is_floating_point()
 
 
 def _evaluate(node: Node, known: dict[Node, Any]) -> Any:

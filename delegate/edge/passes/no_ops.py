@@ -52,10 +52,10 @@ def no_op_source(node: Node) -> Node | None:
 
 
 def _same_type(source: Node, node: Node) -> bool:
-    given, made = tensors(source), tensors(node)
-    if len(given) != 1 or len(made) != 1:
+    old, new = tensors(source), tensors(node)
+    if len(old) != 1 or len(new) != 1:
         return False
-    (a,), (b,) = given, made
+    (a,), (b,) = old, new
     return a.dtype == b.dtype and a.device == b.device and same_shape(a, b)
 
 

@@ -39,9 +39,9 @@ class SinkMerges:
                 rule = _RULES.get(op_name(node)) if node.op == "call_function" else None
                 if rule is not None:
                     with module.graph.inserting_before(node):
-                        made = rule(node)
-                    if made is not None:
-                        node.replace_all_uses_with(made)
+                        replacement = rule(node)
+                    if replacement is not None:
+                        node.replace_all_uses_with(replacement)
                         moved += 1
         return PassResult(program, moved > 0)
 
@@ -53,7 +53,7 @@ def _merge(node: Any) -> Groups | None:
     old, new = tensor(_args(node)[0]).shape, tensor(node).shape
     if 0 in [size for size in (*old, *new) if not _dynamic(size)]:
         return None  # no size is inferred beside one of 0
-    found: Groups = []
+    groups: Groups = []
     at = 0
     for size in new:
         group = [at]
@@ -61,10 +61,10 @@ def _merge(node: Any) -> Groups | None:
             group.append(group[-1] + 1)
         if group[-1] >= len(old):
             return None
-        found.append(group)
+        groups.append(group)
         at = group[-1] + 1
-    joined = [g for g in found if len(g) > 1]
-    return found if at == len(old) and any(_dynamic(new[found.index(g)]) for g in joined) else None
+    joined = [g for g in groups if len(g) > 1]
+    return groups if at == len(old) and any(_dynamic(new[groups.index(g)]) for g in joined) else None
 
 
 def _is_view(node: Any) -> TypeGuard[Node]:
@@ -76,9 +76,9 @@ def _dynamic(size: Any) -> bool:
 
 
 def _view(like: Node, x: Node, sizes: Sequence[Any]) -> Node:
-    made = make_like(like, aten.reshape.default, (x, list(sizes)), {})
-    made.target = aten.view.default  # strides mean nothing here, but its fake form asks for them
-    return made
+    view = make_like(like, aten.reshape.default, (x, list(sizes)), {})
+    view.target = aten.view.default  # strides mean nothing here, but its fake form asks for them
+    return view
 
 
 def _sizes(x: Node, dims: Sequence[int]) -> list[Any]:
@@ -92,7 +92,7 @@ def _args(node: Node) -> Any:
     return node.args
 
 
-def _given(view: Node) -> list[Any]:
+def _view_sizes(view: Node) -> list[Any]:
     """The sizes that a view was given."""
     return list(_args(view)[1])
 
@@ -102,7 +102,7 @@ def _after_permute(node: Node) -> Node | None:
     groups = _merge(view)
     if groups is None:
         return None
-    x, sizes = view.args[0], _given(view)
+    x, sizes = view.args[0], _view_sizes(view)
     moved = make_like(node, aten.permute.default, (x, [d for i in order for d in groups[i]]), {})
     return _view(node, moved, [sizes[i] for i in order])
 
@@ -114,7 +114,7 @@ def _after_one(node: Node) -> Node | None:
     if _merge(view) is None or view in node.args[1:] or any(tensor(n).dim() for n in others):
         return None
     moved = make_like(node, node.target, (view.args[0], *node.args[1:]), node.kwargs)
-    return _view(node, moved, _given(view))
+    return _view(node, moved, _view_sizes(view))
 
 
 def _after_softmax(node: Node) -> Node | None:
@@ -124,7 +124,7 @@ def _after_softmax(node: Node) -> Node | None:
         return None
     inner = groups[dim][0]
     moved = make_like(node, node.target, (view.args[0], inner, *node.args[2:]), node.kwargs)
-    return _view(node, moved, _given(view))
+    return _view(node, moved, _view_sizes(view))
 
 
 def _after_linear(node: Node) -> Node | None:
@@ -132,7 +132,7 @@ def _after_linear(node: Node) -> Node | None:
     groups = _merge(view)
     if groups is None:
         return None
-    x, sizes = view.args[0], _given(view)
+    x, sizes = view.args[0], _view_sizes(view)
     if len(groups[-1]) > 1:
         channels = tensor(view).shape[-1]
         if _dynamic(channels):
@@ -165,7 +165,7 @@ def _split_before_permute(node: Node) -> Node | None:
     permute = _args(node)[0]
     if not isinstance(permute, Node) or op_name(permute) != "aten.permute.default":
         return None
-    (view, order), sizes = _args(permute), _given(node)
+    (view, order), sizes = _args(permute), _view_sizes(node)
     if not _is_view(view):
         return None
     old, new = (list(map(str, tensor(n).shape)) for n in (permute, node))
@@ -175,12 +175,12 @@ def _split_before_permute(node: Node) -> Node | None:
     parts = len(new) - first - last
     if len(old) - first - last != 1 or parts < 2 or not _dynamic(tensor(permute).shape[first]):
         return None
-    before, split = _given(view), order[first]
-    wanted = [*before[:split], *sizes[first : first + parts], *before[split + 1 :]]
-    if wanted.count(-1) > 1:
+    before, split = _view_sizes(view), order[first]
+    split_sizes = [*before[:split], *sizes[first : first + parts], *before[split + 1 :]]
+    if split_sizes.count(-1) > 1:
         return None
     dims = [d for i in order for d in (range(i, i + parts) if i == split else [i + (parts - 1) * (i > split)])]
-    whole = _view(node, _args(view)[0], wanted)
+    whole = _view(node, _args(view)[0], split_sizes)
     return make_like(node, aten.permute.default, (whole, dims), {})
 
 
