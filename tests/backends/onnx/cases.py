@@ -455,6 +455,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
         ),
         "aten.avg_pool2d.default, ceil_mode": (lambda x: F.avg_pool2d(x, 2, 2, 0, ceil_mode=True), (X,)),
         "aten.avg_pool2d.default, ceil_mode reaching out": (lambda x: F.avg_pool2d(x, 3, 2, 0, ceil_mode=True), (X,)),
+        "aten.avg_pool2d.default, one channel in long steps": (lambda x: F.avg_pool2d(x[:, :1], (1, 3)), (X,)),
         "aten.avg_pool2d.default, 1-D": (lambda x: F.avg_pool1d(x, 3, 2, 1), (LINE,)),
         "aten.avg_pool3d.default": (lambda x: F.avg_pool3d(x, 3, 2, 1), (VOLUME,)),
         "aten.max_pool2d_with_indices.default": (lambda x: F.max_pool2d(x - 9, 3, 2, 1), (X,)),
@@ -489,6 +490,10 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.adaptive_avg_pool2d.default, uneven": (lambda x: F.adaptive_avg_pool2d(x, (4, 5)), (X,)),
         "aten.adaptive_avg_pool3d.default, uneven": (lambda x: F.adaptive_avg_pool3d(x, (4, 3, 5)), (VOLUME,)),
         "aten.adaptive_avg_pool2d.default": (lambda x: F.adaptive_avg_pool2d(x, 1), (X,)),
+        "aten.adaptive_avg_pool2d.default, one channel in long steps": (
+            lambda x: F.adaptive_avg_pool2d(x[:, :1, :6, :6], 2),
+            (X,),
+        ),
         "aten.adaptive_avg_pool2d.default, 3": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), (X,)),
         "aten.adaptive_avg_pool1d.default": (lambda x: F.adaptive_avg_pool1d(x, 4), (LINE,)),
         "aten.adaptive_avg_pool3d.default": (lambda x: F.adaptive_avg_pool3d(x, 1), (VOLUME,)),

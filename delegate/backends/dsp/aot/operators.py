@@ -12,7 +12,7 @@ provider 2.7 itself, queried for each operator and dtype.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch.fx import Node
@@ -75,8 +75,22 @@ def _no_long_steps(node: Node) -> Verdict:
     """A convolution from one channel to one has steps of at most 2: else QNN 2.7 returns uninitialised memory."""
     args, weight = arguments(node), tensor(node.all_input_nodes[1])
     single = weight.shape[:2] == (1, 1) and not args["transposed"]
-    if single and max(args["stride"]) > 2:
-        return no(Reason.INACCURATE, f"from one channel to one, with stride={list(args['stride'])}")
+    return _few_steps(args["stride"]) if single else YES
+
+
+def _no_long_steps_of_averages(node: Node) -> Verdict:
+    """The same for averages, which are convolutions of each channel."""
+    image, args = tensor(node.all_input_nodes[0]), arguments(node)
+    if image.shape[-3] != 1:
+        return YES
+    if "output_size" in args:
+        return _few_steps([a // b for a, b in zip(image.shape[-2:], args["output_size"], strict=True) if b != 1])
+    return _few_steps(args["stride"] or args["kernel_size"])
+
+
+def _few_steps(stride: Sequence[int]) -> Verdict:
+    if max(stride, default=1) > 2:
+        return no(Reason.INACCURATE, f"from one channel to one, with stride={list(stride)}")
     return YES
 
 
@@ -206,6 +220,7 @@ _POOLS = (
     "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_avg_pool1d", "adaptive_avg_pool3d",
     "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
 )  # fmt: skip
+_AVERAGES = ("avg_pool2d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d")
 LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
     "aten.convolution.default": every(_plain_transposed, _no_long_steps, _no_few_channels_of_bytes),
     "aten._to_copy.default": _preserved_cast,
@@ -218,6 +233,7 @@ LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
     "aten.index.Tensor": _no_gathered_images,
     **{f"aten.upsample_{mode}2d.{form}": _by_sizes for mode in ("bilinear", "nearest") for form in ("vec", "default")},
     **dict.fromkeys((f"aten.{name}.default" for name in _POOLS), _plain_pool),
+    **dict.fromkeys((f"aten.{name}.default" for name in _AVERAGES), _no_long_steps_of_averages),
     **dict.fromkeys(
         (f"aten.{name}.default" for name in ("linalg_vector_norm", "dist", "_cdist_forward")), _norm_without_powers
     ),
