@@ -28,8 +28,8 @@ _PRODUCTS = frozenset(
 def precision_of(ep: ExportedProgram) -> str:
     """Return the least precision that a program computes in: a key of `bounds.DEFAULTS`.
 
-    A program computes in integers if it has operators that quantize or decode values, products of integers, or products
-    with weights that are computed from integer constants. torchao's `quantize_` and PT2E give such programs.
+    A program computes in integers if it quantizes or decodes values, or multiplies integers. It also does if it
+    multiplies by weights that are computed from integer constants. torchao's `quantize_` and PT2E make such programs.
     """
     plain = with_plain_tensors(ep)
     graphs = [m.graph for m in plain.graph_module.modules() if isinstance(m, GraphModule)]

@@ -1,4 +1,4 @@
-"""How a user requests an accuracy check: inputs, a reference, and bounds."""
+"""The request of an accuracy check: inputs, a reference, and bounds."""
 
 from __future__ import annotations
 

@@ -33,20 +33,20 @@ class EdgeInput:
 class EdgeProgram:
     """One method in edge dialect.
 
-    `graph` holds, in this order: a placeholder for every constant, state and user input, then call_function nodes,
-    then the output node whose argument is (user outputs ..., new values of mutated states ..., of written inputs ...).
-    Every node has `meta["val"]`; `meta["nn_module_stack"]` and `meta["stack_trace"]` where torch knew them.
+    `graph` holds a placeholder for every constant, state and user input, then call_function nodes, then the output
+    node. The output node's argument is `(user outputs ..., new values of mutated states ..., of written inputs ...)`.
+    Every node has `meta["val"]`. It has `meta["nn_module_stack"]` and `meta["stack_trace"]` if torch recorded them.
 
     Args:
-        name: of the method.
+        name: name of the method.
         graph_module: owns the graph. Passes rewrite it in place and return a new EdgeProgram around it.
         inputs: user inputs, in the order of their placeholders.
         constants: placeholder name -> the tensor (parameters, buffers, lifted constants, folded values).
         constant_names: placeholder name -> the name in the user's module (or the node that was folded).
         states: placeholder name -> the mutable buffer's name in the user's module; its start value is in `constants`.
-        mutated: names of the states that the outputs behind the user's are the new values of, in order.
+        mutated: names of the states whose new values follow the user's outputs, in order.
         in_spec, out_spec: torch's pytree specs of (args, kwargs) and of the result.
-        written: placeholders of the inputs that the module writes to; the very last outputs are their new values.
+        written: placeholders of the inputs that the module writes to; the last outputs are their new values.
         range_constraints: sympy symbol -> torch's ValueRanges.
         guards: what the export assumed of sizes beyond their ranges: conditions on inputs in torch's own words, and
             symbolic truth values.

@@ -34,7 +34,7 @@ def assign_device_memory(method: Method, tables: SharedTables) -> Method:
     """Assign values that one delegate produces and another one reads to the device's memory.
 
     Values that the host reads, too, are copied after the delegate that produces them. If sizes depend on data, all
-    values stay in the host's memory, because the runtime runs such a method in stages, which only know the host.
+    values stay in the host's memory: the runtime runs such a method in stages, which use the host's memory only.
     """
     if not tables.spaces or depends_on_data(method):
         return method

@@ -1,8 +1,7 @@
-"""Updates of states: in the state's own memory where nothing reads its old content any more, else copied in at the end.
+"""Updates of states: in the state's own memory if nothing reads its old content any more, else copied at the end.
 
-A functional graph makes a whole new tensor for every write to a buffer. Where each step of the way from the old value
-to the new one may run in place, the steps are given the state itself as their result: a cache of keys is then written
-at the cost of the new key alone.
+A functional graph makes a new tensor for every write to a buffer. If each step from the old value to the new one can
+run in place, the steps write to the state itself. Then an update of a key cache costs as much as the new key.
 """
 
 from __future__ import annotations

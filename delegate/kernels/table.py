@@ -81,7 +81,7 @@ class KernelTable:
         nothing.
 
         If an operator writes to its arguments, their new values follow the results in `out`, in the order of the
-        schema, without arguments that are None. The arguments themselves do not change.
+        schema. `out` omits arguments that are None. The arguments themselves do not change.
 
         Args:
             ops: operators as torch prints them, "mylib.scale.default", or registers them, "mylib::scale".

@@ -35,8 +35,8 @@ class BoundaryViews:
 def boundary_views(members: Sequence[Node], fixed: Set[Node], delegated: Set[Node]) -> BoundaryViews:
     """Return the views that reduce the bytes across the boundary of a partition if they run outside.
 
-    A view stays if other members need it, if its size is dynamic, or if it is between two partitions, whose tensors may
-    stay on a device.
+    A view stays if other members need it, or if its size is dynamic. It also stays between two partitions, because
+    their tensors may stay on a device.
 
     Args:
         members: in topological order.

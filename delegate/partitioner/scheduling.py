@@ -29,8 +29,8 @@ def schedule(taken: Container[int], predecessors: Sequence[Sequence[int]]) -> li
     contiguous, it is convex. No valid order has fewer runs: the run of a unit is the largest number of changes of kind
     on a path to it.
 
-    A unit without predecessors, such as the decoding of a quantized weight, joins the run of its first user if both are
-    of the same kind. Otherwise all such units would be in the first run.
+    A unit without predecessors joins the run of its first user, if both are of the same kind. An example is the
+    decoding of a quantized weight. Otherwise all such units would be in the first run.
 
     Args:
         taken: the units that the backend takes.

@@ -15,8 +15,8 @@ from delegate.edge.program import EdgeProgram
 def subprograms(program: EdgeProgram) -> dict[str, EdgeProgram]:
     """Return the graphs of control flow as programs, by target of their get_attr node.
 
-    A constant that every call passes to a graph is a constant of that graph, too, so a backend can compile the weights
-    of a branch. The placeholders of the graph are marked accordingly.
+    A constant that every call passes to a graph is a constant of that graph, too. So a backend can compile the weights
+    of a branch. The placeholders of the graph are marked as constants.
     """
     calls: dict[str, list[Sequence[Node | None]]] = {}
     for node in program.graph.find_nodes(op="get_attr"):

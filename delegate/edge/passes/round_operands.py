@@ -32,10 +32,10 @@ _EXACT_SECOND = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RoundOperands:
-    """Insert `_to_copy` in front of elementwise operators.
+    """Insert `_to_copy` before elementwise operators.
 
-    Requires nothing. Afterwards no elementwise operator on a 16-bit float has a tensor operand of another dtype,
-    except the masks of selections and the second operands that torch does not round.
+    Requires nothing. Afterwards no elementwise operator on a 16-bit float has a tensor operand of another dtype.
+    Exceptions are the masks of selections, and the second operands that torch does not round.
     """
 
     def __call__(self, program: EdgeProgram) -> PassResult:

@@ -1,4 +1,4 @@
-"""What is known of the backend before its library is touched. Cheap to import: no torch, no vendor library."""
+"""Facts of the backend that need no library. Cheap to import: no torch, no vendor library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from delegate.backends.info import Availability, BackendInfo
 
 
 def probe() -> Availability:
-    """Whether the library is here, and what it would run on."""
+    """Probe for the library and its devices."""
     try:
         import numpy  # the vendor's library in its place
     except ImportError as error:

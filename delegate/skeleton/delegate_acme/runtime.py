@@ -78,7 +78,7 @@ class AcmeRuntime(BackendRuntime):
 
 
 def _is_sound(blob: Mapping[str, Any], sizes: Sequence[int]) -> bool:
-    """Whether every row names a function and values that are there by then."""
+    """Return true if every row names a function, and values that exist before it."""
     try:
         inputs, constants, rows = blob["inputs"], blob["constants"], blob["rows"]
         known = inputs + len(constants)

@@ -29,20 +29,21 @@ class OnnxRuntimeOptions(aot.Options):
 
     provider: str = Field(
         default=CPU,
-        description="As ONNX Runtime names it: CPUExecutionProvider, CUDAExecutionProvider, TensorrtExecutionProvider, "
-        "DmlExecutionProvider, CoreMLExecutionProvider, OpenVINOExecutionProvider, or one of a plugin wheel.",
+        description="ONNX Runtime's name of the provider: CPUExecutionProvider, CUDAExecutionProvider, "
+        "TensorrtExecutionProvider, DmlExecutionProvider, CoreMLExecutionProvider, OpenVINOExecutionProvider, or the "
+        "provider of a plugin wheel.",
     )
     provider_options: dict[str, str | int | float | bool] = Field(
         default={},
-        description="Of the provider, in its own words, e.g. device_id: 0. As they may name libraries, a program file "
-        "that has any is opened with trust_code alone.",
+        description="The provider's own options, e.g. device_id: 0. They may name libraries, so a program file with "
+        "such options is opened only with trust_code.",
     )
-    threads: NonNegativeInt = Field(default=0, description="Threads of the host; 0: ONNX Runtime decides.")
+    threads: NonNegativeInt = Field(default=0, description="Number of threads of the host; 0: ONNX Runtime decides.")
     nan: Nan = "fast"
 
 
 class OnnxRuntimeBackend(OnnxBackend):
-    """A provider of ONNX Runtime: its kernel definitions say what it takes, and its sessions have the last word."""
+    """A provider of ONNX Runtime: its kernel definitions list the supported operators, and its sessions decide."""
 
     name = "onnxruntime"
     Options = OnnxRuntimeOptions
@@ -56,7 +57,7 @@ class OnnxRuntimeBackend(OnnxBackend):
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
-        """What the exporter makes of it, and that the provider is asked."""
+        """Return the ONNX operators of the row, then the conditions of its check; None without a row."""
         row = cls.table.get(op)
         if row is None:
             return None

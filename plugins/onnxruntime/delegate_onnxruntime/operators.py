@@ -62,8 +62,8 @@ def operators_of(provider: str) -> Operators:
     except RuntimeError:  # a provider in a library of its own that registers none here
         kernels = []
     wrong = _WRONG.get(provider, {})
-    found = {name: frozenset(_dtypes(name, kernels)) - wrong.get(name, frozenset()) for name in sorted(_named())}
-    return {name: dtypes for name, dtypes in found.items() if dtypes}
+    supported = {name: frozenset(_dtypes(name, kernels)) - wrong.get(name, frozenset()) for name in sorted(_named())}
+    return {name: dtypes for name, dtypes in supported.items() if dtypes}
 
 
 def _named() -> set[str]:
@@ -91,5 +91,5 @@ def _kinds(schema: Any, allowed: Mapping[str, Sequence[str]]) -> set[str]:
 
     One that stands for truth values alone is that of a mask or of a comparison, which rows know themselves.
     """
-    first, made = schema.inputs[0].type_str, schema.outputs[0].type_str
-    return {kind for kind in (first, made) if kind in allowed and allowed[kind] != ["tensor(bool)"]} or {first}
+    first, last = schema.inputs[0].type_str, schema.outputs[0].type_str
+    return {kind for kind in (first, last) if kind in allowed and allowed[kind] != ["tensor(bool)"]} or {first}

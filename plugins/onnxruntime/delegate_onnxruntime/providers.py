@@ -29,10 +29,10 @@ def find(name: str) -> Provider:
         remedy = did_you_mean(name, here) if here else INSTALL
         raise BackendUnavailable(f"ONNX Runtime has no provider {name!r} here", remedy=f"{remedy}; or {_MORE}")
     wheel, library = plugins[name]
-    found = register(name, library, f"pip install --upgrade {wheel}")
-    if not found.devices:
+    provider = register(name, library, f"pip install --upgrade {wheel}")
+    if not provider.devices:
         raise BackendUnavailable(f"{name} finds no device that it runs on", remedy="install the device's driver")
-    return found
+    return provider
 
 
 def built_in() -> tuple[str, ...]:
@@ -54,12 +54,12 @@ def plugin_wheels() -> dict[str, tuple[str, Callable[[], str]]]:
 
     Such a package has `get_ep_names` and `get_library_path`, as ONNX Runtime's documentation wants it.
     """
-    found: dict[str, tuple[str, Callable[[], str]]] = {}
+    providers: dict[str, tuple[str, Callable[[], str]]] = {}
     for wheel, module in _packages():
         names, path = (getattr(module, what, None) for what in ("get_ep_names", "get_library_path"))
         if names is not None and path is not None:
-            found |= dict.fromkeys(names(), (wheel, path))
-    return found
+            providers |= dict.fromkeys(names(), (wheel, path))
+    return providers
 
 
 def _packages() -> Iterator[tuple[str, ModuleType]]:

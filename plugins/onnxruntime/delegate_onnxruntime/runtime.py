@@ -14,20 +14,21 @@ from delegate_onnxruntime.providers import find
 
 
 def settings(provider: Provider, specs: Mapping[str, Any]) -> Any:
-    """Options of a session from compile specs; each belongs to one session and is used once."""
-    given = {name: _text(value) for name, value in specs["provider_options"].items()}
-    made = session_options(provider, given, threads=specs["threads"])
-    made.add_session_config_entry("session.x64quantprecision", "1")  # else CPUs without VNNI saturate sums of products
-    return made
+    """Return session options for compile specs; they belong to one session and are used once."""
+    options = {name: _text(value) for name, value in specs["provider_options"].items()}
+    session = session_options(provider, options, threads=specs["threads"])
+    # Without this, CPUs without VNNI saturate sums of products.
+    session.add_session_config_entry("session.x64quantprecision", "1")
+    return session
 
 
 def _text(value: object) -> str:
-    """A value as providers read it."""
+    """Return a value as text, in the form that providers read."""
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 class OnnxRuntimeRuntime(BackendRuntime):
-    """Opens what the AOT half made."""
+    """The runtime part of the backend, which opens sessions."""
 
     load_options: ClassVar = {"threads": int}
     fork_safe = False  # ONNX Runtime's threads are gone in a forked process

@@ -120,8 +120,8 @@ class Quantized(nn.Module):
         rounded = quantized.quantize_per_tensor(x, 1 / 128, self.limits[0], *self.limits)
         taken = quantized.dequantize_per_tensor(rounded, 1 / 128, self.limits[0], *self.limits)
         weight = quantized.dequantize_per_tensor(self.weight, 0.01, 0, -128, 127, torch.int8)
-        made: torch.Tensor = quantized.quantize_per_tensor(self.product(taken, weight), 0.6, 3, *self.limits)
-        return made
+        result: torch.Tensor = quantized.quantize_per_tensor(self.product(taken, weight), 0.6, 3, *self.limits)
+        return result
 
 
 @pytest.mark.parametrize("conv", [False, True])

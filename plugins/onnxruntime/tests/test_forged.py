@@ -96,7 +96,7 @@ class Named(nn.Module):
 
 
 def test_a_model_that_has_the_name_is_refused_before_it_is_saved() -> None:
-    """What was lowered can be loaded."""
+    """A program that was lowered can be loaded."""
     program = delegate.to_backend(torch.export.export(Named(), (X,)), "onnxruntime")
     (node,) = program.report.nodes
     assert node.backend == "portable"

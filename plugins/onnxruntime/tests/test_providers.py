@@ -50,14 +50,14 @@ def lowered(*backends: object, **settings: object) -> delegate.CompiledProgram:
 
 
 def test_kernels_say_what_is_taken() -> None:
-    found = operators_of(CPU)
-    assert found["Add"] > {torch.float32, torch.float64, torch.int32, torch.int64, torch.int8}
-    assert found["Conv"] == {torch.float32}
-    assert found["Where"] == found["Where"] - {torch.bool}  # its first operand is no number
-    assert torch.float32 in found["HardSwish"]  # no kernel: ONNX defines it by others
-    assert len(table_of(found)) > 200
+    operators = operators_of(CPU)
+    assert operators["Add"] > {torch.float32, torch.float64, torch.int32, torch.int64, torch.int8}
+    assert operators["Conv"] == {torch.float32}
+    assert operators["Where"] == operators["Where"] - {torch.bool}  # its first operand is no number
+    assert torch.float32 in operators["HardSwish"]  # no kernel: ONNX defines it by others
+    assert len(table_of(operators)) > 200
     everything = operators_of("a provider without kernels")
-    assert all(found[name] <= everything[name] for name in found)
+    assert all(operators[name] <= everything[name] for name in operators)
 
 
 def test_instances_with_threads_of_their_own(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_instances_with_threads_of_their_own(tmp_path: Path) -> None:
     )
     program.save(tmp_path / "model.dlg")
     with delegate.load(tmp_path / "model.dlg", options={"onnxruntime:two": {"threads": 1}}) as loaded:
-        given = {(s.backend, s.compile_specs["threads"]) for s in loaded.program.delegates}
-        assert given == {("onnxruntime:one", 1), ("onnxruntime:two", 1)}
+        options = {(s.backend, s.compile_specs["threads"]) for s in loaded.program.delegates}
+        assert options == {("onnxruntime:one", 1), ("onnxruntime:two", 1)}
         assert_same(loaded(X.numpy()), MODEL(X))
 
 

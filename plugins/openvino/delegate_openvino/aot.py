@@ -67,13 +67,13 @@ _LOSES = floats_of(LOSING)
 class OpenVinoOptions(aot.Options):
     """Options of the backend."""
 
-    device: str = Field(default="CPU", description="As OpenVINO names it: CPU, GPU, GPU.1, NPU, AUTO.")
+    device: str = Field(default="CPU", description="OpenVINO's name of the device: CPU, GPU, GPU.1, NPU, AUTO.")
     precision: Literal["f32", "f16", "bf16"] = Field(
-        default="f32", description="What floats are computed in; bf16 uses the matrix units of a CPU that has them."
+        default="f32", description="Precision of float arithmetic; bf16 uses the matrix units of a CPU that has them."
     )
-    threads: NonNegativeInt = Field(default=0, description="Threads of a CPU; 0: OpenVINO decides.")
+    threads: NonNegativeInt = Field(default=0, description="Number of threads on a CPU; 0: OpenVINO decides.")
     nan: Nan = "fast"
-    cache: str = Field(default="", description="Folder where compiled kernels are kept between runs; empty: none.")
+    cache: str = Field(default="", description="Folder that caches compiled kernels between runs; empty: no cache.")
 
 
 class OpenVinoBackend(AskingBackend):
@@ -100,32 +100,32 @@ class OpenVinoBackend(AskingBackend):
         for refused in (_integers(region), _otherwise(region), _not_compiled(region)):
             if refused is not None:
                 return refused
-        if not (kept := keeps_nan(region.calls[0], _LOSES, self.options.nan)):
-            return kept
+        if not (nan_verdict := keeps_nan(region.calls[0], _LOSES, self.options.nan)):
+            return nan_verdict
         try:
-            made = to_openvino(region)
+            converted = to_openvino(region)
         except NotConverted as refusal:
             return no(Reason.OPERATOR, f"OpenVINO does not convert it: {refusal}")
-        return _same_types(made.model, region)
+        return _same_types(converted.model, region)
 
     def preprocess(self, region: Region) -> PreprocessResult:
         refused = constants_of_zero(region) | unrounded(region)
         if refused := refused | collapsed_sizes(region, MEANS | PRODUCTS):
             raise RegionRefused(refused)
         try:
-            made = to_openvino(region)
+            converted = to_openvino(region)
         except NotConverted as refusal:
             raise RegionFailed(str(refusal)) from refusal
-        _try(made.model, region, self.options)
+        _try(converted.model, region, self.options)
         with TemporaryDirectory() as folder:
             graph, weights = Path(folder, "model.xml"), Path(folder, "model.bin")
-            openvino.serialize(made.model, graph, weights)
+            openvino.serialize(converted.model, graph, weights)
             xml, whole = graph.read_bytes(), weights.read_bytes()
         holes = large_constants(xml)
         data = tuple(memoryview(whole)[start : start + size] for start, size in holes)
         options = self.options
         specs = {**self._specs(region), "graph": len(xml), "weights": [start for start, _ in holes]}
-        note = f"{len(made.model.get_ops())} OpenVINO operators, {options.device} in {options.precision}"
+        note = f"{len(converted.model.get_ops())} OpenVINO operators, {options.device} in {options.precision}"
         notes = (note, *nan_notes(region, _LOSES))
         return PreprocessResult(xml + without(whole, holes), specs, notes, data=data)
 
@@ -190,9 +190,9 @@ def _run_on_nothing(compiled: openvino.CompiledModel, region: Region, symbol: An
 def _integers(region: Region) -> Verdict | None:
     """Why integers of a region would come out wrong, if so."""
     operator = op_name(region.calls[0])
-    taken = any(_is_integer(n) for n in (*region.inputs, *region.constants))
-    given = any(_is_integer(n) for n in region.outputs)
-    if (taken and operator not in _TAKE_INDICES) or (given and operator not in _GIVE_INDICES):
+    takes_integers = any(_is_integer(n) for n in (*region.inputs, *region.constants))
+    gives_integers = any(_is_integer(n) for n in region.outputs)
+    if (takes_integers and operator not in _TAKE_INDICES) or (gives_integers and operator not in _GIVE_INDICES):
         return no(Reason.DTYPE, "OpenVINO computes integers in 32 bits, and saturates where torch wraps around")
     return None
 
@@ -210,17 +210,17 @@ def _otherwise(region: Region) -> Verdict | None:
     node = region.calls[0]
     why = _OTHERWISE.get(op_name(node))
     if op_name(node) in _CORRECTED:
-        given = arguments(node)
-        correction = 1 if given["correction"] is None else given["correction"]
-        if correction != 0 and not given["dim"]:
+        args = arguments(node)
+        correction = 1 if args["correction"] is None else args["correction"]
+        if correction != 0 and not args["dim"]:
             why = "it ignores the correction over all dimensions"
         elif correction != int(correction):
             why = f"it rounds the correction {correction}"
     if op_name(node) == "aten.index.Tensor" and sum(i is not None for i in arguments(node)["indices"]) > 1:
         why = "of several indices it counts none from the end"
     if op_name(node) in _AVERAGES:
-        given = arguments(node)
-        if given["ceil_mode"] and given["count_include_pad"] and any(given["padding"]):
+        args = arguments(node)
+        if args["ceil_mode"] and args["count_include_pad"] and any(args["padding"]):
             why = "with ceil_mode and count_include_pad it counts what lies behind the padding"
     return None if why is None else no(Reason.OPERATOR, f"OpenVINO's answer is another: {why}")
 
@@ -234,13 +234,13 @@ def _same_types(model: openvino.Model | openvino.CompiledModel, region: Region) 
     """Return true if the model gives what torch gives: numbers, ranks and sizes that are known, element types."""
     if len(model.outputs) != len(region.outputs):
         return no(Reason.OPERATOR, f"OpenVINO gives {len(model.outputs)} results for {len(region.outputs)}")
-    for made, node in zip(model.outputs, region.outputs, strict=True):
-        wanted = node.meta["val"]
-        if made.element_type != ELEMENTS[wanted.dtype]:
-            return no(Reason.DTYPE, f"OpenVINO gives {made.element_type.get_type_name()} for {wanted.dtype}")
+    for port, node in zip(model.outputs, region.outputs, strict=True):
+        expected = node.meta["val"]
+        if port.element_type != ELEMENTS[expected.dtype]:
+            return no(Reason.DTYPE, f"OpenVINO gives {port.element_type.get_type_name()} for {expected.dtype}")
         sizes = shape_of(node)
-        if not made.partial_shape.compatible(sizes):
-            return no(Reason.ATTRIBUTE, f"OpenVINO gives {made.partial_shape} where torch gives {sizes}")
+        if not port.partial_shape.compatible(sizes):
+            return no(Reason.ATTRIBUTE, f"OpenVINO gives {port.partial_shape} where torch gives {sizes}")
     return YES
 
 

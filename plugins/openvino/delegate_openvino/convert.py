@@ -32,7 +32,7 @@ _OWN_NUMBERS = frozenset(
     )
 )
 _DIVISIONS = frozenset({"aten.div.Tensor", "aten.div.Scalar"})  # a constant divisor's reciprocal is rounded
-_BESIDE_NUMBERS = (
+_WITH_NUMBERS = (
     _OWN_NUMBERS
     | _DIVISIONS
     | {
@@ -149,7 +149,7 @@ def _squeeze_to_scalar(node: Node) -> None:
 
 def _with_whole_numbers(graph: Graph, node: Node) -> Node:
     """Compute in float32 beside a number that the operands' 16-bit dtype rounds, as torch does."""
-    if op_name(node) not in _BESIDE_NUMBERS or (dtype := tensor(node).dtype) not in _HALVES:
+    if op_name(node) not in _WITH_NUMBERS or (dtype := tensor(node).dtype) not in _HALVES:
         return node
     numbers = [n for n in arguments(node).values() if isinstance(n, int | float)]
     is_mixed = any(tensor(source).dtype is torch.float32 for source in node.all_input_nodes)  # beside one element
@@ -190,10 +190,10 @@ def _round_before_truncation(graph: Graph, node: Node) -> None:
         signed = graph.call_function(aten.ne.Scalar, (source, 0.0))  # -0.0 would become 0.0
         fits = graph.call_function(aten.logical_and.default, (small, signed))
         rounded = graph.call_function(aten.where.self, (fits, high, source))
-    for made in (scaled, below, high, size, rounded):
-        made.meta["val"] = tensor(source)
-    for made in (small, signed, fits):
-        made.meta["val"] = tensor(source).bool()
+    for added in (scaled, below, high, size, rounded):
+        added.meta["val"] = tensor(source)
+    for added in (small, signed, fits):
+        added.meta["val"] = tensor(source).bool()
     node.replace_input_with(source, rounded)
 
 
@@ -204,11 +204,16 @@ def _zero_where_nothing_is_seen(graph: Graph, attended: Node, mask: Node) -> Nod
     seen = mask if value.dtype is torch.bool else graph.call_function(aten.gt.Scalar, (mask, float("-inf")))
     some = graph.call_function(aten.any.dim, (seen, -1, True))
     none = graph.call_function(aten.logical_not.default, (some,))
-    kept = graph.call_function(aten.masked_fill.Scalar, (attended, none, 0.0))
+    masked = graph.call_function(aten.masked_fill.Scalar, (attended, none, 0.0))
     rows = value[..., :1]
-    for node, made in ((seen, value.bool()), (some, rows.bool()), (none, rows.bool()), (kept, attended.meta["val"])):
-        node.meta.setdefault("val", made)
-    return kept
+    for node, result in (
+        (seen, value.bool()),
+        (some, rows.bool()),
+        (none, rows.bool()),
+        (masked, attended.meta["val"]),
+    ):
+        node.meta.setdefault("val", result)
+    return masked
 
 
 def shape_of(node: Node) -> openvino.PartialShape:
@@ -219,5 +224,5 @@ def shape_of(node: Node) -> openvino.PartialShape:
 def one_line(error: BaseException) -> str:
     """Return a message of OpenVINO without the places in its source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Check ")]
-    said = [line for line in lines if not line.startswith(("FrontEnd API failed", "Exception from", "Summary"))]
-    return " ".join(" ".join(said or lines).split())[:300]
+    messages = [line for line in lines if not line.startswith(("FrontEnd API failed", "Exception from", "Summary"))]
+    return " ".join(" ".join(messages or lines).split())[:300]

@@ -48,8 +48,8 @@ class OpenVinoRuntime(BackendRuntime):
             fill_holes(model, weights.ctypes.data, starts, data)
             copies = part_uses(model)
             compiled = self._core.compile_model(model, device, settings(compile_specs, model))
-            kept = (weights, *data, *copies)
-            return OpenVinoDelegate(compiled, kept, compile_specs["dtypes"], compile_specs["results"])
+            storage = (weights, *data, *copies)
+            return OpenVinoDelegate(compiled, storage, compile_specs["dtypes"], compile_specs["results"])
         except Exception as error:  # whatever OpenVINO raises across its boundary
             raise BackendFailed("OpenVINO does not open the model", where=_one_line(error)) from error
 
@@ -74,11 +74,11 @@ class OpenVinoDelegate(Delegate):
         self._dynamic = [n for n, port in enumerate(compiled.outputs) if port.partial_shape.is_dynamic]
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
-        for what, ports, names, given in (
+        for what, ports, names, tensors in (
             ("input", self._compiled.inputs, self._dtypes, inputs),
             ("output", self._compiled.outputs, self._results, outputs),
         ):
-            if not len(ports) == len(names) == len(given) or not all(map(_fits, ports, names, given)):
+            if not len(ports) == len(names) == len(tensors) or not all(map(_fits, ports, names, tensors)):
                 raise BackendFailed(f"the model has other {what}s than the program", remedy=_DAMAGED)
 
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -90,9 +90,9 @@ class OpenVinoDelegate(Delegate):
                 request.set_output_tensor(number, _tensor(array, dtype))
             request.infer()
             for number in self._dynamic:
-                found, wanted = tuple(request.get_output_tensor(number).shape), outputs[number].shape
-                if found != wanted:
-                    raise ValueError(f"output {number} has the shape {list(found)}, not {list(wanted)}")
+                actual, expected = tuple(request.get_output_tensor(number).shape), outputs[number].shape
+                if actual != expected:
+                    raise ValueError(f"output {number} has the shape {list(actual)}, not {list(expected)}")
         except Exception as error:  # whatever OpenVINO raises across its boundary
             raise BackendFailed("OpenVINO failed at a partition", where=_one_line(error)) from error
 
@@ -100,12 +100,12 @@ class OpenVinoDelegate(Delegate):
         del self._request, self._compiled
 
 
-def _fits(port: Any, name: str, given: TensorType) -> bool:
+def _fits(port: Any, name: str, tensor: TensorType) -> bool:
     """Return true if a tensor of the program fits the model's: OpenVINO trusts what it is told of memory."""
     element = port.element_type
     dtype = np.dtype(np.uint16) if element == openvino.Type.bf16 else element.to_dtype()
-    same = element.get_type_name() == name and dtype == given.dtype
-    return same and bool(port.partial_shape.compatible(openvino.PartialShape(list(given.shape))))
+    same = element.get_type_name() == name and dtype == tensor.dtype
+    return same and bool(port.partial_shape.compatible(openvino.PartialShape(list(tensor.shape))))
 
 
 def _tensor(array: Array, dtype: str) -> Any:

@@ -15,11 +15,11 @@ def settings(specs: Mapping[str, Any], model: Any) -> dict[str, Any]:
     while it does that (SIGSEGV, on a CPU without AVX-512).
     """
     in_16_bits = any(o.get_element_type().to_string() in _HALF for op in model.get_ops() for o in op.outputs())
-    given = {
+    properties = {
         "SNIPPETS_MODE": "DISABLE" if in_16_bits and specs["device"].startswith("CPU") else None,
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": specs["precision"],
         "CACHE_DIR": specs["cache"] or None,
         "INFERENCE_NUM_THREADS": specs["threads"] or None,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in properties.items() if value is not None}

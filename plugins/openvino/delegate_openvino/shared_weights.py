@@ -1,7 +1,7 @@
-"""Constants of one place that are read in several ways: OpenVINO knows what it packed by where the original lies.
+"""Copies of constants that operators read in several ways: OpenVINO identifies a packed copy by the original's address.
 
-Equal bytes are stored once in a file. OpenVINO 2026.4 takes for a product of another shape, or for a transposed
-convolution beside a plain one, what it has packed for the first, and the results are wrong.
+Equal bytes are stored once in a file. OpenVINO 2026.4 reuses the packed copy for a product of another shape. It does so
+for a transposed convolution of a plain one's weight, too. Both have wrong results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READING_IN_PLACE = frozenset({"Gather", "ShapeOf"})
 
 
 def part_uses(model: Any) -> list[Array]:
-    """Give each kind of use of a constant memory of its own; what is given must outlive the model."""
+    """Copy a constant for each kind of use, and return the copies, which must outlive the model."""
     uses = _uses(model)
     if any(uses[op.get_name()] == _SEVERAL for op in model.get_ops() if not _is_constant(op) and op.get_name() in uses):
         manager = Manager()
@@ -52,8 +52,8 @@ def _uses(model: Any) -> Mapping[str, _Use | None]:
     uses: dict[str, _Use | None] = {}
     for op in reversed(ops):
         if op.get_name() in fixed:
-            found = {_use(reader, uses) for output in op.outputs() for reader in output.get_target_inputs()} - {None}
-            uses[op.get_name()] = _SEVERAL if len(found) > 1 else next(iter(found), None)
+            readers = {_use(reader, uses) for output in op.outputs() for reader in output.get_target_inputs()} - {None}
+            uses[op.get_name()] = _SEVERAL if len(readers) > 1 else next(iter(readers), None)
     return uses
 
 

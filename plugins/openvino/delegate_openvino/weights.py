@@ -26,9 +26,9 @@ def large_constants(graph: bytes) -> list[Hole]:
     root = ElementTree.fromstring(graph)  # of OpenVINO's own making
     layers = root.findall("layers/layer")
     inner = {start for start, _ in _places(set(root.iter("layer")).difference(layers))}
-    found = sorted(hole for hole in set(_places(layers)) if hole[1] >= LEAST and hole[0] not in inner)
-    apart = not any(start + size > after for (start, size), (after, _) in pairwise(found))
-    return found if apart else []
+    holes = sorted(hole for hole in set(_places(layers)) if hole[1] >= LEAST and hole[0] not in inner)
+    are_disjoint = not any(start + size > after for (start, size), (after, _) in pairwise(holes))
+    return holes if are_disjoint else []
 
 
 def _places(layers: Iterable[ElementTree.Element]) -> Iterator[Hole]:

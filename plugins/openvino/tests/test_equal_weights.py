@@ -38,20 +38,20 @@ def decoded() -> Any:
 
 @pytest.mark.parametrize("weight", [direct, reshaped, decoded], ids=lambda weight: weight.__name__)
 def test_two_layers_of_one_operator(weight: Callable[[], Any]) -> None:
-    """What OpenVINO gives for a plain and a transposed convolution of it is what it gives for each alone."""
+    """A plain and a transposed convolution of one weight have the results of two separate models."""
     x = opset.parameter([2, 8, 9, 9], np.float32)
 
-    def layers(given: Any) -> tuple[Any, Any]:
-        plain = opset.convolution(x, given, [1, 1], [0, 0], [0, 0], [1, 1])
-        return plain, opset.convolution_backprop_data(x, given, strides=[1, 1])
+    def layers(shared: Any) -> tuple[Any, Any]:
+        plain = opset.convolution(x, shared, [1, 1], [0, 0], [0, 0], [1, 1])
+        return plain, opset.convolution_backprop_data(x, shared, strides=[1, 1])
 
     def answers(*results: Any) -> list[Any]:
         model = openvino.Model(list(results), [x])
         memory = part_uses(model)
-        found = openvino.Core().compile_model(model, "CPU")(X)
+        outputs = openvino.Core().compile_model(model, "CPU")(X)
         del memory
-        return [found[place] for place in range(len(results))]
+        return [outputs[place] for place in range(len(results))]
 
-    alone = answers(layers(weight())[0]) + answers(layers(weight())[1])
-    for got, expected in zip(answers(*layers(weight())), alone, strict=True):
+    separate = answers(layers(weight())[0]) + answers(layers(weight())[1])
+    for got, expected in zip(answers(*layers(weight())), separate, strict=True):
         assert_same(got, expected)

@@ -101,14 +101,14 @@ def test_every_row_runs_on_the_library_and_is_right(family: str) -> None:
     with torch.no_grad():
         program = delegate.to_backend(torch.export.export(module, inputs), config=config)
         results, expected = program(*inputs), module(*inputs)
-    names, found = list(cases), defaultdict(set)
+    names, result = list(cases), defaultdict(set)
     for node in program.report.nodes:
         if node.backend != "openvino" and node.verdicts["openvino"].reason is not Reason.BORDER:
             message = node.verdicts["openvino"].message
             reason = next((reason for reason in REFUSED if reason in message), message)
-            found[reason].add(names[int(node.module.split(".")[0].removeprefix("case"))])
+            result[reason].add(names[int(node.module.split(".")[0].removeprefix("case"))])
     known = {reason: cases.keys() & refused for reason, refused in REFUSED.items()}
-    assert found == {reason: refused for reason, refused in known.items() if refused}
+    assert result == {reason: refused for reason, refused in known.items() if refused}
     assert_same(dict(zip(names, results, strict=True)), dict(zip(names, expected, strict=True)), 2e-6)
 
 
@@ -120,8 +120,8 @@ def test_group_norms_over_dynamic_batches(shape: tuple[int, ...]) -> None:
     program = delegate.to_backend(exported, "openvino")
     assert [n.backend for n in program.report.nodes] == ["portable" if len(shape) == 2 else "openvino"]
     for rows in (2, 5):
-        given = torch.randn(rows, *shape[1:])
-        assert_same(program(given), norm(given))
+        inputs = torch.randn(rows, *shape[1:])
+        assert_same(program(inputs), norm(inputs))
 
 
 def test_what_openvino_converts_and_does_not_open() -> None:

@@ -1,7 +1,7 @@
-"""Weights that several nodes read, each in its own way: providers transpose and pack them once, by their names.
+"""Names for weights that several nodes read in different ways: providers transpose and pack a weight once per name.
 
-QNN's provider of ONNX Runtime 1.31 takes for a ConvTranspose what it has transposed for a Conv of the same weight, and
-the results are wrong. So each kind of use has a name of its own; the bytes are stored once.
+QNN's provider of ONNX Runtime 1.31 reuses the transposed weight of a Conv for a ConvTranspose of the same weight. The
+results are wrong. So each kind of use has its own name. The bytes are stored once.
 """
 
 from __future__ import annotations

@@ -115,6 +115,7 @@ def reshape(old: Sequence[Size], new: Sequence[Size], order: Order) -> Order | N
 
     >>> reshape((1, 8, 4, 4), (1, 8, 16), NHWC)  # flatten(2) of a feature map in NHWC
     (0, 2, 1)
+
     >>> reshape((1, 8, 4, 4), (1, 128), NHWC) is None
     True
     """

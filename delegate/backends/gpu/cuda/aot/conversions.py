@@ -1,9 +1,12 @@
-"""Conversions that TVM's importer lacks, or has wrong: ATen operator -> a function on the importer and the node.
+"""Conversions that TVM's importer lacks or gets wrong: ATen operator -> a function of the importer and the node.
 
-The importer's `take` reads beyond a tensor where an index is negative, its baddbmm sums up in the operands' own dtype,
-and its attention drops `scale` and takes no boolean mask; what it fills with a number, and slices of dynamic sizes
-counted from the last dimension, do not compile (0.27). Its maxima and bounds lose NaN, LLVM's `!=` of NaN is false, and
-a cast to bfloat16 within one function rounds nothing.
+In TVM 0.27, the importer's conversions have these faults:
+
+- `take` reads beyond a tensor if an index is negative.
+- baddbmm sums up in the dtype of the operands. Attention drops `scale` and rejects boolean masks.
+- Fills with a number, and slices of dynamic sizes counted from the last dimension, do not compile.
+- Maxima and bounds lose NaN, and LLVM's `!=` of NaN is false.
+- A cast to bfloat16 within one function does not round.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ def _amin(importer: Any, node: Node) -> Any:
 
 
 def _linear(importer: Any, node: Node) -> Any:
-    """With the weight as `layout.py` left it."""
+    """Multiply by the weight, which `layout.py` may have transposed."""
     from tvm import relax
 
     args, env, emit = arguments(node), importer.env, importer.block_builder.emit
@@ -82,7 +85,7 @@ def _linear(importer: Any, node: Node) -> Any:
 
 
 def _baddbmm(importer: Any, node: Node) -> Any:
-    """With the product summed up in float32, as the importer does it elsewhere."""
+    """Sum the product up in float32, like the importer's other products."""
     from tvm import relax
 
     args, env, emit = arguments(node), importer.env, importer.block_builder.emit
@@ -93,7 +96,7 @@ def _baddbmm(importer: Any, node: Node) -> Any:
 
 
 def _attention(importer: Any, node: Node) -> Any:
-    """On (batch, heads, length, channels), in operators of its own: each product gets the schedule of a product."""
+    """Compute attention on (batch, heads, length, channels) in several operators: each product gets a schedule."""
     from tvm import relax
 
     args, emit = arguments(node), importer.block_builder.emit
@@ -140,14 +143,14 @@ def _masked_fill(importer: Any, node: Node) -> Any:
 
 
 def _const(number: float) -> Any:
-    """A number beside what is computed with, which the importing guard has raised to float32."""
+    """Return a number in float32, the dtype to which the importing guard has raised the operands."""
     from tvm import tirx
 
     return tirx.const(float(number), "float32")
 
 
 def _bounded(importer: Any, x: Any, low: float | None, high: float | None, then: Any = lambda y: y) -> Any:
-    """x between bounds; one block, which joins the operator before it; comparisons with NaN are false, so NaN stays."""
+    """Bound x in one block, which TVM fuses with the operator before it. Comparisons with NaN are false: NaN stays."""
     from tvm import tirx
 
     def bounded(value: Any) -> Any:
@@ -194,7 +197,7 @@ def _elu(importer: Any, node: Node) -> Any:
 
 
 def _extreme(importer: Any, x: Any, y: Any, compare: str) -> Any:
-    """The larger or smaller one, or the one that is NaN."""
+    """Return the larger or smaller one, or the one that is NaN."""
     from tvm import relax
 
     emit = importer.block_builder.emit
@@ -224,7 +227,7 @@ def _clamp_by_tensors(importer: Any, node: Node) -> Any:
 
 
 def _different(importer: Any, node: Node) -> Any:
-    """Not equal, for LLVM's comparison is false where one is NaN."""
+    """Return x != y as not equal, because LLVM's comparison is false if one is NaN."""
     from tvm import relax
 
     args, emit = arguments(node), importer.block_builder.emit
@@ -234,7 +237,7 @@ def _different(importer: Any, node: Node) -> Any:
 
 
 def _power(importer: Any, node: Node) -> Any:
-    """Roots by their own operators: C's pow(-inf, 0.5) is inf, where torch gives NaN."""
+    """Compute roots by their own operators: C's pow(-inf, 0.5) is inf, but torch's is NaN."""
     from tvm import relax
 
     args = arguments(node)

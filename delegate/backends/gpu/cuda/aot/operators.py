@@ -58,7 +58,7 @@ def _two_tensors(node: Node) -> Verdict:
 
 
 def _fills(node: Node) -> Verdict:
-    """What is written has the sizes of the part for certain: nothing checks them when it runs."""
+    """The source certainly has the sizes of the part: nothing checks them when it runs."""
     args = arguments(node)
     whole, part = (tensor(args[name]).shape for name in ("self", "src"))
     cut = args["dim"] % len(whole)
@@ -83,11 +83,11 @@ def _attention(node: Node) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What of a row is TVM's.
+    """The properties of a row for TVM.
 
     Args:
         moves: the operator only moves elements, without arithmetic.
-        products: its operands that are multiplied with each other and summed up, which option `precision` is about.
+        products: its operands that are multiplied and summed up; option `precision` applies to them.
     """
 
     moves: bool = False

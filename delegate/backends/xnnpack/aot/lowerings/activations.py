@@ -203,7 +203,7 @@ def hardsigmoid(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers("aten.mish.default", check=floats, keep=True)
 def mish(builder: RegionBuilder, node: Node) -> None:
-    """Lower to x * tanh(log(1 + e)) = x * n / (n + 2) with e = exp(x), n = e * (e + 2).
+    """Lower to `x * tanh(log(1 + e)) = x * n / (n + 2)` with `e = exp(x)` and `n = e * (e + 2)`.
 
     From x = 20 on, the result is x itself.
     """
