@@ -1,4 +1,4 @@
-"""Making nodes and constants: new nodes inherit metadata and get their own fake value."""
+"""Construction of nodes and constants: new nodes inherit metadata and get their own fake value."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from delegate.edge.program import META_VALUE, EdgeProgram
 
 
 def fake_mode(nodes: Iterable[Node]) -> FakeTensorMode | None:
-    """The mode that the nodes' fake tensors belong to."""
+    """Return the mode of the nodes' fake tensors; None if they have none."""
     return next((t.fake_mode for n in nodes for t in tensors(n) if isinstance(t, FakeTensor)), None)
 
 
 def inherited(node: Node) -> dict[str, Any]:
-    """The metadata that a node made out of this one takes over: all but its value."""
+    """Return the metadata that a node made from this one inherits: all but its value and identity."""
     return {
         key: node.meta[key] for key in PRESERVED_METADATA if key in node.meta and key not in (META_VALUE, META_IDENTITY)
     }
 
 
 def fake_result(node: Node) -> Any:
-    """Return what the node's operator gives on the fake values of its inputs.
+    """Return the result of the node's operator on the fake values of its inputs.
 
-    Composites run as Python: what some do in C++, such as bilinear resizing, would fix symbolic sizes.
+    Composites run in Python: some C++ implementations, such as bilinear resizing, would fix symbolic sizes.
     """
     args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta[META_VALUE])
     assert callable(node.target)
@@ -43,13 +43,13 @@ def fake_result(node: Node) -> Any:
 
 
 def _unbound(mode: FakeTensorMode | None) -> contextlib.AbstractContextManager[Any]:
-    """New symbols of sizes that depend on data do not wait for a trace, which would refuse to end without them."""
+    """Return a context that ignores new symbols of data-dependent sizes: no trace binds them, which is an error."""
     known = None if mode is None else mode.shape_env
     return contextlib.nullcontext() if known is None else known.ignore_fresh_unbacked_symbols()
 
 
 def make_like(like: Node, target: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Node:
-    """A new node at the graph's insertion point with the metadata of another and its own fake value."""
+    """Insert a node at the graph's insertion point, with the metadata of another node and its own fake value."""
     graph: Graph = like.graph
     node = graph.call_function(target, tuple(args), dict(kwargs))
     node.meta = inherited(like)
@@ -58,7 +58,7 @@ def make_like(like: Node, target: Any, args: Iterable[Any], kwargs: Mapping[str,
 
 
 class Constants:
-    """Adds constants to a program: placeholders after the existing constants, before the user's inputs."""
+    """Constants to add to a program: placeholders after the existing constants, before the user's inputs."""
 
     def __init__(self, program: EdgeProgram) -> None:
         self._program = program
@@ -70,10 +70,10 @@ class Constants:
         self._after: Node | None = held[-1] if held else None
 
     def add(self, name: str, value: torch.Tensor, source: str) -> Node:
-        """The placeholder of a new constant.
+        """Add a constant; return its placeholder.
 
         Args:
-            name: wished name of the placeholder.
+            name: preferred name of the placeholder.
             value: the tensor; stored contiguous.
             source: the name in the user's module, or of the node that was folded.
         """
@@ -95,19 +95,19 @@ class Constants:
         return graph.inserting_after(self._after) if self._after else graph.inserting_before(next(iter(graph.nodes)))
 
     def done(self) -> EdgeProgram:
-        """The program with the new constants."""
+        """Return the program with the new constants."""
         return replace(self._program, constants=self.tensors, constant_names=self.names)
 
 
 def plain(value: torch.Tensor) -> torch.Tensor:
-    """The tensor without torch's bits that say "conjugate" or "negative" of memory that holds something else."""
+    """Return the tensor with its conjugation and negation applied: torch may store these as bits of a view."""
     return value.resolve_conj().resolve_neg()
 
 
 def is_pure(node: Node) -> bool:
-    """Return true if equal arguments always give equal results, and nothing else happens.
+    """Return true if equal arguments always have equal results, and the node has no other effect.
 
-    An operator whose sizes may depend on data counts where they are known here: index with integers, not with a mask.
+    An operator whose sizes may depend on data is pure if its sizes are known: index with integers, not with a mask.
     """
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
@@ -120,7 +120,7 @@ def is_pure(node: Node) -> bool:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The plain values and nodes in nested argument lists."""
+    """Yield the plain values and nodes in nested argument lists."""
     if isinstance(value, list | tuple):
         for item in value:
             yield from leaves(item)

@@ -1,4 +1,4 @@
-"""Expanding single nodes through torch's own decompositions, each kind of node traced once."""
+"""Decomposition of single nodes by torch's own decompositions; each kind of node is traced once."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 @functools.cache
 def core_decompositions(preserve_ops: Set[str] = frozenset()) -> Table:
-    """Torch's decompositions to core ATen, without those of the operators to keep whole."""
+    """Return torch's decompositions to core ATen, without those of preserved operators."""
     table = override_decompositions(dict(torch.export.default_decompositions()))
     return {op: how for op, how in table.items() if str(op) not in preserve_ops}
 
 
 @dataclass(frozen=True)
 class Decomposer:
-    """Expands nodes in place; equal operators on inputs of equal metadata are traced once.
+    """A decomposer of nodes, in place; equal operators on inputs of equal metadata are traced once.
 
     Args:
-        preserve_ops: operators to keep whole, e.g. "aten.linear.default".
+        preserve_ops: preserved operators, e.g. "aten.linear.default".
     """
 
     preserve_ops: frozenset[str] = frozenset()
@@ -53,25 +53,25 @@ class Decomposer:
 
     @property
     def table(self) -> Table:
-        """Return what is decomposed beyond composite operators, and how."""
+        """Return the decompositions of operators that are not composite."""
         return core_decompositions(self.preserve_ops)
 
     def applies(self, node: Node) -> bool:
-        """Return true if the node's operator is neither core ATen nor to be kept whole."""
+        """Return true if the node's operator is neither core ATen nor preserved."""
         return isinstance(node.target, OpOverload) and self.applies_to(node.target)
 
     def applies_to(self, target: OpOverload[..., Any]) -> bool:
-        """Return true if an operator is neither core ATen nor to be kept whole."""
+        """Return true if an operator is neither core ATen nor preserved."""
         if str(target) in self.preserve_ops:
             return False
         return target in self.table or target.has_kernel_for_dispatch_key(_COMPOSITE)
 
     def accepts(self, body: Graph) -> bool:
-        """Return true if a node is to be replaced by what its operator is made of."""
+        """Return true if this decomposition may replace its node."""
         return True
 
     def expand(self, nodes: Iterable[Node]) -> list[tuple[Node, ...]]:
-        """Replace nodes by what their operators are made of; gives the new nodes of each, which may be none.
+        """Replace nodes by their decompositions; return the new nodes of each, which may be none.
 
         Raises:
             LoweringError: torch cannot trace an operator on its inputs.
@@ -100,7 +100,7 @@ class Decomposer:
         values = [_own(leaf.meta[META_VALUE]) for leaf in leaves]
         call = _Call(node, leaves)
         try:
-            mode = fake_mode([*leaves, node])  # without it, an operator of sizes alone, such as arange, would fix them
+            mode = fake_mode([*leaves, node])  # without a mode, an operator on sizes, such as arange, would fix them
             body = self._make(call, values, mode)
             if _writes(body):
                 body = self._make(torch.func.functionalize(call), values, mode)
@@ -121,16 +121,17 @@ class Decomposer:
         with without_mkldnn(), fake, _unguarded(mode), torch.no_grad(), enable_python_dispatcher():
             graph: Graph = make_fx(call, decomposition_table=dict(self.table))(*values).graph
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided_.default):
-            node.replace_all_uses_with(node.args[0])  # composites set strides with it, which mean nothing here
+            node.replace_all_uses_with(node.args[0])  # composites set strides by as_strided_; strides are irrelevant
             graph.erase_node(node)
         return graph
 
 
 @contextlib.contextmanager
 def _unguarded(mode: FakeTensorMode | None) -> Iterator[None]:
-    """With it, what a composite compares (conv2d asks for 16 rows, to choose a library) is no fact of all calls.
+    """Return a context without guards, so that a comparison in a composite is no assumption of all calls.
 
-    Nor is it an error where a backend decomposes while it is asked, see `delegate.backends.numbers.sizes_open`.
+    For example, conv2d compares the number of rows with 16 to choose a library. A guard is no error, either, if a
+    backend decomposes during a support check; see `delegate.backends.numbers.sizes_open`.
     """
     known = None if mode is None else mode.shape_env
     if known is None:
@@ -160,7 +161,7 @@ class _Call:
 
 @contextlib.contextmanager
 def without_mkldnn() -> Iterator[None]:
-    """With it, composites such as lstm choose operators of its own."""
+    """Return a context without MKL-DNN: with MKL-DNN, composites such as lstm call its own operators."""
     enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
@@ -170,19 +171,19 @@ def without_mkldnn() -> Iterator[None]:
 
 
 def _own(value: Any) -> Any:
-    """An object of its own: nodes of one cached body share fake tensors, and torch tells arguments by identity."""
+    """Return a separate object: nodes of one cached body share fake tensors, but torch compares them by identity."""
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 @functools.cache
 def _preserved_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., Any]]:
-    """Composite operators to keep whole where they are part of others: torch would expand them by itself."""
+    """Return the preserved composite operators, which torch would otherwise expand inside of others."""
     ops = (op for op in torch.export.default_decompositions() if str(op) in preserve_ops)
     return {op: _special_op_to_preserve_cia for op in ops if op.has_kernel_for_dispatch_key(_COMPOSITE)}
 
 
 def keeping_composites() -> contextlib.AbstractContextManager[None]:
-    """With it, torch's tracing leaves composite operators whole as `torch.export` does, those that only compute."""
+    """Return a context in which tracing preserves composite operators without side effects, as `torch.export` does."""
     context: contextlib.AbstractContextManager[None] = _override_composite_implicit_decomp(
         _preserved_composites(_all_operators())
     )
@@ -199,7 +200,7 @@ def _writes(body: Graph) -> bool:
 
 
 def trace_key(node: Node) -> Any:
-    """Return what the traced body depends on; None where that cannot be told."""
+    """Return the key of a traced body: all that the body depends on; None if it has no key."""
     order: dict[Node, int] = {}
     flat: list[Any] = [node.target]
     for name, value in (*enumerate(node.args), *sorted(node.kwargs.items())):
@@ -215,7 +216,7 @@ def trace_key(node: Node) -> Any:
 
 def _flatten_key(value: Any, order: dict[Node, int], flat: list[Any]) -> None:
     if isinstance(value, Node):
-        position = order.setdefault(value, len(order))  # the same node given twice is another body
+        position = order.setdefault(value, len(order))  # a node that is passed twice has another body
         flat.append((position, _value_key(value.meta[META_VALUE])))
     elif isinstance(value, list | tuple):
         flat.append((len(value), "list"))
@@ -235,7 +236,7 @@ def _value_key(value: Any) -> Any:
 
 
 def _symbols(values: Any) -> set[Any]:
-    """The symbols of shapes in values or in the nodes of a graph."""
+    """Return the symbols of shapes in values, or in the nodes of a graph."""
     metas = [n.meta.get(META_VALUE) for n in values.nodes] if isinstance(values, Graph) else values
     symbols: set[Any] = set()
     for value in metas:
@@ -246,7 +247,7 @@ def _symbols(values: Any) -> set[Any]:
 
 
 def _inline(body: Graph, node: Node, leaves: list[Node]) -> tuple[tuple[Node, ...], Any]:
-    """Copy a traced body before a node; gives the new nodes and the body's result in terms of them."""
+    """Copy a traced body before a node; return the new nodes, and the body's result in terms of them."""
     env: dict[Node, Node] = dict(zip(body.find_nodes(op="placeholder"), leaves, strict=True))
     metadata = inherited(node)
     added: list[Node] = []
@@ -275,7 +276,7 @@ def _copy(inner: Node, env: dict[Node, Node], graph: Graph, body: Graph) -> Node
 
 
 def _require_alike(node: Node, results: Any) -> None:
-    """Raise LoweringError where a result that is used has another dtype or rank, or another size that is known."""
+    """Raise LoweringError if a used result has another dtype, another rank, or another static size."""
     old = node.meta.get(META_VALUE)
     if isinstance(old, torch.Tensor):
         pairs = [(old, results)]
@@ -296,7 +297,7 @@ def _alike(before: torch.Tensor, after: torch.Tensor) -> bool:
 
 
 def _rename_symbols(node: Node, results: Any) -> None:
-    """Sizes that depend on data got new symbols when they were traced: everywhere the old ones take their place."""
+    """Replace the new symbols of data-dependent sizes, which tracing introduced, by the old ones everywhere."""
     old = node.meta.get(META_VALUE)
     new = map_arg(results, lambda n: n.meta.get(META_VALUE))
     for before, after in zip(symbolic_numbers(old), symbolic_numbers(new), strict=False):
@@ -306,7 +307,7 @@ def _rename_symbols(node: Node, results: Any) -> None:
 
 
 def _replace_uses(node: Node, results: Any) -> None:
-    """Let the users of a node use a body's result: a node, a size that export has fixed, or a list of results."""
+    """Replace a node by a body's result in all its users: a node, a size that export fixed, or a list of results."""
     if isinstance(results, int):
         for user in list(node.users):
             user.args, user.kwargs = map_arg((user.args, user.kwargs), lambda n: results if n is node else n)
@@ -320,9 +321,9 @@ def _replace_uses(node: Node, results: Any) -> None:
 
 
 def decompose_node(node: Node, decomposer: Decomposer | None = None) -> tuple[Node, ...]:
-    """Expand one compound node in place to core ATen; gives the new nodes, in order.
+    """Decompose one compound node in place to core ATen; return the new nodes, in order.
 
-    Metadata (module, source line) is copied from the node; symbolic shapes stay in its own ShapeEnv.
+    Metadata (module, source line) is copied from the node. Symbolic shapes stay in the node's ShapeEnv.
 
     Raises:
         LoweringError: torch cannot trace the operator on these inputs.
@@ -331,12 +332,12 @@ def decompose_node(node: Node, decomposer: Decomposer | None = None) -> tuple[No
 
 
 def decompose(program: EdgeProgram, nodes: Iterable[Node]) -> EdgeProgram:
-    """Expand compound nodes of a program to core ATen, in place; equal ones are traced once."""
+    """Decompose compound nodes of a program to core ATen, in place; equal nodes are traced once."""
     Decomposer().expand(nodes)
     return program
 
 
 def compound_nodes(graph: Graph, decomposer: Decomposer | None = None) -> Iterator[Node]:
-    """The nodes of a graph that are not core ATen and have a decomposition."""
+    """Yield the nodes of a graph that are not core ATen and have a decomposition."""
     applies = (decomposer or Decomposer()).applies
     return (node for node in list(graph.nodes) if applies(node))

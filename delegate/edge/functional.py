@@ -1,7 +1,7 @@
-"""Functionalisation: in-place operators become pure ones, and every later use of the memory sees the new value.
+"""Functionalisation: in-place operators become pure ones, and every later use of the memory reads the new value.
 
-Each tensor is a way of views from a root, the tensor that owns the memory. A write gives the root a new value, through
-the inverses of the views; aliases are then made again from it when they are next used.
+Each tensor is a chain of views of a root, the tensor that owns the memory. A write computes a new value of the root by
+the inverses of the views. An alias is computed again from the root when it is next used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from delegate.edge.single_views import single_views
 
 aten = torch.ops.aten
 
-# Operators whose schema hides a write to running statistics: the flag that says so.
+# Operators whose schema hides a write to running statistics -> the flag that enables the write.
 _HIDDEN_WRITES = {
     "aten.batch_norm.default": "training",
     "aten.instance_norm.default": "use_input_stats",
@@ -36,7 +36,7 @@ _HIDDEN_WRITES = {
 
 @dataclass(slots=True)
 class _Root:
-    """Memory: the node that holds its present value, and how often it was written."""
+    """Memory: the node that holds its current value, and the number of writes."""
 
     value: Node
     version: int = 0
@@ -44,7 +44,7 @@ class _Root:
 
 @dataclass(slots=True)
 class _Alias:
-    """A tensor in memory: the tensor that it is a view of (None: it is the whole) and its value at a version."""
+    """A tensor in memory: its base tensor (None if it is no view), and its value at a version."""
 
     root: _Root
     parent: Node | None
@@ -53,10 +53,10 @@ class _Alias:
 
 
 def functionalize(graph: Graph) -> dict[Node, Node]:
-    """Make a graph pure, in place; gives every placeholder that was written and the node with its new value.
+    """Make a graph pure, in place; return the written placeholders, each with the node of its new value.
 
     Raises:
-        NotSimple: a write that has no pure form here; the graph is then spoilt.
+        NotSimple: a write has no pure form here; the graph is then unusable.
     """
     for node in graph.find_nodes(op="call_function", target=aten.detach_.default):
         node.replace_all_uses_with(node.args[0])  # the number of a tensor constant: nothing is written
@@ -76,16 +76,16 @@ def _writes(node: Node) -> bool:
 
 
 def _written(op: OpOverload) -> list[str]:
-    """The names of the arguments that the operator writes to."""
+    """Return the names of the arguments that the operator writes to."""
     return [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
 def pure_form(op: OpOverload) -> OpOverload | None:
-    """The operator that gives what an in-place one writes: of that name without underscore, and of the same arguments.
+    """Return the pure operator that computes what an in-place one writes: its name has no underscore.
 
-    They may stand in another order, or go by other names in the same order. Overloads may have other names: pow_.Scalar
-    is pow.Tensor_Scalar. None where there is no such form, or where the operator changes the shape or the strides of
-    what it is given rather than its numbers.
+    It has the same arguments. They may be in another order, or have other names in the same order. Overloads may have
+    other names: pow_.Scalar is pow.Tensor_Scalar. Return None if there is no such operator. Return None, too, if the
+    operator changes the shape or the strides of its argument, not its elements.
     """
     namespace, name = op._schema.name.split("::")
     if torch.Tag.inplace_view in op.tags:
@@ -114,7 +114,7 @@ def _is_builtin(node: Node) -> bool:
 
 
 class _Functionalizer:
-    """Rewrites one graph in place."""
+    """A rewriter of one graph, in place."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -143,7 +143,7 @@ class _Functionalizer:
         self._aliases[node] = _Alias(root, source, node, root.version)
 
     def _value(self, node: Node) -> Node:
-        """The node that holds the present value of a tensor of the original graph."""
+        """Return the node that holds the current value of a tensor of the original graph."""
         alias = self._aliases[node]
         if alias.version != alias.root.version:
             if alias.parent is None:
@@ -171,7 +171,7 @@ class _Functionalizer:
         self._graph.erase_node(node)
 
     def _custom_write(self, node: Node) -> None:
-        """The operator is called through torch's `auto_functionalized`, which gives the new values besides."""
+        """Call a custom operator through torch's `auto_functionalized`, which also returns the new values."""
         target = node.target
         assert isinstance(target, OpOverload)
         args, returns = arguments(node), len(target._schema.returns)
@@ -189,7 +189,7 @@ class _Functionalizer:
         self._replaced.append(node)  # its users are still to come
 
     def _pure(self, node: Node, target: OpOverload, args: Any, kwargs: Any, goal: Node) -> Node:
-        """The written value: by the operator without underscore, in the dtype of what is written."""
+        """Return the value to write: computed by the pure operator, in the dtype of the written tensor."""
         overload = pure_form(target)
         if overload is None:
             raise NotSimple(f"{target} has no pure form")
@@ -206,7 +206,7 @@ class _Functionalizer:
         return value
 
     def _scattered(self, goal: Node, value: Node) -> Node:
-        """The value of the whole memory once the tensor `goal` has this value."""
+        """Return the value of the whole memory after the tensor `goal` was set to `value`."""
         while (parent := self._aliases[goal].parent) is not None:
             inverse = _INVERSES.get(str(goal.target))
             if inverse is None:
@@ -217,7 +217,7 @@ class _Functionalizer:
         return value
 
     def _called(self, like: Node, target: OpOverload, named: dict[str, Any]) -> Node:
-        """The operator on arguments by name, of which the leading ones go by position, as export has them."""
+        """Call an operator with arguments by name; like torch's export, pass the leading ones by position."""
         args: list[Any] = []
         for argument in target._schema.arguments:
             if argument.kwarg_only or argument.name not in named:
@@ -226,12 +226,12 @@ class _Functionalizer:
         return self._call(like, target, args, named)
 
     def _call(self, like: Node, target: Any, args: Any, kwargs: Any) -> Node:
-        """A new node with the metadata of another and its own fake value."""
+        """Return a new node with the metadata of another and its own fake value."""
         return make_like(like, target, args, kwargs)
 
 
 def _viewed(node: Node) -> Node | None:
-    """The argument whose memory the node's result lies in."""
+    """Return the argument whose memory holds the node's result; None if the result has its own memory."""
     first = node.args[0] if node.args else None
     if not isinstance(first, Node) or node.op != "call_function" or not tensors(node):
         return None
@@ -239,9 +239,9 @@ def _viewed(node: Node) -> Node | None:
     if not isinstance(target, OpOverload):
         return first if isinstance(first.meta[META_VALUE], list | tuple) else None  # getitem of several views
     if target is aten.dropout.default and not arguments(node)["train"]:
-        return first  # its Python form, which fake results come from, copies
+        return first  # its Python implementation, which computes fake results, copies
     if target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
-        return _shares_memory(node)  # reshape, contiguous, dropout ... give a view or a copy as the case may be
+        return _shares_memory(node)  # reshape, contiguous, dropout ... return a view or a copy, depending on strides
     return first if target._schema.arguments[0].alias_info is not None else None
 
 

@@ -27,16 +27,16 @@ LONGEST_SIZE = 24  # characters of a size in messages
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)  # torch's numbers that depend on the inputs
 
-META_CONSTANT = "constant"  # node.meta key of placeholders: True where the value never changes
+META_CONSTANT = "constant"  # node.meta key of placeholders: True if the value never changes
 
 
 def is_constant(node: Node) -> bool:
-    """Return true if the node is the placeholder of a constant: edge sets `meta[META_CONSTANT]`."""
+    """Return true if the node is the placeholder of a constant, which has `meta[META_CONSTANT]`."""
     return node.op == "placeholder" and bool(node.meta.get(META_CONSTANT))
 
 
 def op_name(node: Node) -> str:
-    """The operator's full name, e.g. "aten.add.Tensor"; of anything else the function's name."""
+    """Return the operator's full name, e.g. "aten.add.Tensor"; for other nodes, the name of the function."""
     if type(node.target) is OpOverload:
         return _overload_name(node.target)
     operator_ = overload(node)
@@ -44,10 +44,10 @@ def op_name(node: Node) -> str:
 
 
 def overload(node: Node) -> OpOverload | None:
-    """The operator that a node calls; None for control flow, getitem and arithmetic.
+    """Return the operator that a node calls; None for control flow, getitem and arithmetic.
 
-    A custom operator that writes to its arguments is called through torch's `auto_functionalized`: the node gives what
-    the operator gives (None for nothing), then the new values of what it writes to.
+    A custom operator that writes to its arguments is called through torch's `auto_functionalized`. The results of such
+    a node are those of the operator (None without results), then the new values of the written arguments.
     """
     target = node.args[0] if node.target is auto_functionalized else node.target
     return target if isinstance(target, OpOverload) else None
@@ -55,17 +55,17 @@ def overload(node: Node) -> OpOverload | None:
 
 @cache
 def _overload_name(target: OpOverload[..., Any]) -> str:
-    """Kept, since torch builds the text anew every time and every check of every node asks for it."""
+    """Return the text of an operator, cached: torch builds it on each call, and every check of a node needs it."""
     return str(target)
 
 
 def is_compute(node: Node) -> bool:
-    """Return true if the node calls an operator on tensors; picking one of several results (getitem) does not count."""
+    """Return true if the node calls a function other than getitem, which picks one of several results."""
     return node.op == "call_function" and node.target is not operator.getitem
 
 
 def tensor(node: Node) -> torch.Tensor:
-    """The fake tensor of a node that gives exactly one; raises KeyError or TypeError for another node."""
+    """Return the fake tensor of a node with one result; raise KeyError or TypeError for another node."""
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{node.name} gives {type(value).__name__}, not one tensor")
@@ -73,7 +73,7 @@ def tensor(node: Node) -> torch.Tensor:
 
 
 def tensors(node: Node) -> tuple[torch.Tensor, ...]:
-    """All fake tensors that a node gives, in order; empty for one that gives numbers."""
+    """Return the fake tensors of a node's results, in order; empty if the results are numbers."""
     value = node.meta.get("val")
     if isinstance(value, torch.Tensor):
         return (value,)
@@ -83,7 +83,7 @@ def tensors(node: Node) -> tuple[torch.Tensor, ...]:
 
 
 def symbolic_numbers(value: Any) -> list[Any]:
-    """The symbolic numbers in what a node gives (its `meta["val"]`): itself, or sizes."""
+    """Return the symbolic numbers in a value of `meta["val"]`: the value itself, or its sizes."""
     if isinstance(value, tuple | list):
         return [n for v in value for n in symbolic_numbers(v)]
     if isinstance(value, torch.Tensor):
@@ -92,54 +92,54 @@ def symbolic_numbers(value: Any) -> list[Any]:
 
 
 def results_used(node: Node) -> set[int]:
-    """Return which results of a node with several are used, by position."""
+    """Return the positions of the used results of a node with several results."""
     return {user.args[1] for user in node.users if user.target is operator.getitem}  # type: ignore[misc]
 
 
 def dtype_of(dtype: torch.dtype) -> DType | None:
-    """The project's name of a torch dtype, or None where programs cannot hold it."""
+    """Return the program dtype of a torch dtype; None if programs do not have it."""
     return _DTYPES.get(dtype)
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
-    """The torch dtype of the project's."""
+    """Return the torch dtype of a program dtype."""
     result = getattr(torch, dtype.name)
     assert isinstance(result, torch.dtype)
     return result
 
 
 def is_static(node: Node) -> bool:
-    """Return true if all sizes that the node gives are plain integers."""
+    """Return true if all sizes of the node's results are plain integers."""
     return all(isinstance(s, int) for t in tensors(node) for s in t.shape)
 
 
 def size(number: Any) -> int:
-    """A size as a plain integer: of a symbolic one the value that it had while the model was exported, else 1."""
+    """Return a size as a plain integer; for a symbolic size, its value at the export if known, else 1."""
     if isinstance(number, int):
         return number
     return int(number.node.hint) if number.node.has_hint() else 1
 
 
 def elements(value: torch.Tensor) -> int:
-    """The number of elements of a fake tensor."""
+    """Return the number of elements of a fake tensor, with each symbolic size as `size` returns it."""
     count = value.numel()
     return count if type(count) is int else math.prod(size(s) for s in value.shape)
 
 
 def nbytes(node: Node) -> int:
-    """Bytes of all tensors that a node gives."""
+    """Return the number of bytes of all tensors among a node's results."""
     return sum(elements(t) * t.element_size() for t in tensors(node))
 
 
 def is_empty(node: Node) -> bool:
-    """Return true if it gives a tensor that is used and holds nothing, whatever its dynamic sizes."""
+    """Return true if a used result of the node is a tensor without elements, for all values of its dynamic sizes."""
     results = tensors(node)
     empty = {i for i, t in enumerate(results) if any(isinstance(s, int) and s == 0 for s in t.shape)}
     return bool(empty if len(results) == 1 else empty and empty & results_used(node))
 
 
 def arguments(node: Node) -> dict[str, Any]:
-    """All arguments by the names of the operator's schema, keyword-only ones and defaults included, in its order."""
+    """Return all arguments by name, in the order of the operator's schema, including keyword-only ones and defaults."""
     target = overload(node)
     if target is None:
         return dict(enumerate_names(node))
@@ -156,12 +156,12 @@ def arguments(node: Node) -> dict[str, Any]:
 
 
 def decodes(node: Node) -> bool:
-    """Return if a node of an exported program makes floats of quantized integers."""
+    """Return true if a node of an exported program decodes quantized integers to floats."""
     return "dequantize" in str(node.target)
 
 
 def float_node(node: Node) -> str:
-    """Return the name that a node of a quantized program has in the float program, for rules of `nodes`; else ""."""
+    """Return the name of a quantized program's node in the float program, for rules of `nodes`; "" if it has none."""
     name = ""
     sources = node.meta.get("from_node")
     while sources:
@@ -170,7 +170,7 @@ def float_node(node: Node) -> str:
 
 
 def draws(node: Node) -> bool:
-    """Return true if the node draws random numbers: operators with dropout do if it is not 0."""
+    """Return true if the node draws random numbers. Operators with dropout draw only if it is not 0."""
     target = node.target
     if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
         return False
@@ -178,7 +178,7 @@ def draws(node: Node) -> bool:
 
 
 def may_draw(args: Mapping[str, Any]) -> bool:
-    """Return true if an operator that torch marks as random is so with these arguments, by name."""
+    """Return true if an operator that torch marks as random draws with these arguments, by name."""
     if args.get("train", args.get("training", True)) is False:
         return False
     share = args.get("p") if "train" in args else args.get("dropout_p", args.get("dropout"))
@@ -186,22 +186,22 @@ def may_draw(args: Mapping[str, Any]) -> bool:
 
 
 def enumerate_names(node: Node) -> Mapping[str, Any]:
-    """Arguments of a function without a schema, by position."""
+    """Return the arguments of a function without a schema, by position and name."""
     return {**{str(i): a for i, a in enumerate(node.args)}, **node.kwargs}
 
 
 def module_path(node: Node) -> str:
-    """The path of the module that made the node, e.g. "encoder.layer.0.attention"; empty where torch does not know."""
+    """Return the path of the node's module, e.g. "encoder.layer.0.attention"; empty if torch did not record it."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(stack.values()))[0] if stack else ""
     return path.removeprefix("L['self'].").removeprefix("L['self']") if isinstance(path, str) else ""
 
 
 def source_line(node: Node) -> str:
-    """The user's own line "file:line, in function" that made the node; empty where torch does not know."""
+    """Return the user's source line of the node, "file:line, in function"; empty if torch did not record it."""
     trace = node.meta.get("stack_trace") or ""
     frames = [line.strip().removeprefix('File "') for line in trace.splitlines() if line.strip().startswith('File "')]
-    # Code that torch itself generated is nobody's line, and its number differs from run to run.
+    # Code that torch itself generated has no line of the user, and its number differs from run to run.
     frames = [frame for frame in frames if not frame.startswith("<eval_with_key>")]
     own = [frame for frame in frames if not frame.startswith(_TORCH)]
     file, _, place = (own or frames or [""])[-1].partition('", line ')
@@ -209,20 +209,20 @@ def source_line(node: Node) -> str:
 
 
 def _short(file: str) -> str:
-    """A path without what differs from machine to machine: that of the installation, or of the working directory."""
+    """Return a path without the prefix of the installation or the working directory, which differs per machine."""
     _, installed, tail = file.rpartition(f"site-packages{os.sep}")
     return tail if installed else file.removeprefix(os.getcwd() + os.sep)
 
 
 def shape_text(value: torch.Tensor) -> str:
-    """Dtype and shape for people, e.g. "float32[1, s0, 8]"; a size that is a long expression is cut."""
+    """Return dtype and shape for messages, e.g. "float32[1, s0, 8]"; long expressions of sizes are truncated."""
     sizes = (str(size) for size in value.shape)
     short = (size if len(size) <= LONGEST_SIZE else f"{size[: LONGEST_SIZE - 3]}..." for size in sizes)
     return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(short)}]"
 
 
 def describe(node: Node) -> str:
-    """A node for messages: name, operator, what it gives, and the user's line."""
+    """Return a node for messages: name, operator, dtypes and shapes of its results, and the user's line."""
     shapes = ", ".join(map(shape_text, tensors(node)))
     line = source_line(node)
     return f"node {node.name}, {op_name(node)} -> {shapes or 'number'}" + (f", at {line}" if line else "")

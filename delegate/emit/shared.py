@@ -58,7 +58,7 @@ class SharedTables:
         if key in self._constant_of:
             return self._constant_of[key]
         index = len(self.constants)
-        if value.numel():  # all that are empty lie at address 0
+        if value.numel():  # all empty tensors have address 0
             self._constant_of[key] = index
         self.constants.append(Constant(name, _dtype(value, name), tuple(value.shape), self._segment(value)))
         return index
@@ -83,7 +83,7 @@ class SharedTables:
         """
         if name not in self._state_of:
             self._state_of[name] = len(self.states)
-            start = value.detach().clone()  # the module goes on to change its own
+            start = value.detach().clone()  # the module may change its own tensor later
             self.states.append(State(name, _dtype(value, name), tuple(value.shape), self._segment(start)))
         known = self.states[self._state_of[name]]
         same_type = (known.dtype, known.shape) == (_dtype(value, name), tuple(value.shape))

@@ -16,7 +16,7 @@ from delegate.program.model import Arg, Instruction, KernelCall, Ref, StorageKin
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The value that a state has when the method begins, and the one that it is to have when it ends."""
+    """The value of a state at the start of the method, and its new value at the end."""
 
     old: int
     new: int
@@ -24,7 +24,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """An instruction, by its place, that makes a value that is to lie in the state."""
+    """An instruction, by its place, and the value that it shall write to the state."""
 
     place: int
     value: int
@@ -33,12 +33,12 @@ class _Write:
 def update_in_place(
     tables: Tables, instructions: Sequence[Instruction], results: Iterable[Arg], updates: Sequence[Update]
 ) -> list[Update]:
-    """Move values into the states that they become, in `tables`; gives the updates that are left to be copied.
+    """Move new values into their states, in `tables`; return the remaining updates, which must be copied.
 
     Args:
-        tables: of the method; kernels say whether they run in place.
-        instructions: all of the method but the copies of what is left.
-        results: of the method.
+        tables: tables of the method; its kernels declare if they run in place.
+        instructions: the instructions of the method, without the copies of updates.
+        results: results of the method.
         updates: one per mutated state or input.
     """
     reads = _Reads(tables, instructions, [*refs(results), *(update.new for update in updates)])
@@ -46,7 +46,7 @@ def update_in_place(
 
 
 def _move(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, update: Update) -> bool:
-    """Move the last steps of an update into the state: as many as can be. Inputs are left to be copied."""
+    """Move as many last steps of an update as possible into the state; return true if the update needs no copy."""
     if tables.values[update.old].storage.kind is not StorageKind.STATE:
         return False
     writes = list(_way_back(tables, instructions, reads, update))
@@ -62,7 +62,7 @@ def _move(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, up
 
 
 def _way_back(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, update: Update) -> Iterator[_Write]:
-    """The writes that could be made in the state, the last one first, each in place on what the one before it made."""
+    """Yield the writes that could use the state's memory, the last one first; each is in place on its predecessor."""
     state, value = tables.values[update.old], update.new
     while value in reads.computed_at:
         result = tables.values[value]
@@ -79,13 +79,13 @@ def _way_back(tables: Tables, instructions: Sequence[Instruction], reads: _Reads
 
 
 def _first(call: Instruction) -> int | None:
-    """The value that is the first argument of a kernel."""
+    """Return the value that is the first argument of a kernel; None for another instruction."""
     first = call.args[0] if isinstance(call, KernelCall) and call.args else None
     return first.index if isinstance(first, Ref) else None
 
 
 def _in_place(tables: Tables, call: Instruction, value: int) -> bool:
-    """Return true if the instruction may write its result into this value, which is its first argument only."""
+    """Return true if the instruction may write its result to this value, which must only be its first argument."""
     if not isinstance(call, KernelCall) or _first(call) != value or len(call.outputs) != 1:
         return False
     kernel = tables.kernel_of(call)
@@ -93,9 +93,9 @@ def _in_place(tables: Tables, call: Instruction, value: int) -> bool:
 
 
 class _Reads:
-    """The readers and the writer of each value of a method's instructions, and the memory that it may be a view of.
+    """The readers, the writer and the memory owner of each value of a method's instructions.
 
-    A read inside control flow counts as one by the whole of it.
+    A read inside control flow counts as a read by the control flow itself.
 
     Args:
         at_end: values that are read after the last instruction.
@@ -128,14 +128,14 @@ class _Reads:
         """Return true if the instruction at `place` may overwrite the memory of a value: nothing reads it later.
 
         Args:
-            in_place: whether that instruction itself may read the value, once.
+            in_place: true if that instruction itself may read the value, once.
         """
         late = [read for read in self._readers.get(self.owner[value], ()) if read[0] >= place]
         return not late or (in_place and late == [(place, value)])
 
 
 def read_by(call: Instruction) -> Iterator[int]:
-    """All values that an instruction reads, inside blocks too."""
+    """Yield all values that an instruction reads, also inside blocks."""
     yield from reads(call)
     if isinstance(call, StructuredCall):
         for block in call.blocks:

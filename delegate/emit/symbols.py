@@ -142,7 +142,7 @@ class Symbols:
                 self._known.setdefault(expr, same if isinstance(same, Expr) else Expr(Op.CONST, same))
 
     def register(self, number: Any, value: int) -> None:
-        """Say that value `value`, of one element, holds a number: its symbol is added where an expression needs it."""
+        """Register value `value`, of one element, as a number; its symbol is added when an expression needs it."""
         if not isinstance(number, SYMBOLIC):
             return
         expr = number.node.expr

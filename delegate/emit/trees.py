@@ -11,7 +11,7 @@ _LEAF = Tree("leaf")
 
 
 def tree_of(spec: Any) -> Tree:
-    """The tree of a torch TreeSpec. A class that torch knows by registration becomes a "record" of its named fields."""
+    """Return the tree of a torch TreeSpec; a registered class becomes a "record" of its named fields."""
     if spec.is_leaf():
         return _LEAF
     children = tuple(map(tree_of, spec.children()))
@@ -29,7 +29,7 @@ def tree_of(spec: Any) -> Tree:
 
 
 def _field_names(context: Any, count: int) -> tuple[str, ...]:
-    """The names in the context that a class was flattened with: they, or a list that starts with them."""
+    """Return the field names in the context of a flattened class: the context itself, or its first element."""
     for names in (context, context[0] if isinstance(context, tuple | list) and context else None):
         if isinstance(names, tuple | list) and len(names) == count and all(isinstance(n, str) for n in names):
             return tuple(names)

@@ -1,4 +1,4 @@
-"""Canonical forms: one spelling for what operators mean, and one way to write their arguments."""
+"""Canonical forms: one operator for each meaning, and one way to write its arguments."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Canonicalize:
-    """Spells transpositions as permute, static reshapes as view, and copies without what they overwrite.
+    """A pass that writes transpositions as permute, static reshapes as view, and copies without their targets.
 
-    Arguments become positional, without defaults. Numbers beside 16-bit floats are rounded to them where torch does so.
+    Arguments become positional, without defaults. Numbers are rounded to 16-bit floats if torch rounds them.
     """
 
     def __call__(self, program: EdgeProgram) -> PassResult:
@@ -32,13 +32,13 @@ class Canonicalize:
         for module in graph_modules(program.graph_module):
             for node in module.graph.nodes:
                 if node.op == "call_function" and isinstance(node.target, OpOverload):
-                    moved, spelled = _plain_arguments(node, node.target), _spell(node)
-                    modified = _round_numbers(node) or modified or moved or spelled
+                    moved, rewritten = _plain_arguments(node, node.target), _rewrite(node)
+                    modified = _round_numbers(node) or modified or moved or rewritten
         return PassResult(program, modified)
 
 
 def _plain_arguments(node: Node, target: OpOverload) -> bool:
-    """Positional arguments by position, and none at the end that says what is the default anyway; whether any moved."""
+    """Make arguments positional, and remove defaults at the end; return true if an argument changed."""
     schema = [a for a in target._schema.arguments if not a.kwarg_only]
     args, kwargs = list(node.args), dict(node.kwargs)
     for argument in schema[len(args) :]:
@@ -65,17 +65,17 @@ def _is_default(argument: Any, value: Any) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-def _spell(node: Node) -> bool:
-    """Spell what a node means in one way; whether it was spelled otherwise."""
-    canonical = _spelling(node)
+def _rewrite(node: Node) -> bool:
+    """Rewrite a node in its canonical form; return true if it changed."""
+    canonical = _canonical_form(node)
     if canonical is None or (node.target is canonical[0] and repr(node.args) == repr(canonical[1])):
         return False
     node.target, node.args = canonical
     return True
 
 
-def _spelling(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] | None:
-    """The operator and the arguments that a node should have; None for one that may be as it is."""
+def _canonical_form(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] | None:
+    """Return the canonical operator and arguments of a node; None if the node may stay as it is."""
     name, value = op_name(node), node.args[:1]
     if name in _PERMUTATIONS:
         return aten.permute.default, (*value, _PERMUTATIONS[name](tensor(node).dim(), node))
@@ -117,9 +117,9 @@ def _rounded(number: Any, dtype: torch.dtype) -> Any:
 
 
 def _written(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] | None:
-    """Return the source of a copy into a tensor whose old values nobody needs: cloned, or expanded.
+    """Return the call that replaces a copy into a tensor: its source, cloned or expanded; None if it converts.
 
-    The latter shares memory, so it is only where parts of other tensors are written. None for what converts.
+    An expanded source shares memory, so it is only used if all users write it to parts of other tensors.
     """
     source = node.args[1]
     assert isinstance(source, Node)

@@ -1,4 +1,4 @@
-"""Common subexpression elimination: what is computed twice is computed once."""
+"""Common subexpression elimination: equal computations are computed once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from delegate.edge.program import EdgeProgram
 
 @dataclass(frozen=True, slots=True)
 class CommonSubexpressionElimination:
-    """Keeps the first of the pure nodes with the same operator and arguments; linear in the size of the graph."""
+    """A pass that merges pure nodes with the same operator and arguments; linear in the size of the graph."""
 
     def __call__(self, program: EdgeProgram) -> PassResult:
         merged = sum(_merge(module.graph) for module in graph_modules(program.graph_module))
@@ -39,7 +39,7 @@ def _merge(graph: Graph) -> int:
 
 
 def _key(value: Any) -> Hashable:
-    """Distinguishes what Python holds equal: 1, 1.0 and True, and 0.0 and -0.0."""
+    """Return a key that distinguishes values that are equal in Python: 1, 1.0 and True, and 0.0 and -0.0."""
     if isinstance(value, Node):
         return value
     if isinstance(value, list | tuple):

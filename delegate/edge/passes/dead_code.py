@@ -1,4 +1,4 @@
-"""Dead code elimination: nodes and constants that nothing uses."""
+"""Dead code elimination: removal of nodes and constants without users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from delegate.edge.program import EdgeProgram
 
 @dataclass(frozen=True, slots=True)
 class DeadCodeElimination:
-    """Erases nodes without users, in bodies of control flow too, and constants without users; states stay."""
+    """A pass that erases nodes and constants without users, also in bodies of control flow. States stay."""
 
     def __call__(self, program: EdgeProgram) -> PassResult:
         dropped = sum(drop_unused(module.graph) for module in graph_modules(program.graph_module))

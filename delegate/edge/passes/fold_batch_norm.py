@@ -25,9 +25,10 @@ _LAYERS = _CONVOLUTIONS | _LINEARS
 
 @dataclass(frozen=True, slots=True)
 class BatchNormFolding:
-    """Folds BatchNorm into the layer before it where that layer has no other user and all parameters are constant.
+    """A pass that folds a BatchNorm into the layer before it.
 
-    New weights are computed in float64. The layer keeps its name; the BatchNorm vanishes.
+    The layer must have no other user, and all parameters must be constant. New weights are computed in float64. The
+    layer keeps its name. The BatchNorm is removed.
     """
 
     def __call__(self, program: EdgeProgram) -> PassResult:
@@ -98,7 +99,7 @@ def _fold(constants: Constants, layer: Node, norm: Node) -> None:
 
 
 def _scaled(layer: Node, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """The weight with each output channel times its scale."""
+    """Return the weight with each output channel multiplied by its scale."""
     args = arguments(layer)
     if op_name(layer) == "aten.addmm.default":
         return weight * scale  # [in, out]

@@ -1,4 +1,4 @@
-"""Constant folding: what depends on constants alone is computed once, ahead of time."""
+"""Constant folding: nodes that depend only on constants are computed once, ahead of time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from delegate.edge.passes.result import PassResult
 from delegate.edge.program import EdgeProgram
 
 _NAMESPACES = frozenset({"aten", "prims"})
-# Of a weight with fake quantization the integers are constants. Decoding stays, as backends match it.
+# The integers of a weight with fake quantization become constants. Its decoding stays, because backends match it.
 _QUANTIZE = frozenset(f"quantized_decomposed.quantize_per_{form}.default" for form in ("tensor", "channel"))
 
 _SMALL = frozenset({torch.int8, torch.uint8})
@@ -27,11 +27,11 @@ _UNDEFINED = frozenset({torch.ops.aten.empty, torch.ops.aten.new_empty, torch.op
 
 @dataclass(frozen=True, slots=True)
 class ConstantFolding:
-    """Evaluates pure nodes on constants with torch; only results that the rest of the graph uses are stored.
+    """A pass that evaluates pure nodes on constants; it only stores results that the rest of the graph uses.
 
     Args:
-        limit: bytes that a result may have in any case.
-        growth: else, how many times the bytes of its inputs.
+        limit: number of bytes that every result may have.
+        growth: larger results may have this many times the bytes of their inputs.
     """
 
     limit: int = 1 << 20
@@ -67,7 +67,7 @@ class ConstantFolding:
 
 
 def _decodes(node: Node) -> bool:
-    """Return true if a node makes floats of a matrix in 8 bits: weights, which backends want in their small form."""
+    """Return true if a node decodes a matrix of 8-bit integers: a weight, which backends match in its small form."""
     source = node.all_input_nodes[0] if node.all_input_nodes else node
     coded = [t for t in tensors(source) if t.dtype in _SMALL and t.dim() > 1]
     return bool(coded) and op_name(node) == "aten._to_copy.default" and tensors(node)[0].is_floating_point()

@@ -1,4 +1,4 @@
-"""Chains of view operators: permutations are composed, reshapes keep only the last, inverse pairs vanish."""
+"""Fusion of chains of views: permutations are composed, only the last reshape stays, inverse pairs are removed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TAKES_SIZES = frozenset({"aten.view.default", "aten.reshape.default"})
 
 @dataclass(frozen=True, slots=True)
 class FuseViews:
-    """Makes chains of permutes, and of views, squeezes and unsqueezes, as short as they can be; values stay."""
+    """A pass that shortens chains of permutes, and chains of views, squeezes and unsqueezes."""
 
     def __call__(self, program: EdgeProgram) -> PassResult:
         modified = False
@@ -40,7 +40,7 @@ class FuseViews:
 
 
 def _shorten(node: Node) -> bool:
-    """Let a node read past the views before it, whose own inputs are as early as they can be; whether it did."""
+    """Let a node read the input of the view before it, which is shortened already; return true if it changed."""
     source = node.args[0] if node.args else None
     if not isinstance(source, Node) or source.op != "call_function":
         return False

@@ -1,4 +1,4 @@
-"""No-op removal: operators that give their input as it is."""
+"""No-op removal: removal of operators that return their input unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from delegate.edge.program import EdgeProgram
 
 @dataclass(frozen=True, slots=True)
 class NoOpRemoval:
-    """Removes copies, casts, reshapes, slices and arithmetic without effect.
+    """A pass that removes copies, casts, reshapes, slices and arithmetic without effect.
 
     A copy of a placeholder that is a result stays: the caller and a state each own their memory.
     """
@@ -39,7 +39,7 @@ def _remove(module: GraphModule) -> int:
 
 
 def no_op_source(node: Node) -> Node | None:
-    """The input that the node gives unchanged; None where it does something."""
+    """Return the input that the node returns unchanged; None if the node has an effect."""
     condition = _CONDITIONS.get(op_name(node)) if node.op == "call_function" else None
     if condition is None:
         return None
@@ -79,7 +79,7 @@ def _inactive(arguments: dict[str, Any]) -> bool:
     return arguments["train"] is False or arguments["p"] == 0
 
 
-# Operator -> whether it does nothing, given that its result has its input's shape and dtype.
+# Operator -> true if it has no effect, provided that its result has the shape and dtype of its input.
 _CONDITIONS: dict[str, Condition] = {
     f"aten.{name}": condition
     for condition, names in (

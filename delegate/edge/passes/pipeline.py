@@ -1,4 +1,4 @@
-"""The passes that every program goes through, in order, and how they are run."""
+"""The default passes, in order, and the function that runs passes over a program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from delegate.edge.program import EdgeProgram
 from delegate.edge.verifier import verify
 from delegate.errors import DialectError
 
-Listener = Callable[[Pass, PassResult, float], None]  # the pass, what it gave, seconds it took
+Listener = Callable[[Pass, PassResult, float], None]  # the pass, its result, its duration in seconds
 
 VERIFY_VARIABLE = "DELEGATE_VERIFY_PASSES"  # environment variable: "1" verifies the program after each pass
 
@@ -45,10 +45,17 @@ DEFAULT_PASSES: tuple[Pass, ...] = (
 def optimize(
     program: EdgeProgram, passes: Sequence[Pass] = DEFAULT_PASSES, listeners: Sequence[Listener] = ()
 ) -> EdgeProgram:
-    """Run passes over a program, which they rewrite in place, and verify the result, or what each one changes.
+    """Run passes, which rewrite a program in place, and verify the result.
+
+    If the environment variable VERIFY_VARIABLE is "1", verify the result of each pass that changes the program.
+
+    Args:
+        program: the program to rewrite.
+        passes: the passes, in order.
+        listeners: called after each pass with the pass, its result, and its duration in seconds.
 
     Raises:
-        DialectError: the result is no edge program: a pass is at fault, which is named where each is verified.
+        DialectError: a pass made a program that is no edge program. It is named if each pass is verified.
     """
     each = os.environ.get(VERIFY_VARIABLE) == "1"
     for rewrite in passes:

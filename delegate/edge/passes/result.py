@@ -12,8 +12,8 @@ class PassResult(NamedTuple):
     """A rewritten program.
 
     Args:
-        program: the same object or another; its graph is the one that was given, rewritten in place.
-        modified: whether its nodes, their arguments or its constants are others than before.
+        program: the same object or another one; its graph is the input's graph, rewritten in place.
+        modified: true if nodes, their arguments or constants changed.
     """
 
     program: EdgeProgram

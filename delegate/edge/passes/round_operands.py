@@ -1,7 +1,7 @@
-"""Convert operands of other dtypes to the 16-bit float that an operator computes in, as torch does before it computes.
+"""Conversion of operands of other dtypes to the 16-bit float of an operator, as torch does before it computes.
 
-Kernels and libraries compute 16-bit floats in float32. An operand that they convert themselves would keep digits that
-torch drops: the integer 257 beside bfloat16 is 256 in torch.
+Kernels and libraries compute 16-bit floats in float32. An operand that they convert themselves would have digits that
+torch drops: the integer 257, as an operand with bfloat16, is 256 in torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EXACT_SECOND = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RoundOperands:
-    """Insert `_to_copy` before elementwise operators.
+    """A pass that inserts `_to_copy` before elementwise operators.
 
     Requires nothing. Afterwards no elementwise operator on a 16-bit float has a tensor operand of another dtype.
     Exceptions are the masks of selections, and the second operands that torch does not round.

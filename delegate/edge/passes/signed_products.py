@@ -1,7 +1,7 @@
-"""Products of integers by way of unsigned numbers become products of signed ones.
+"""Replacement of unsigned products of integers by signed ones.
 
-torchao writes (x + 128 in uint8) @ w - 128 * sum(w) for x @ w in int8 where the CPU that exports has VNNI. A program is
-the same from every machine, and backends need to know one form.
+On a CPU with VNNI, torchao exports `x @ w` in int8 as `(x + 128 in uint8) @ w - 128 * sum(w)`. With this rewrite, all
+machines export the same program, and backends match one form.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OFFSET = 128
 
 @dataclass(frozen=True, slots=True)
 class SignedProducts:
-    """Rewrites them in place, before constants fold."""
+    """A pass that rewrites unsigned products in place; it runs before constant folding."""
 
     def __call__(self, program: EdgeProgram) -> PassResult:
         modified = False
@@ -49,7 +49,7 @@ def _rewrite(sub: Node) -> bool:
 
 
 def _signed(left: Any) -> Node | None:
-    """The int8 tensor x, where this is (x in int32 + 128) in uint8."""
+    """Return the int8 tensor x if the value is (x in int32 + 128) in uint8, else None."""
     moved = _copied(left, torch.uint8)
     if not _calls(moved, "aten.add.Tensor") or moved.args[1] != _OFFSET or arguments(moved)["alpha"] != 1:
         return None
@@ -58,7 +58,7 @@ def _signed(left: Any) -> Node | None:
 
 
 def _copied(node: Any, dtype: torch.dtype) -> Node | None:
-    """Return what is converted to a dtype here."""
+    """Return the operand of a conversion to this dtype; None for another node."""
     if not _calls(node, "aten._to_copy.default") or tensor(node).dtype is not dtype:
         return None
     source = node.args[0]
@@ -66,7 +66,7 @@ def _copied(node: Any, dtype: torch.dtype) -> Node | None:
 
 
 def _is_correction(node: Any, right: Any) -> bool:
-    """Return true if this is 128 * sum(right) over the rows, in int32."""
+    """Return true if the node is 128 * sum(right) over the rows, in int32."""
     if not _calls(node, "aten.mul.Tensor") or node.args[1] != _OFFSET:
         return False
     total = node.args[0]

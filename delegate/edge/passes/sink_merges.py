@@ -1,7 +1,7 @@
-"""Views that join a size known at run time only with others move behind what may run before them.
+"""Movement of views that merge a dynamic size with other sizes: they sink after the operators that follow them.
 
-(batch, heads, length, channels) over dynamic batch becomes (batch * heads, length, channels) for a product of matrices,
-and back. Few libraries reshape to two sizes that they have to find out; none has to where nothing is joined.
+With a dynamic batch, a product of matrices reshapes (batch, heads, length, channels) to (batch * heads, length,
+channels), and back. Few libraries infer two sizes of a reshape. Without merged sizes, none has to infer any.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Groups = list[list[int]]  # for each dimension of a view, those of its source th
 
 @dataclass(frozen=True, slots=True)
 class SinkMerges:
-    """Moves views that join dynamic sizes behind permutes, products and the like, and splits before permutes.
+    """A pass that moves merging views after permutes, products and the like, and splitting views before permutes.
 
-    Static programs stay as they are.
+    Static programs do not change.
     """
 
     def __call__(self, program: EdgeProgram) -> PassResult:
@@ -47,12 +47,12 @@ class SinkMerges:
 
 
 def _merge(node: Any) -> Groups | None:
-    """Return what a view joins; None where it is no view, splits something, or joins known sizes alone."""
+    """Return the dimensions that a view merges; None if it is no view, splits a size, or merges only static sizes."""
     if not _is_view(node):
         return None
     old, new = tensor(_args(node)[0]).shape, tensor(node).shape
     if 0 in [size for size in (*old, *new) if not _dynamic(size)]:
-        return None  # no size is inferred beside one of 0
+        return None  # no size can be inferred if another one is 0
     groups: Groups = []
     at = 0
     for size in new:
@@ -77,23 +77,23 @@ def _dynamic(size: Any) -> bool:
 
 def _view(like: Node, x: Node, sizes: Sequence[Any]) -> Node:
     view = make_like(like, aten.reshape.default, (x, list(sizes)), {})
-    view.target = aten.view.default  # strides mean nothing here, but its fake form asks for them
+    view.target = aten.view.default  # not at once, because its fake form checks strides, which are irrelevant here
     return view
 
 
 def _sizes(x: Node, dims: Sequence[int]) -> list[Any]:
-    """Sizes of a tensor as arguments of a view: numbers, or nodes that tell them."""
+    """Return sizes of a tensor as arguments of a view: numbers, or nodes that compute them."""
     shape = tensor(x).shape
     return [make_like(x, aten.sym_size.int, (x, d), {}) if _dynamic(shape[d]) else int(shape[d]) for d in dims]
 
 
 def _args(node: Node) -> Any:
-    """The positional arguments, of whatever types the operator has them."""
+    """Return the positional arguments, untyped."""
     return node.args
 
 
 def _view_sizes(view: Node) -> list[Any]:
-    """The sizes that a view was given."""
+    """Return the sizes among a view's arguments."""
     return list(_args(view)[1])
 
 
@@ -108,7 +108,7 @@ def _after_permute(node: Node) -> Node | None:
 
 
 def _after_one(node: Node) -> Node | None:
-    """A function of each element, of one tensor and of numbers."""
+    """Move a view after an elementwise operator on one tensor and numbers."""
     view = _args(node)[0]
     others = [n for n in node.all_input_nodes if n is not view]
     if _merge(view) is None or view in node.args[1:] or any(tensor(n).dim() for n in others):
@@ -156,12 +156,12 @@ def _after_product(node: Node) -> Node | None:
 
 
 def _leading(groups: Groups) -> bool:
-    """Return true if a view to three dimensions joins all but the last two."""
+    """Return true if a view to three dimensions merges all but the last two."""
     return len(groups) == 3 and all(len(g) == 1 for g in groups[1:])
 
 
 def _split_before_permute(node: Node) -> Node | None:
-    """view(permute(view(x))) that splits one size known at run time only: the first view may do it."""
+    """Rewrite view(permute(view(x))) that splits one dynamic size, so that the first view splits it."""
     permute = _args(node)[0]
     if not isinstance(permute, Node) or op_name(permute) != "aten.permute.default":
         return None

@@ -1,7 +1,7 @@
-"""Constants that are decoded for a layer and for others: each layer gets a node of its own, and the others one.
+"""Separate decodings of a constant with several users: each layer gets its own node, and the other users share one.
 
-A table of embeddings that is the last layer's weight, too, would else have to leave the backend that takes the layer.
-And a layer that is called twice would be one pattern of a backend, with what lies between its calls outside of it.
+Otherwise a table of embeddings that is also the last layer's weight would have to leave the layer's backend. And the
+two calls of one layer would be one pattern of a backend, without the nodes between them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DECODES = ("quantized_decomposed.dequantize_per_", "torchao.dequantize_affine."
 
 @dataclass(frozen=True, slots=True)
 class SplitDecodings:
-    """Give each layer that reads a decoded constant a node of its own, if there are other users."""
+    """A pass that adds a separate decoding node for each layer that reads a decoded constant with other users."""
 
     def __call__(self, program: EdgeProgram) -> PassResult:
         modified = False
