@@ -377,6 +377,10 @@ FAMILIES: dict[str, dict[str, Case]] = {
             Constant(lambda x, w: F.conv2d(x[:, :1], w, None, 3), weight(1, 1, 2, 2)),
             (X,),
         ),
+        f"{_CONVOLUTION}, padding beyond the window": (
+            Constant(lambda x, w: F.conv2d(x, w, None, 1, (1, 0)), weight(4, 8, 1, 3)),
+            (X,),
+        ),
         f"{_CONVOLUTION}, transposed": (
             Constant(lambda x, w, b: F.conv_transpose2d(x, w, b, 2), weight(8, 4, 2, 2), weight(4)),
             (X,),

@@ -78,6 +78,15 @@ def _no_long_steps(node: Node) -> Verdict:
     return _few_steps(args["stride"]) if single else YES
 
 
+def _no_wide_padding(node: Node) -> Verdict:
+    """A window of several pixels is larger than the padding of its side: else QNN 2.7 returns uninitialised memory."""
+    args, window = arguments(node), tensor(node.all_input_nodes[1]).shape[2:]
+    extents = [(size - 1) * dilation + 1 for size, dilation in zip(window, args["dilation"], strict=True)]
+    if max(window) > 1 and any(pad >= size for pad, size in zip(args["padding"], extents, strict=True)):
+        return no(Reason.INACCURATE, f"a window of {list(window)} with padding={list(args['padding'])}")
+    return YES
+
+
 def _no_long_steps_of_averages(node: Node) -> Verdict:
     """The same for averages, which are convolutions of each channel."""
     image, args = tensor(node.all_input_nodes[0]), arguments(node)
@@ -222,7 +231,7 @@ _POOLS = (
 )  # fmt: skip
 _AVERAGES = ("avg_pool2d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d")
 LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
-    "aten.convolution.default": every(_plain_transposed, _no_long_steps, _no_few_channels_of_bytes),
+    "aten.convolution.default": every(_plain_transposed, _no_long_steps, _no_wide_padding, _no_few_channels_of_bytes),
     "aten._to_copy.default": _preserved_cast,
     "aten.constant_pad_nd.default": _finite,
     "aten.addmm.default": plain(beta=1, alpha=1),
