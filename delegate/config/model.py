@@ -1,4 +1,4 @@
-"""The pydantic models of a configuration. The descriptions of the fields document its keys."""
+"""The pydantic models of a configuration. The descriptions of the fields document its keys for users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from delegate.partitioner.rules import PartitionRules
 
 
-# YAML writes lists; strict mode would take tuples alone.
+# YAML has lists, but strict mode would only accept tuples.
 Patterns = Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -21,29 +21,30 @@ class _Model(BaseModel):
 
 
 class BackendChoice(_Model):
-    """A backend to use; in a file, its bare name stands for a mapping that holds only `name`."""
+    """A backend to use. In a file, its bare name is short for a mapping with only `name`."""
 
     name: str = Field(
-        description="The backend, as `delegate backends` lists it. One that stands here several times, with other "
-        "options, gets a name of its own behind a colon, e.g. xnnpack:small; plans, reports, pins and options at load "
-        "have that name."
+        description="Name of the backend, as `delegate backends` lists it. A backend that is listed several times with "
+        "different options gets a separate name after a colon, e.g. xnnpack:small. Plans, reports, pins and options at "
+        "load use that name."
     )
-    options: dict[str, Any] = Field(default={}, description="Options of the backend itself.")
+    options: dict[str, Any] = Field(default={}, description="Options of the backend.")
     include: Patterns = Field(
-        default=(), description="Operator patterns, e.g. aten.conv*: this backend takes nothing else. Empty: no limit."
+        default=(), description="Operator patterns, e.g. aten.conv*. Only these run on this backend. Empty: no limit."
     )
-    exclude: Patterns = Field(default=(), description="Operator patterns that this backend never takes.")
+    exclude: Patterns = Field(default=(), description="Operator patterns. These never run on this backend.")
     isolate: Literal["auto", "compile", "none"] = Field(
         default="auto",
-        description="Where its compiler runs. auto: a plugin's runs in a separate process on each structure of a "
-        "partition that is new to it, and else in this process; compile: its checks and its compiler always run in a "
-        "separate process; none: always in this process. If the separate process crashes or hangs, nodes are refused "
-        "with that reason, and this process goes on. Needs POSIX.",
+        description="Process of the backend's compiler. auto: the compiler of a plugin runs in a separate process for "
+        "each new structure of a partition, otherwise in this process. compile: support checks and compiler always run "
+        "in a separate process. none: always in this process. If the separate process crashes or hangs, its nodes are "
+        "rejected with that reason, and this process continues. Requires POSIX.",
     )
     time_limit: float = Field(
         default=600.0,
         gt=0,
-        description="Seconds of a separate process for the support checks of a graph, and to compile each partition.",
+        description="Seconds that a separate process may take for the support checks of a graph, and for the "
+        "compilation of each partition.",
     )
 
     @model_validator(mode="before")
@@ -55,156 +56,168 @@ class BackendChoice(_Model):
 
 
 class Partitioning(_Model):
-    """The partitioning of nodes among backends."""
+    """The assignment of nodes to backends."""
 
     min_partition_size: int = Field(
         default=1,
         ge=0,
-        description="A partition with fewer operators than this stays with the portable kernels. Operators that only "
-        "lay data out anew do not count, and one whose call would cost more than it saves stays there too; 0 keeps "
-        "every partition, as does `policy.portable: error` without this key.",
+        description="Partitions with fewer operators stay on portable kernels, and so do partitions whose call would "
+        "cost more than it saves. Operators that only rearrange data do not count. 0 delegates every partition; so "
+        "does `policy.portable: error` without this key.",
     )
     include: Patterns = Field(
-        default=(), description="Operator patterns, e.g. aten.add.*: no backend takes anything else. Empty: no limit."
+        default=(), description="Operator patterns, e.g. aten.add.*. Only these run on backends. Empty: no limit."
     )
-    exclude: Patterns = Field(default=(), description="Operator patterns that no backend takes.")
+    exclude: Patterns = Field(default=(), description="Operator patterns. These run on no backend.")
     pins: dict[str, str] = Field(
         default={},
-        description="Module path pattern, e.g. encoder.layer.*: the one place where it may run, a backend or portable.",
+        description="Module path pattern, e.g. encoder.layer.*: the only place where the module may run, the name of a "
+        "backend or portable.",
     )
     node_pins: dict[str, str] = Field(
-        default={}, description="The same by patterns over names of nodes; looked at first."
+        default={}, description="Node name pattern: the only place where the node may run. Applied before `pins`."
     )
     together: Annotated[tuple[Patterns, ...], Field(strict=False)] = Field(
         default=(),
-        description="Groups of module path patterns, e.g. [[text.*, image.*]]: what is under different patterns of a "
-        "group shares no partition and runs at the same time, on threads. Each gets a share of the cores unless its "
-        "backend's options say how many threads.",
+        description="Groups of module path patterns, e.g. [[text.*, image.*]]. Modules of different patterns of a "
+        "group share no partition and run concurrently, on threads. Each pattern gets a share of the cores, unless "
+        "the options of its backend set the number of threads.",
     )
 
 
 class Policy(_Model):
-    """The reaction if something cannot run where it was requested."""
+    """The reaction if a backend is not available, or if nodes cannot run on backends."""
 
     unavailable: Literal["error", "warn", "skip"] = Field(
         default="error",
-        description="A backend named here is not installed, has no library or device here, or is blocked.",
+        description="Reaction if a backend of `backends` is not installed, has no library or device on this machine, "
+        "or is blocked.",
     )
     portable: Literal["allow", "warn", "error"] = Field(
-        default="allow", description="Nodes land on portable kernels although backends were asked for."
+        default="allow", description="Reaction if nodes stay on portable kernels although backends were requested."
     )
 
 
 class Fallback(_Model):
-    """The fallback of a partition whose delegate fails, or whose library or device is absent."""
+    """The fallback of partitions whose delegate fails, or whose library or device is absent."""
 
     keep: bool | None = Field(
         default=None,
-        description="Keep every partition in portable kernels too, beside the blob of its backend. It makes the file "
-        "larger: constants that a blob holds are stored once more, shared by all methods. null: those of plugins that "
-        "are used because nobody named any backend.",
+        description="Save every partition in portable kernels, too, in addition to the blob of its backend. The file "
+        "becomes larger: constants of a blob are stored once more, shared by all methods. null: only partitions of "
+        "plugins that were selected automatically, without `backends`.",
     )
     policy: Literal["allow", "warn", "error"] = Field(
         default="warn",
-        description="A delegate fails and its partition was kept. allow: it runs on kernels, and only the report says "
-        "so; warn: with a warning; error: the failure is an error. Saved with the program; delegate.load can override.",
+        description="Reaction if a delegate fails whose partition has kernels. allow: it runs on kernels, and only the "
+        "report notes that. warn: it runs on kernels, with a warning. error: the failure is raised. The value is saved "
+        "with the program; delegate.load can override it.",
     )
 
 
 class AccuracyPolicy(_Model):
-    """Bounds on the errors of partitions and results on the inputs of `verify`; null: no bound."""
+    """Bounds on the errors of partitions and results, for the inputs of `verify`; null: no bound."""
 
     sqnr_db: float | None = Field(
-        default=20, allow_inf_nan=False, description="Least power of the reference over that of the difference, in dB."
+        default=20,
+        allow_inf_nan=False,
+        description="Least ratio of the power of the reference to that of the difference, in dB.",
     )
-    max_error: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="Greatest difference.")
+    max_error: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="Greatest difference from the reference."
+    )
     relative_error: float | None = Field(
         default=None,
         ge=0,
         allow_inf_nan=False,
-        description="Greatest difference over the greatest size in the reference.",
+        description="Greatest difference from the reference, over the greatest magnitude in the reference.",
     )
     top1: float | None = Field(
         default=None,
         ge=0,
         le=1,
-        description="Least share of rows whose greatest element is where the reference's is, for outputs that are a "
-        "row of floats per sample.",
+        description="Least share of rows whose greatest element is at the same place as in the reference. It applies "
+        "to outputs with one row of floats per sample.",
     )
     on_failure: Literal["error", "warn", "move"] = Field(
         default="error",
-        description="move: the nodes that cause it are found and run elsewhere, on the backends behind or on kernels.",
+        description="Reaction to a failed accuracy check. error: it is raised. warn: a warning. move: the inaccurate "
+        "nodes are located and run on the next backends or on kernels.",
     )
 
 
 class Quantization(_Model):
-    """The quantization of a float model before it is lowered, for a backend that runs integers."""
+    """The quantization of a float model, before it is lowered, for a backend that runs integers."""
 
     backend: str | None = Field(
-        default=None, description="The backend that it is for. Key left out: the first of the backends that can."
+        default=None,
+        description="Backend to quantize for. Without the key: the first of the backends that supports quantization.",
     )
     scheme: str | None = Field(
         default=None,
-        description="For all that nothing else is said of: static_int8, dynamic_int8, dynamic_int4, weight_only_int8, "
-        "weight_only_int4 of xnnpack, or off. Key left out: the backend's first.",
+        description="Scheme of all operators without a more specific rule: static_int8, dynamic_int8, dynamic_int4, "
+        "weight_only_int8, weight_only_int4 of xnnpack, or off. Without the key: the first scheme of the backend.",
     )
     operators: dict[str, str] = Field(
         default={}, description="Operator pattern, e.g. aten.add*: the scheme of these operators, or off."
     )
     module_types: dict[str, str] = Field(
-        default={}, description="Class of modules, e.g. Linear: the scheme of what is in them, or off."
+        default={}, description="Class of modules, e.g. Linear: the scheme of their operators, or off."
     )
     modules: dict[str, str] = Field(
-        default={}, description="Module path pattern, e.g. encoder.layer.*: the scheme of what is in them, or off."
+        default={}, description="Module path pattern, e.g. encoder.layer.*: the scheme of their operators, or off."
     )
     nodes: dict[str, str] = Field(
         default={},
-        description="Pattern over names of the float program's nodes, e.g. linear_3: the scheme of these, or off. For "
-        "one call of a module that is called several times. Looked at first.",
+        description="Name pattern of nodes in the float program, e.g. linear_3: the scheme of these nodes, or off. It "
+        "selects one call of a module that is called several times. Applied before the other rules.",
     )
     group_size: int | None = Field(
         default=None,
         ge=0,
-        description="How many inputs of a channel share a scale, in schemes that have groups; 0 for all of them. Key "
-        "left out: the scheme's own.",
+        description="Number of inputs of a channel that share a scale, in schemes with groups; 0: all inputs. Without "
+        "the key: the default of the scheme.",
     )
     observer: Literal["histogram", "minmax"] = Field(
         default="histogram",
-        description="How the range of activations is found: histogram by the least square error and without outliers, "
-        "minmax of all values.",
+        description="Method that finds the range of activations. histogram: the range of the least square error, "
+        "without outliers. minmax: the range of all values.",
     )
     outliers: float = Field(
         default=1e-4,
         ge=0,
         le=0.01,
         description="Share of an activation's values that histogram may leave out at each end, if they are more than "
-        "four times as large as all others: one of a thousand or more always may be. Zeros do not count. 0: none.",
+        "four times as large as all others. Of a thousand or more values, one may always be left out. Zeros do not "
+        "count. 0: none.",
     )
     calibration: str | dict[str, str] | None = Field(
         default=None,
-        description="Data that static schemes measure ranges on: a .npz file, a folder of them, or "
-        "package.module:function that yields inputs. For a program of several methods a mapping: method: data.",
+        description="Data for the ranges of static schemes: a .npz file, a folder of such files, or "
+        "package.module:function that yields inputs. For a program with several methods: a mapping of method to data.",
     )
-    batches: int | None = Field(default=None, ge=1, description="How many batches to take. Key left out: all.")
+    batches: int | None = Field(
+        default=None, ge=1, description="Greatest number of batches of the data. Without the key: all."
+    )
 
     @field_validator("scheme", "operators", "module_types", "modules", "nodes", mode="before")
     @classmethod
     def _off(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
             return {k: cls._off(v) for k, v in value.items()}
-        return "off" if value is False else value  # what YAML makes of it
+        return "off" if value is False else value  # YAML reads an unquoted `off` as false
 
 
 class PlacementCandidate(_Model):
-    """A candidate of placement; in a file, its bare name stands for a mapping that holds only `name`."""
+    """A candidate of placement. In a file, its bare name is short for a mapping with only `name`."""
 
     name: str = Field(
-        description="A backend of `backends`; with other options than another, an instance: openvino:bf16."
+        description="Name of a backend of `backends`, or of an instance with different options, e.g. openvino:bf16."
     )
     quantization: Quantization | None = Field(
         default=None,
-        description="Quantize the model so before it is lowered for this candidate. Needs `accuracy`. Key left out: as "
-        "it is.",
+        description="Quantization of the model before it is lowered for this candidate. Requires `accuracy`. Without "
+        "the key: the model is not changed.",
     )
 
     @model_validator(mode="before")
@@ -216,15 +229,17 @@ class PlacementCandidate(_Model):
 
 
 class PlacementAccuracy(_Model):
-    """The bound on errors against torch, which permits candidates of less precision."""
+    """The bound on the difference from torch's results, which permits candidates of lower precision."""
 
     sqnr_db: float = Field(
-        gt=0, allow_inf_nan=False, description="Least power of torch's result over that of the difference, in dB."
+        gt=0,
+        allow_inf_nan=False,
+        description="Least ratio of the power of torch's result to that of the difference, in dB.",
     )
     inputs: str | None = Field(
         default=None,
-        description="What that is measured on: a .npz file, a folder of them, or package.module:function that yields "
-        "inputs. Key left out: the inputs of `verify`, else the export's example inputs.",
+        description="Inputs of the measurement: a .npz file, a folder of such files, or package.module:function that "
+        "yields inputs. Without the key: the inputs of `verify`, else the example inputs of the export.",
     )
 
 
@@ -233,30 +248,32 @@ class Placing(_Model):
 
     policy: Literal["preference", "measured"] = Field(
         default="preference",
-        description="preference: the first that takes it. measured: plans of each candidate, and such as mix them, are "
-        "run on this machine; the best is taken. See placement.md.",
+        description="preference: a node runs on the first backend that supports it. measured: plans of each candidate, "
+        "and plans that mix candidates, run on this machine, and the best plan is chosen. See placement.md.",
     )
     budget: float = Field(
         default=60.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds that compiling candidates and measuring them may take together; 90s and 2min do as well.",
+        description="Seconds for the compilation and measurement of all candidates. 90s and 2min are also accepted.",
         json_schema_extra={"type": ["number", "string"]},
     )
     candidates: Annotated[tuple[PlacementCandidate, ...], Field(strict=False)] | None = Field(
-        default=None, description="What is chosen from, the preferred first. Key left out: the backends."
+        default=None, description="Candidates, the preferred first. Without the key: the backends."
     )
     objective: Literal["latency", "throughput", "memory", "file size"] = Field(
         default="latency",
-        description="What is to be least: the time of a call, the time between results of as many callers as there "
-        "are cores, the memory that the process takes, or the size of the program file.",
+        description="Quantity to minimise: the time of a call; the time between results, with as many callers as "
+        "cores; the memory of the process; or the size of the program file.",
     )
     threads: Annotated[tuple[Annotated[int, Field(gt=0, le=1024)], ...], Field(strict=False)] = Field(
         default=(),
-        description="Numbers of threads to try for backends that have this option at load. Empty: as they are set.",
+        description="Numbers of threads to try, for backends with this option at load. Empty: the configured number.",
     )
     accuracy: PlacementAccuracy | None = Field(
-        default=None, description="Key left out: nothing but the program's own precision is taken."
+        default=None,
+        description="Bound on errors of candidates with lower precision. Without the key: only the program's own "
+        "precision.",
     )
 
     @field_validator("budget", mode="before")
@@ -286,14 +303,16 @@ class Placing(_Model):
 class Cache(_Model):
     """The compile cache of artifacts, for the next lowering of the same partitions."""
 
-    enabled: bool = Field(default=True, description="Take compiled partitions from there, and keep them.")
+    enabled: bool = Field(default=True, description="Get compiled partitions from the cache, and put new ones there.")
     folder: str | None = Field(
         default=None,
-        description="Where it lies. Key left out: what the environment variable DELEGATE_CACHE names, else the "
-        "platform's own folder for caches; see `delegate cache path`.",
+        description="Folder of the cache. Without the key: the folder in the environment variable DELEGATE_CACHE, else "
+        "the platform's folder for caches; see `delegate cache path`.",
     )
     max_mb: int = Field(
-        default=4096, ge=1, description="MiB that all entries may take; what was unused for longest goes first."
+        default=4096,
+        ge=1,
+        description="Greatest size of all entries in MiB. The entries that were unused for longest are removed first.",
     )
 
 
@@ -303,30 +322,33 @@ class Config(_Model):
     version: Literal[1] = Field(default=1, description="Version of this format.")
     backends: Annotated[tuple[BackendChoice, ...], Field(strict=False)] | None = Field(
         default=None,
-        description="Backends in order of preference. []: none, portable kernels alone. Key left out: every "
-        "backend that is available.",
+        description="Backends in order of preference. []: only portable kernels. Without the key: every backend that "
+        "is available.",
     )
     kernels: Patterns | None = Field(
         default=None,
-        description="Kernel libraries for what no backend takes, in order of preference, e.g. [aten, portable] for "
-        "torch's own kernels where torch is installed. portable comes last where it is not named. Key left out: those "
-        "of the installed plugins, then portable. For this process: a program file does not hold it.",
+        description="Kernel libraries for portable nodes, in order of preference, e.g. [aten, portable] for torch's "
+        "own kernels if torch is installed. If portable is not listed, it comes last. Without the key: those of the "
+        "installed plugins, then portable. The key applies to this process; a program file does not store it.",
     )
-    partitioning: Partitioning = Field(default=Partitioning(), description="How nodes are given to backends.")
+    partitioning: Partitioning = Field(default=Partitioning(), description="Assignment of nodes to backends.")
     policy: Policy = Field(
-        default=Policy(), description="What happens when something does not run where it was asked to."
+        default=Policy(), description="Reactions if a backend is not available, or if nodes cannot run on backends."
     )
-    cache: Cache = Field(default=Cache(), description="What is kept for the next lowering of the same partitions.")
-    fallback: Fallback = Field(default=Fallback(), description="What a partition runs on where its delegate cannot.")
+    cache: Cache = Field(default=Cache(), description="Cache of compiled partitions on disk, for the next lowering.")
+    fallback: Fallback = Field(
+        default=Fallback(), description="Portable kernels for partitions whose delegate fails or is absent."
+    )
     verify: AccuracyPolicy | None = Field(
         default=None,
-        description="How far off results may be: the program is run when it is lowered, on the inputs of `verify`, or "
-        "on the export's example inputs. Key left out: it is run if inputs are given, and nothing is asked of it.",
+        description="Bounds on the errors of results. The program runs when it is lowered, on the inputs of `verify`, "
+        "or on the example inputs of the export. Without the key: it runs only if inputs are passed, without bounds.",
     )
     quantization: Quantization | None = Field(
-        default=None, description="Quantize the model before it is lowered. Key left out: it is taken as it is."
+        default=None,
+        description="Quantization of the model before it is lowered. Without the key: the model is not changed.",
     )
-    placement: Placing = Field(default=Placing(), description="Which of the backends that take a node runs it.")
+    placement: Placing = Field(default=Placing(), description="Choice among the backends that support a node.")
 
     @field_validator("version", mode="before")
     @classmethod
@@ -353,7 +375,7 @@ class Config(_Model):
 
         p = self.partitioning
         left_out = {choice.name for choice in self.backends or ()} - set(backends)
-        # If portable nodes are forbidden, a partition must not become portable because its call costs too much.
+        # If portable nodes are forbidden, a partition must not stay portable because its call costs too much.
         keeps_all = self.policy.portable == "error" and "min_partition_size" not in p.model_fields_set
         return PartitionRules(
             min_partition_size=0 if keeps_all else p.min_partition_size,

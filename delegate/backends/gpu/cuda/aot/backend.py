@@ -42,9 +42,9 @@ class TuningOptions(aot.Options):
     """Options of the search for the fastest schedules of a program's functions."""
 
     trials: NonNegativeInt = Field(
-        default=0, description="Measurements to make at most, on the target itself; 0: use what the database knows."
+        default=0, description="Greatest number of measurements, on the target itself; 0: only use the database."
     )
-    database: Path = Field(description="File that keeps what was measured, as JSON lines.")
+    database: Path = Field(description="File that stores the measurements, as JSON lines.")
 
 
 class CudaOptions(aot.Options):
@@ -53,17 +53,17 @@ class CudaOptions(aot.Options):
     arch: str | None = Field(
         default=None,
         description="GPU to compile for, e.g. sm_80, sm_90; llvm: the host's CPU, a stand-in. "
-        "Without it: the GPU that is here, else llvm.",
+        "Without the key: the GPU of this machine, else llvm.",
     )
     precision: Literal["float32", "tf32", "float16", "bfloat16"] = Field(
         default="float32",
-        description="What operands of products (linear, matmul, convolution, attention) in float32 are rounded to; "
-        "sums and everything else stay in float32, as in torch.autocast. tf32: from sm_80 on.",
+        description="Precision to which the operands of float32 products (linear, matmul, convolution, attention) are "
+        "rounded. Sums and everything else stay in float32, as in torch.autocast. tf32: from sm_80 on.",
     )
 
     nan: Nan = "fast"
     tuning: TuningOptions | None = Field(
-        default=None, description="Find the fastest schedules by measuring; without it, TVM's default ones."
+        default=None, description="Search for the fastest schedules by measuring. Without the key: TVM's default ones."
     )
 
     @field_validator("arch")

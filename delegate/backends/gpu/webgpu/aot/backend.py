@@ -26,23 +26,23 @@ from delegate.verdict import Reason, Verdict, no
 
 
 class WebGpuOptions(aot.Options):
-    """Options of the backend. Those of the device are the first program's, as long as one is loaded."""
+    """Options of the backend. While a program is loaded, the first program's options of the device apply to all."""
 
     threads: NonNegativeInt = Field(
         default=0, description="Threads of the host that prepare the GPU's work; 0: ONNX Runtime decides."
     )
     memory_pattern: bool = Field(
-        default=True, description="Lay the memory of a shape out in one block after its first run."
+        default=True, description="Allocate the memory of a shape as one block after its first run."
     )
     buffer_cache: Literal["bucket", "simple", "lazyRelease", "disabled"] = Field(
-        default="bucket", description="How the GPU's buffers are kept for later use; disabled takes least memory."
+        default="bucket", description="Cache of the GPU's buffers for later use; disabled needs the least memory."
     )
-    layout: Literal["NHWC", "NCHW"] = Field(default="NHWC", description="Layout of convolutions inside.")
+    layout: Literal["NHWC", "NCHW"] = Field(default="NHWC", description="Internal layout of convolutions.")
     power: Literal["high-performance", "low-power"] = Field(
-        default="high-performance", description="Which GPU of a machine that has several."
+        default="high-performance", description="Choice among the GPUs of a machine with several."
     )
     validation: Literal["basic", "wgpuOnly", "full", "disabled"] = Field(
-        default="basic", description="How much of its own work WebGPU checks; disabled is fastest, and may crash."
+        default="basic", description="Extent of WebGPU's checks of its own work; disabled is fastest, and may crash."
     )
     nan: Nan = "fast"
 
