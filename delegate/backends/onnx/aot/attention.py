@@ -17,7 +17,7 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 
 def check(node: Node) -> Verdict:
-    """Floating point, without dropout.
+    """The operands are floating point, without dropout.
 
     The heads of key and value divide those of the query where enable_gqa says so.
     """

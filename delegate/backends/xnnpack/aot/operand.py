@@ -18,7 +18,7 @@ class Operand:
     """A value in the model. Truth values, which are only inputs, are 0 and 1 in float32.
 
     Args:
-        index: of its TFLite tensor.
+        index: index of its TFLite tensor.
         shape: its logical sizes; torch.SymInt for dynamic ones.
         order: physical axis i of the TFLite tensor holds logical dimension order[i].
         type: the parameters of its int8 numbers; None for float32.
@@ -31,12 +31,12 @@ class Operand:
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """Sizes of the TFLite tensor: in memory order."""
+        """Return the sizes of the TFLite tensor, in memory order."""
         return layout.physical(self.shape, self.order)
 
     @property
     def rank(self) -> int:
-        """Number of dimensions."""
+        """Return the number of dimensions."""
         return len(self.shape)
 
     def axis(self, dim: int) -> int:

@@ -26,12 +26,12 @@ class Integers:
 
     @property
     def least(self) -> float:
-        """The smallest real."""
+        """Return the smallest real."""
         return self.scale * (LOW - self.zero_point)
 
     @property
     def largest(self) -> float:
-        """The largest real."""
+        """Return the largest real."""
         return self.scale * (HIGH - self.zero_point)
 
 
@@ -57,17 +57,17 @@ class Coded:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes, as an array has them."""
+        """Return the sizes, like those of an array."""
         return tuple(self.values.shape)
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions."""
+        """Return the number of dimensions."""
         return self.values.ndim
 
     @property
     def T(self) -> Coded:  # noqa: N802 - as of an array
-        """Its transpose."""
+        """Return the transpose."""
         return self.transpose(*reversed(range(self.ndim)))
 
     def transpose(self, *axes: int | Sequence[int]) -> Coded:
@@ -91,7 +91,7 @@ class Coded:
 
     @property
     def axis(self) -> int | None:
-        """The axis along which the scale changes; None if there is one scale only."""
+        """Return the axis along which the scale changes; None if there is only one scale."""
         if self.scale is None:
             return None
         wide = [i for i, size in enumerate(self.scale.shape) if size != 1]
@@ -99,7 +99,7 @@ class Coded:
 
     @property
     def block(self) -> int:
-        """The number of values per scale in a matrix with blocks along its rows; else 0."""
+        """Return the number of values per scale in a matrix with blocks along its rows; else 0."""
         if self.scale is None or self.ndim != 2 or self.scale.shape[0] != self.shape[0]:
             return 0
         count = self.scale.shape[1]
@@ -107,7 +107,7 @@ class Coded:
 
     @property
     def is_plain(self) -> bool:
-        """True if there is one scale for all values, or one for each place on one axis."""
+        """Return true if there is one scale for all values, or one for each place on one axis."""
         if self.scale is None:
             return True
         wide = [i for i, size in enumerate(self.scale.shape) if size != 1]
@@ -115,13 +115,13 @@ class Coded:
 
     @property
     def scales(self) -> Array:
-        """All scales, flat."""
+        """Return all scales, flat."""
         assert self.scale is not None
         return self.scale.reshape(-1)
 
     @property
     def in_runs(self) -> bool:
-        """True if scales apply to runs of equally many consecutive values, and zero points are integers."""
+        """Return true if scales apply to runs of equally many consecutive values, and zero points are integers."""
         if self.scale is None or self.values.size % self.scale.size:
             return False
         shared = [
@@ -132,7 +132,7 @@ class Coded:
 
     @property
     def symmetric(self) -> bool:
-        """True if all zero points are 0."""
+        """Return true if all zero points are 0."""
         return self.zero_point is None or not self.zero_point.any()
 
     def decoded(self) -> Array:

@@ -15,7 +15,7 @@ _LINEAR = "aten.linear.default"
 
 
 def _static(node: Node) -> str:
-    """Transposed convolutions have neither groups nor dilation."""
+    """Return the reason to reject a transposed convolution with groups or dilation; else an empty text."""
     named = arguments(node)
     dilation = named.get("dilation", 1)
     dilated = any(d != 1 for d in ([dilation] if isinstance(dilation, int) else dilation))
@@ -25,14 +25,14 @@ def _static(node: Node) -> str:
 
 
 def _dynamic(node: Node) -> str:
-    """No depthwise convolutions."""
+    """Return the reason to reject a depthwise convolution, or one of `_static`; else an empty text."""
     weight = tensor(node.args[1])  # type: ignore[arg-type]
     grouped = arguments(node).get("groups", 1) > 1
     return "a depthwise convolution" if grouped and weight.shape[1] == 1 else _static(node)
 
 
 def _even(node: Node) -> str:
-    """The number of inputs is even, because int4 values are stored in pairs."""
+    """Return the reason to reject an odd number of inputs, because int4 values are stored in pairs; else ""."""
     return "an odd number of inputs" if tensor(node.args[1]).shape[-1] % 2 else ""  # type: ignore[arg-type]
 
 

@@ -36,7 +36,7 @@ class Quantization:
     Args:
         scales: one, or one for each place on `axis`; none if `blocks` is set.
         zero_points: one for each scale.
-        axis: of several scales.
+        axis: axis of several scales.
         blocks: the tensor of their scales, float16, and the number of values per scale; None without blocks.
     """
 
@@ -119,7 +119,7 @@ class Model:
 
     @property
     def operators(self) -> list[str]:
-        """Names of the operators so far, e.g. "CONV_2D"."""
+        """Return the names of the operators so far, e.g. "CONV_2D"."""
         names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
         codes = [names[code] for code in self._codes]
         return [codes[op.opcodeIndex] for op in self._graph.operators]

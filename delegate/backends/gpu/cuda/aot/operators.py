@@ -23,13 +23,13 @@ _ANY = _FLOATS | _INTS | _BOOL
 
 
 def _no_alpha(node: Node) -> Verdict:
-    """No factor alpha."""
+    """The factor alpha is 1."""
     alpha = arguments(node)["alpha"]
     return YES if alpha == 1 else no(Reason.ATTRIBUTE, f"alpha={alpha}")
 
 
 def _unscaled(node: Node) -> Verdict:
-    """Neither scale nor input_scale, and a finite alpha."""
+    """The scale and the input_scale are 1, and alpha is finite."""
     args = arguments(node)
     if args["scale"] == args["input_scale"] == 1 and abs(args["alpha"]) < 1e38:
         return YES
@@ -37,7 +37,7 @@ def _unscaled(node: Node) -> Verdict:
 
 
 def _own_divisor(node: Node) -> Verdict:
-    """No divisor of its own."""
+    """There is no divisor_override."""
     divisor = arguments(node)["divisor_override"]
     return YES if divisor is None else no(Reason.ATTRIBUTE, f"divisor_override={divisor}")
 
@@ -51,7 +51,7 @@ def _whole_factor(node: Node) -> Verdict:
 
 
 def _two_tensors(node: Node) -> Verdict:
-    """Not of a tensor with itself: TVM takes it for equal, and NaN is not."""
+    """The operands differ: TVM assumes that a tensor equals itself, but NaN does not."""
     if node.args[0] is not node.args[1] or not tensor(node.all_input_nodes[0]).dtype.is_floating_point:
         return YES
     return no(Reason.INACCURATE, "TVM takes a tensor for equal to itself, and NaN is not")
@@ -70,7 +70,7 @@ def _fills(node: Node) -> Verdict:
 
 
 def _attention(node: Node) -> Verdict:
-    """Four dimensions, without dropout and groups of heads."""
+    """The operands have four dimensions, without dropout or grouped heads."""
     args = arguments(node)
     for name, plain in (("dropout_p", 0.0), ("enable_gqa", False)):
         if args.get(name) not in (plain, None):

@@ -52,7 +52,7 @@ OPERATORS: Operators = {
 
 
 def _flat_groups(node: Node) -> Verdict:
-    """Over 3 dimensions, no groups and not transposed."""
+    """A convolution over 3 dimensions has no groups, and is not transposed."""
     args = arguments(node)
     if tensor(node).dim() < 5 or (args["groups"] == 1 and not args["transposed"]):
         return YES
@@ -60,7 +60,7 @@ def _flat_groups(node: Node) -> Verdict:
 
 
 def _no_single_results(node: Node) -> Verdict:
-    """Not transposed with groups that each make one channel of several: the plugin 0.4 gives wrong numbers."""
+    """No group of a transposed convolution makes one channel of several: the plugin 0.4 returns wrong numbers."""
     args, shape = arguments(node), tensor(node.all_input_nodes[1]).shape
     if args["transposed"] and args["groups"] > 1 and shape[1] == 1 and shape[0] != args["groups"]:
         return no(Reason.INACCURATE, f"transposed, groups={args['groups']}, and each makes one channel of several")

@@ -11,7 +11,7 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 
 def _padded_within_a_step(node: Node) -> Verdict:
-    """Transposed, output_padding is less than stride."""
+    """In a transposed convolution, output_padding is less than stride."""
     args = arguments(node)
     if not args["transposed"] or all(p < s for p, s in zip(args["output_padding"], args["stride"], strict=False)):
         return YES

@@ -19,7 +19,7 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 
 def _rounding(node: Node) -> Verdict:
-    """Rounded down or towards 0."""
+    """The rounding mode is down or towards 0."""
     mode = arguments(node)["rounding_mode"]
     return YES if mode is not None else no(Reason.ATTRIBUTE, "not rounded")
 

@@ -20,7 +20,7 @@ Indices = Sequence[Any]  # for each dimension an index, or None where all of it 
 
 
 def integer_indices(node: Node) -> Verdict:
-    """Tensors of integer indices.
+    """Indices are tensors of integers.
 
     Several are of one shape that is known before it runs, or one of them is enough.
     """
@@ -125,7 +125,7 @@ def columns(x: Any, kernel_size: list[int], dilation: list[int], padding: list[i
 
 
 def _image(node: Node) -> Verdict:
-    """4 dimensions."""
+    """The operand has 4 dimensions."""
     rank = tensor(node.all_input_nodes[0]).dim()
     return YES if rank == 4 else no(Reason.RANK, f"{rank} dimensions, not 4")
 

@@ -17,7 +17,7 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 
 def _flat_or_named(node: Node) -> Verdict:
-    """Without dimensions, all sizes are known before it runs."""
+    """If no dimensions are listed, all sizes are known before it runs."""
     return YES if arguments(node)["dims"] else static(node)
 
 

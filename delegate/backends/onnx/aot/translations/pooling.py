@@ -21,14 +21,14 @@ Sizes = Sequence[int]
 
 
 def _known_windows(node: Node) -> Verdict:
-    """With ceil_mode or a divisor of its own, the sizes of the image are known before it runs."""
+    """With ceil_mode or divisor_override, the sizes of the image are known before it runs."""
     args, source = arguments(node), node.all_input_nodes[0]
     plain = not args["ceil_mode"] and args.get("divisor_override") is None
     return YES if plain or _are_known(source, len(args["kernel_size"])) else _unknown(source)
 
 
 def _dense(node: Node) -> Verdict:
-    """With ceil_mode, not dilated."""
+    """With ceil_mode, there is no dilation."""
     args = arguments(node)
     if not args["ceil_mode"] or all(d == 1 for d in args["dilation"]):
         return YES
@@ -50,7 +50,7 @@ def _unknown(source: Node) -> Verdict:
 
 
 def _batched(node: Node) -> Verdict:
-    """With a dimension for the batch."""
+    """The operand has a batch dimension."""
     source, args = node.all_input_nodes[0], arguments(node)
     rank, window = tensor(source).dim(), args["kernel_size" if "kernel_size" in args else "output_size"]
     return YES if rank == len(window) + 2 else no(Reason.RANK, f"{source.name} has {rank} dimensions, and no batch")

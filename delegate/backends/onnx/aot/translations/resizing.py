@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 def _static(node: Node) -> Verdict:
-    """4 dimensions, whose sizes are known before it runs."""
+    """The operand has 4 dimensions, whose sizes are known before it runs."""
     source = node.all_input_nodes[0]
     if tensor(source).dim() != 4:
         return no(Reason.RANK, f"{source.name} has {tensor(source).dim()} dimensions, not 4")

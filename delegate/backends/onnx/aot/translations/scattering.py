@@ -48,7 +48,7 @@ def _known_part(node: Node) -> Verdict:
 
 
 def _written(node: Node) -> Verdict:
-    """By integers, or by one mask of truth values with a single number."""
+    """Indices are integers, or one mask of truth values for a single number."""
     args = arguments(node)
     masks = [i for i in args["indices"] if i is not None and tensor(i).dtype is torch.bool]
     if not masks:

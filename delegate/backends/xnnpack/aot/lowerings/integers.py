@@ -38,10 +38,10 @@ class Case:
     """An operator that may be lowered in integers.
 
     Args:
-        builder: of its region.
+        builder: builder of its region.
         node: the operator.
         operands: the parameters of its activations, in the order of the row's `inputs`; None for floats.
-        result: the parameters that its value is quantized with.
+        result: the parameters that quantize its result.
     """
 
     builder: RegionBuilder
@@ -272,7 +272,7 @@ class QuantizedUse:
 
     @property
     def result(self) -> Integers:
-        """The parameters of the quantization."""
+        """Return the parameters of the quantization."""
         parameters = integers_of(self.quantize)
         assert parameters is not None
         return parameters

@@ -24,7 +24,7 @@ def propagate_nan(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
 
 
 def propagate_nan_of_log(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
-    """Return y, the logarithm of x, with infinity and NaN where x has them. Without AVX-512, XNNPACK gives about 88."""
+    """Return y, the logarithm of x, with infinity and NaN from x. Without AVX-512, XNNPACK's result is about 88."""
     if not builder.keeps_nan():
         return y
     small = builder.emit("MUL", [x, builder.scalar(1.2e-38)], x.shape, x.order, "MulOptions")  # at most 4.1

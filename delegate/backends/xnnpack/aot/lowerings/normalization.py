@@ -115,7 +115,7 @@ def _per_channel(builder: RegionBuilder, parameter: Node | None, rank: int) -> O
 
 
 def _own_statistics(node: Node) -> Verdict:
-    """It keeps no running statistics."""
+    """The norm has no running statistics."""
     named = arguments(node)
     if named["use_input_stats"] and named["running_mean"] is None:
         return YES
@@ -142,7 +142,7 @@ def softmax(builder: RegionBuilder, x: Operand, dim: int) -> Operand:
 
 
 def _has_dimension(node: Node) -> Verdict:
-    """It has a dimension."""
+    """The operand has dimensions."""
     if not shape_of(node):
         return no(Reason.RANK, "a softmax of a number without dimensions")
     return YES

@@ -135,8 +135,8 @@ def _fit_float16(held: Coded) -> bool:
 def match_scaled_product(mul: Node) -> Sequence[Node] | Verdict | None:
     """Match (x in integers @ weight in int8) * scales of x * scales of the weight; or x @ (weight in int8) * scales.
 
-    torchao's quantize_ converts linear layers to this form: int8 weights, and activations quantized at run time or in
-    floats.
+    torchao's quantize_ converts linear layers to this form: int8 weights, and activations in floats or quantized at run
+    time.
     """
     match = _find_scaled_product(mul)
     if match is None:

@@ -51,12 +51,12 @@ class Windows:
 
     @property
     def is_static(self) -> bool:
-        """True if height and width are plain numbers."""
+        """Return true if height and width are plain numbers."""
         return all(isinstance(s, int) for s in (*self.in_sizes, *self.out_sizes))
 
     @property
     def has_gaps(self) -> bool:
-        """True if there are elements between windows, which XNNPACK's pools do not support."""
+        """Return true if there are elements between windows, which XNNPACK's pools do not support."""
         return any(s > k for s, k in zip(self.stride, self.kernel, strict=True))
 
     def pairs(self) -> list[tuple[int, int]]:
@@ -90,7 +90,7 @@ def channels_known(node: Node) -> Verdict:
 
 
 def _fits(node: Node) -> Verdict:
-    """The stride does not exceed the window, or that is of one element."""
+    """The stride does not exceed the window, or the window has one element."""
     windows = Windows.of(node)
     if windows.has_gaps and windows.kernel != [1, 1]:
         return no(Reason.ATTRIBUTE, f"stride {windows.stride} exceeds the window {windows.kernel}")

@@ -29,7 +29,7 @@ _RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
 
 
 def _per_tensor(node: Node) -> Verdict:
-    """Between float32 and int8 or uint8, with a normal scale; quantized to the whole range of the type."""
+    """It converts between float32 and int8 or uint8, with a normal scale and the whole range of the type."""
     named = arguments(node)
     dtype = named["dtype"]
     floats = node if op_name(node) == DEQUANTIZE else cast(Node, node.args[0])
@@ -58,7 +58,7 @@ def lower_quantize(builder: RegionBuilder, node: Node) -> None:
 
 
 def _decodable(node: Node) -> Verdict:
-    """int8 or uint8 with parameters for whole tensors; a constant for operators taken here, of any integers."""
+    """Values are int8 or uint8 with parameters per tensor; constants of supported operators may be any integers."""
     if not is_constant(cast(Node, node.args[0])):
         return _per_tensor(node) if op_name(node) == DEQUANTIZE else _at_run_time(node)
     if tensor(node).dtype is not torch.float32:
@@ -89,7 +89,7 @@ def lower_dequantize(builder: RegionBuilder, node: Node) -> None:
 
 
 def _only_in_layers(node: Node) -> Verdict:
-    """In front of a layer, with which it is one pattern."""
+    """A layer follows and forms one pattern with it."""
     reached = {node}
     for _ in range(4):  # chosen, picked, quantized, decoded
         reached = {user for one in reached for user in one.users}

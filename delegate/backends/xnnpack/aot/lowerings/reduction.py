@@ -57,7 +57,7 @@ def reduced_dims(node: Node) -> list[int]:
 
 
 def _same_dtype(node: Node) -> Verdict:
-    """It reduces in float32, or in the type that it is given."""
+    """The reduction is computed in float32, or in the dtype of the operand."""
     dtype = arguments(node).get("dtype")
     if dtype in (None, torch.float32, tensor(source(node)).dtype):
         return YES
@@ -158,7 +158,7 @@ def _order(node: Node) -> Any:
 
 
 def _known_order(node: Node) -> Verdict:
-    """The order is 1, 2 or infinity; it reduces in float32, or in the type that it is given."""
+    """The order is 1, 2 or infinity; the norm is computed in float32, or in the dtype of the operand."""
     if _order(node) in (1, 2, None, math.inf):
         return _same_dtype(node)
     return no(Reason.ATTRIBUTE, f"a norm of order {_order(node)}; lowered are 1, 2 and infinity")

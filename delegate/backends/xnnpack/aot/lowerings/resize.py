@@ -200,7 +200,7 @@ def _times(node: Node) -> int | None:
 
 
 def _copies(node: Node) -> Verdict:
-    """Sizes are known now, and no dimension falls into many slices; or both are whole multiples of what is given."""
+    """Sizes are known now, and no dimension needs many slices; or height and width grow by one whole factor."""
     sizes = (*shape_of(source(node))[2:], *shape_of(node)[2:])
     if dynamic_sizes(sizes) or dynamic_sizes(shape_of(node)) > 1:
         known = type(shape_of(node)[1]) is int and _times(node) is not None

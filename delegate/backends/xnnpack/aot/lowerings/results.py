@@ -14,7 +14,7 @@ from delegate.verdict import Reason, Verdict, no
 
 
 def _producer(node: Node) -> Verdict:
-    """The operator whose result it takes is taken."""
+    """The operator with several results is supported."""
     source = cast(Node, node.args[0])
     row = TABLE.get(op_name(source))
     return row.check(source) if row else no(Reason.OPERATOR, f"xnnpack has no lowering of {op_name(source)}")

@@ -73,7 +73,7 @@ def _places(node: Node) -> range:
 
 
 def _placed(node: Node) -> Verdict:
-    """It is written to few places, known now."""
+    """The written places are few, and known now."""
     named, size = arguments(node), shape_of(node)[_dim(node)]
     if any(type(v) is not int for v in (size, *(named.get(k) or 0 for k in ("start", "end", "step", "index")))):
         return no(Reason.DYNAMIC_SHAPE, f"where it is written in {size} elements is known at run time only")

@@ -29,9 +29,9 @@ Check = Callable[[Node], Verdict]
 
 
 def floats(node: Node) -> Verdict:
-    """All tensors that the node takes and gives are float32, float16 or bfloat16, of rank 6 at most, and none is empty.
+    """All operands and results are float32, float16 or bfloat16, of rank 6 at most, and none is empty.
 
-    Of a node with several results, the first counts.
+    Of a node with several results, only the first counts.
     """
     verdict = _float(node.meta.get("val"), node, node)
     if verdict.reason is None:
@@ -43,8 +43,8 @@ def floats(node: Node) -> Verdict:
 
 
 def floats_or_truths(node: Node) -> Verdict:
-    """All tensors that the node takes and gives are float32, float16 or bfloat16, of rank 6 at most, and none is empty.
-    What it takes may be truth values, too.
+    """All operands and results are float32, float16 or bfloat16, of rank 6 at most, and none is empty.
+    Operands may also be truth values.
     """
     for other in (node, *node.all_input_nodes):
         value = other.meta.get("val")
@@ -91,7 +91,7 @@ def whole_precision(node: Node) -> Verdict:
 
 
 def ranks(*allowed: int) -> Check:
-    """The node's result has one of these numbers of dimensions."""
+    """Return a check that the node's result has one of these numbers of dimensions."""
 
     def check(node: Node) -> Verdict:
         value = node.meta["val"]
@@ -109,7 +109,7 @@ def _either(numbers: tuple[int, ...]) -> str:
 
 
 def constant(*names: tuple[int, str]) -> Check:
-    """These arguments, each (position, name), are constants where they are given at all."""
+    """Return a check that these arguments, each (position, name), are constant or omitted."""
 
     def check(node: Node) -> Verdict:
         for position, name in names:
