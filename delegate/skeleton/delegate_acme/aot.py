@@ -1,4 +1,4 @@
-"""The AOT half: which nodes it takes, and a region as a blob."""
+"""The AOT part: it checks which nodes are supported, and compiles a region to a blob."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from delegate.edge.node import op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 VERSION = 1  # of the blob
-FUNCTIONS = {  # operator -> what the runtime half calls
+FUNCTIONS = {  # operator -> the function that the runtime part calls
     "aten.add.Tensor": "add",
     "aten.sub.Tensor": "subtract",
     "aten.mul.Tensor": "multiply",

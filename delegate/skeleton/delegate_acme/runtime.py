@@ -1,4 +1,4 @@
-"""The runtime half: a blob as something that runs. It must never import torch."""
+"""The runtime part: it runs blobs, and must never import torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The AOT half: a region becomes an ONNX model that one provider takes whole."""
+"""The AOT part: a region becomes an ONNX model that one provider runs completely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runtime half: a session on a provider."""
+"""The runtime part: a session on a provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The AOT half: OpenVINO's frontend is asked about each node, and a region becomes OpenVINO's IR."""
+"""The AOT part: OpenVINO's frontend checks each node, and a region becomes OpenVINO's IR."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class OpenVinoBackend(AskingBackend):
 
 
 def _try(model: openvino.Model, region: Region, options: OpenVinoOptions) -> None:
-    """Compile a model for the CPU as the runtime half does: some that the frontend makes OpenVINO does not open.
+    """Compile a model for the CPU like the runtime part: OpenVINO cannot open some models of its own frontend.
 
     Raises:
         RegionFailed: it does not, or gives something else.

@@ -1,4 +1,4 @@
-"""The runtime half: a model of OpenVINO's IR, compiled for a device when the program is loaded."""
+"""The runtime part: a model of OpenVINO's IR, compiled for a device when the program is loaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IR = b"<?xml"  # how OpenVINO's own format begins
 
 
 class OpenVinoRuntime(BackendRuntime):
-    """Opens what the AOT half made."""
+    """The runtime part, which opens models of the AOT part."""
 
     load_options: ClassVar = {"device": str, "precision": str, "threads": int, "cache": str}
     fork_safe = False  # its threads are gone in a forked process

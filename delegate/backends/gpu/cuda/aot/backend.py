@@ -1,4 +1,4 @@
-"""The AOT half: a region is imported by TVM and compiled to a library for one architecture."""
+"""The AOT part: TVM imports a region and compiles it to a library for one architecture."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class CudaOptions(aot.Options):
 
 
 class CudaBackend(TableBackend):
-    """NVIDIA's GPUs by TVM."""
+    """The backend for NVIDIA's GPUs, by TVM."""
 
     name = "cuda"
     library = "TVM"
@@ -93,7 +93,7 @@ class CudaBackend(TableBackend):
         return keeps_nan(node, _LOSES, self.options.nan) and super().check(node) and keeps_zero(node)
 
     def cache_key(self) -> str | None:
-        """None with a tuner: schedules come out of its database, which measurements change."""
+        """Return the key; None with a tuner, because measurements change the database of schedules."""
         return super().cache_key() if self.options.tuning is None else None
 
     def preprocess(self, region: Region) -> PreprocessResult:
@@ -129,13 +129,13 @@ class CudaBackend(TableBackend):
             raise ValueError(f"{artifact.space!r} is no memory of a GPU")
 
     def _tuner_for(self, target: Target) -> Tuner | None:
-        """One for all partitions: they share the trials."""
+        """Return the tuner, one for all partitions, because they share the trials."""
         if self._tuner is None and self.options.tuning is not None:
             self._tuner = Tuner(target, self.options.tuning.trials, self.options.tuning.database)
         return self._tuner
 
     def _target(self) -> tuple[Target, str]:
-        """The architecture to compile for, and why."""
+        """Return the architecture to compile for, and the reason for it."""
         if self.options.arch is not None:
             return Target(self.options.arch), "as asked"
         try:
@@ -152,7 +152,7 @@ def _require_tf32(target: Target) -> None:
 
 
 def _require_known_sizes(region: Region) -> None:
-    """Every symbol is a size of an input by itself: TVM does not solve `4*s` for s."""
+    """Require that every symbol is itself a size of an input: TVM does not solve `4*s` for s."""
     sizes = [size.node.expr for n in region.inputs for size in symbolic_numbers(tensor(n))]
     known = {expr for expr in sizes if expr.is_Symbol}
     lost = next((expr for expr in sizes if not expr.free_symbols <= known), None)
@@ -162,7 +162,7 @@ def _require_known_sizes(region: Region) -> None:
 
 
 def _rounded(constant: Node, value: torch.Tensor, precision: str) -> torch.Tensor:
-    """A constant as the file holds it: in the precision of products where it goes into nothing else."""
+    """Return a constant in the form of the file: in the precision of products if only products read it."""
     if value.dtype is torch.float32 and all(constant in factors(user) for user in constant.users):
         return rounding.constant(value, precision)
     return value

@@ -1,4 +1,4 @@
-"""Relax -> a shared library, by TVM's passes, its code generators, and the compilers that are here."""
+"""Compilation of Relax to a shared library, by TVM's passes and code generators, and installed compilers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def compile_library(module: Any, target: Target, scheduler: Scheduler | None = N
     """Compile a module.
 
     Args:
-        module: of Relax, from `to_relax`.
-        target: what for.
-        scheduler: decides how the loops of its functions run; without it, by the default rules.
+        module: a module of Relax, from `to_relax`.
+        target: the architecture to compile for.
+        scheduler: schedules the loops of its functions; None: the default rules.
 
     Raises:
         LoweringError: a compiler is missing.
-        RegionFailed: TVM does not take the module.
+        RegionFailed: TVM does not compile the module.
     """
     import tvm
 
@@ -57,7 +57,7 @@ def compile_library(module: Any, target: Target, scheduler: Scheduler | None = N
 
 
 def _built(module: Any, words: Any, target: Target, scheduler: Scheduler | None) -> Any:
-    """TVM's default passes for the target, with schedules of ours in place of its own."""
+    """Build a module by TVM's default passes for the target, with our own schedules."""
     import tvm
     from tvm import relax
 
@@ -93,7 +93,7 @@ def _require_linker() -> None:
 
 
 def _device_compiler(target: Target) -> dict[str, str]:
-    """The environment that tells TVM which of NVIDIA's compilers to use; none for the host."""
+    """Return the environment that selects NVIDIA's compiler for TVM; empty for the host."""
     if target.is_host:
         return {}
     if shutil.which("nvcc"):

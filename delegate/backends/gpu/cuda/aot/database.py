@@ -18,11 +18,11 @@ class Record:
     """A measurement.
 
     Args:
-        function: its structural hash in TVM, and so its shapes and dtypes.
-        target: architecture that it was measured on.
+        function: its structural hash in TVM, which includes shapes and dtypes.
+        target: architecture of the measurement.
         tvm: version of TVM.
         schedule: a name of `schedules.rules`.
-        seconds: that a call took; None where it did not compile or run.
+        seconds: duration of a call; None if it did not compile or run.
     """
 
     function: str
@@ -38,13 +38,13 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 class Database:
-    """The records of a file; a file that is not there yet has none.
+    """The records of a file; a missing file has none.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Raises:
-        LoweringError: it cannot be read, or a line of it is no record.
+        LoweringError: the file cannot be read, or a line of it is no record.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +55,7 @@ class Database:
             self.add(record)
 
     def times(self, function: str, target: str, tvm: str) -> Mapping[str, float | None]:
-        """Return what is known of a function: schedule -> seconds, of the last measurement of each."""
+        """Return the last measurement of each schedule of a function: schedule -> seconds."""
         return self._times.get((function, target, tvm), {})
 
     def add(self, record: Record) -> None:
@@ -64,7 +64,7 @@ class Database:
         of_function[record.schedule] = record.seconds
 
     def save(self) -> None:
-        """Put the file in place of the old one, at once; raises LoweringError where that cannot be."""
+        """Replace the old file atomically; raise LoweringError if that fails."""
         temporary = self.path.with_name(f".{self.path.name}-{secrets.token_hex(8)}.tmp")
         try:
             temporary.write_text("".join(f"{json.dumps(asdict(r))}\n" for r in self._records), encoding="utf-8")

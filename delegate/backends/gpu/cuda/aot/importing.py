@@ -1,9 +1,10 @@
-"""ExportedProgram -> TVM's Relax, by TVM's importer for torch, around every conversion of which stands a guard.
+"""Import of an ExportedProgram to TVM's Relax, by TVM's importer for torch, with a guard around every conversion.
 
-The guard sees to three things. A fault names its node. What the importer gives has the shape and dtype that torch
-planned. And numbers of 16 bits are raised to float32, and rounded at the end of each operator, as torch does it. Only
-what is multiplied and summed up stays in 16 bits, or is rounded to them where option `precision` says so: the importer
-has all products summed up in float32, and both together is what tensor cores do.
+The guard ensures three things. An error names its node. The result of a conversion has the shape and dtype that torch
+planned. And 16-bit floats are raised to float32, and rounded at the end of each operator, as torch does.
+
+Only factors of products stay in 16 bits, or are rounded to 16 bits if option `precision` requires it. The importer sums
+up all products in float32. Tensor cores compute the same way.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _WIDE = "float32"
 
 
 def to_relax(program: ExportedProgram, precision: str) -> Any:
-    """Import a program; its function `main` takes the inputs, then the parameters, and gives a tuple.
+    """Import a program; its function `main` has the inputs, then the parameters, and returns a tuple.
 
     Args:
-        program: its parameters may be of `precision` already where nothing but products takes them.
-        precision: what the operands of products in float32 are rounded to.
+        program: the program; parameters that only products read may be in `precision` already.
+        precision: the precision to which operands of float32 products are rounded.
 
     Raises:
-        RegionRefused: the importer does not take a node.
+        RegionRefused: the importer does not support a node.
     """
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
@@ -57,7 +58,7 @@ def to_relax(program: ExportedProgram, precision: str) -> Any:
 
 @dataclass(frozen=True)
 class _Own:
-    """A conversion of ours in the form of the importer's own."""
+    """A conversion of this project in the form of the importer's own ones."""
 
     importer: Any
     convert: Callable[[Any, Node], Any]
@@ -86,13 +87,13 @@ class _Guard:
             env.update(before)
 
     def _operand(self, node: Node, operand: Node, value: Any) -> Any:
-        """An operand in what it is computed with."""
+        """Return an operand in the dtype of the computation."""
         if operand not in factors(node):
             return rounding.cast(self.importer, value, _WIDE)
         return value if operand.name in self.done else rounding.factor(self.importer, value)
 
     def _as_planned(self, node: Node, result: Any) -> Any:
-        """The result in torch's dtype; raises ValueError where it is not what torch planned."""
+        """Return the result in torch's dtype; raise ValueError if it differs from torch's plan."""
         from tvm import relax
 
         planned = node.meta["val"]
@@ -111,7 +112,7 @@ class _Guard:
 
 
 def factors(node: Node) -> tuple[Node, ...]:
-    """The operands that are multiplied with each other and summed up."""
+    """Return the operands that are multiplied with each other and summed up."""
     row = TABLE.get(op_name(node))
     if row is None or not row.lower.products:
         return ()
@@ -120,7 +121,7 @@ def factors(node: Node) -> tuple[Node, ...]:
 
 
 def _computed(node: Node) -> list[Node]:
-    """The operands that are computed with, and not only moved."""
+    """Return the operands of arithmetic, without those that are only moved."""
     row = TABLE.get(op_name(node))
     if row is None or row.lower.moves:
         return []
@@ -128,5 +129,5 @@ def _computed(node: Node) -> list[Node]:
 
 
 def _size(size: Any) -> Any:
-    """A size as an int where it is known."""
+    """Return a size as an int if it is known."""
     return int(size) if hasattr(size, "value") else size

@@ -1,4 +1,4 @@
-"""The layout of weights in memory: linear layers have theirs as products read them.
+"""The layout of weights in memory: weights of linear layers are stored in the order in which products read them.
 
 TVM itself transposes the weight of a linear layer at every call, which moves as many bytes as the product reads.
 """
@@ -13,11 +13,11 @@ from delegate.backends.aot import Region
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.edge.program import META_VALUE
 
-META_TRANSPOSED = "transposed"  # node.meta key of linear layers: True where the weight is (inputs, outputs) already
+META_TRANSPOSED = "transposed"  # node.meta key of linear layers: True if the weight is (inputs, outputs) already
 
 
 def with_transposed_weights(region: Region) -> Region:
-    """The region with weights that only linear layers read transposed; the one that is given stays as it is."""
+    """Return a copy of the region with transposed weights of linear layers, if no other node reads these weights."""
     result = region.copy()
     constants = dict(result.constants)
     for weight, value in result.constants.items():
@@ -30,7 +30,7 @@ def with_transposed_weights(region: Region) -> Region:
 
 
 def _multiplies_by(node: Node, weight: Node) -> bool:
-    """Return true if a node is a linear layer that reads a constant as its weight alone."""
+    """Return true if a node is a linear layer that reads a constant only as its weight."""
     return op_name(node) == "aten.linear.default" and [k for k, v in arguments(node).items() if v is weight] == [
         "weight"
     ]

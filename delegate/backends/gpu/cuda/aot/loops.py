@@ -1,6 +1,6 @@
 """Schedules for the host's CPU: outer loops over its threads, inner ones over its vectors, sums in registers.
 
-They are rules in dlight's form. No sum changes the order of its terms, so that answers stay the same to the last bit.
+They are rules in dlight's form. No sum changes the order of its terms, so results are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm.tirx.analysis import undefined_vars
 
 @dataclass(frozen=True)
 class Parallel:
-    """Every step runs on all threads, split at its outer loops; steps on single elements become one."""
+    """A rule that runs every step on all threads, split at its outer loops; elementwise steps become one."""
 
     def apply(self, function: Any, target: Any, tunable: bool) -> Any:
         del target, tunable  # dlight's form
@@ -28,11 +28,11 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Tiled:
-    """The one sum of a function is made tile by tile, each in registers, with all that follows it.
+    """A rule that computes the only sum of a function tile by tile, in registers, with all steps that follow it.
 
     Args:
-        rows: of a tile, which share what is read along its columns.
-        columns: of a tile, next to each other in memory.
+        rows: rows of a tile; they share the values that are read along its columns.
+        columns: columns of a tile, adjacent in memory.
     """
 
     rows: int
@@ -65,7 +65,7 @@ class Tiled:
 
 
 def _steps(schedule: Any) -> list[Any]:
-    """The blocks of a function, without those that could be moved into the next one, or into the sum before them."""
+    """Return the blocks of a function that could not be moved into the next block, or into the sum before them."""
     blocks = schedule.get_child_blocks(get_root_block(schedule))
     sums = [n for n, block in enumerate(blocks) if _is_sum(schedule, block)]
     free = blocks[sums[-1] + 1 :] if sums else blocks
@@ -83,7 +83,7 @@ def _is_sum(schedule: Any, block: Any) -> bool:
 
 
 def _parallel(schedule: Any, block: Any) -> None:
-    """Split a block at its outer loops over threads; the inner one is left to LLVM's vectors."""
+    """Split the outer loops of a block over threads; LLVM vectorises the inner loop."""
     outer = schedule.get_loops(block)[: len(_axes(schedule, block, tirx.IterVar.DataPar))]
     if not _is_sum(schedule, block):
         outer = outer[:-1]
@@ -92,7 +92,7 @@ def _parallel(schedule: Any, block: Any) -> None:
 
 
 def _shared_axis(schedule: Any, block: Any) -> int:
-    """The axis along which a block reads again what it reads along its last axis; else the last but one."""
+    """Return the axis along which a block repeats the reads of its last axis; without one, the last but one."""
     axes = _axes(schedule, block, tirx.IterVar.DataPar)
     for region in schedule.get(block).reads:
         read = {v for part in region.region for v in undefined_vars(part.min)}
@@ -104,7 +104,7 @@ def _shared_axis(schedule: Any, block: Any) -> int:
 
 
 def _split(schedule: Any, loops: Sequence[Any], sizes: dict[int, int]) -> tuple[list[Any], list[Any]]:
-    """Loops over tiles, and loops within one: of the sizes, or the largest below them that divide evenly."""
+    """Return the loops over tiles and within a tile: of these sizes, or of the largest smaller divisors."""
     outer, inner = [], []
     for n, loop in enumerate(loops):
         if n in sizes:
@@ -119,7 +119,7 @@ def _split(schedule: Any, loops: Sequence[Any], sizes: dict[int, int]) -> tuple[
 
 
 def _in_registers(schedule: Any, block: Any, rank: int) -> None:
-    """Sum up a tile: the loops of the sum outside, those over the tile inside, unrolled and in vectors."""
+    """Sum up a tile: the loops of the sum are outside, those over the tile inside, unrolled and vectorised."""
     loops = schedule.get_loops(block)
     summed = loops[-len(_axes(schedule, block, tirx.IterVar.CommReduce)) :]
     tile = loops[-len(summed) - rank : -len(summed)]

@@ -1,8 +1,8 @@
-"""The ATen operators that the backend converts rightly: one row per operator, each confirmed by a test.
+"""The ATen operators that the backend converts correctly: one row per operator, each confirmed by a test.
 
 Most conversions are those of TVM's importer for torch (`tvm.relax.frontend.torch`, 0.27). It ignores arguments that it
-does not know, so that a row's check has to name them; what it has wrong beyond that has no row, or a conversion of our
-own in `conversions.py`.
+does not support, so the check of a row must reject them. Operators with other faults have no row, or their own
+conversion in `conversions.py`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _rows(
     moves: bool = False,
     products: tuple[str, ...] = (),
 ) -> tuple[Row, ...]:
-    """Rows that differ in their operators alone."""
+    """Return rows that differ only in their operators."""
     return tuple(Lowering(f"aten.{op}", check, Conversion(moves, products), keep, dtypes) for op in ops)
 
 

@@ -1,6 +1,6 @@
-"""For the host's CPU: operands of products in float16 are raised to float32 once, not by a call at every use.
+"""Conversion of float16 operands of products to float32 for the host's CPU: once, not by a call at every use.
 
-bfloat16 stays: it is raised by a shift.
+bfloat16 stays, because its conversion is only a shift.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NARROW, _WIDE = "float16", "float32"
 
 
 def raise_operands(module: Any) -> Any:
-    """A module of Relax whose products in float32 take operands in float32; what is computed stays the same."""
+    """Return a module of Relax whose float32 products have operands in float32; its results are the same."""
     copy = tvm.IRModule(dict(module.functions_items()))
     raiser = _Raiser(copy)
     for name, function in module.functions_items():

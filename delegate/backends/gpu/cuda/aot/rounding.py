@@ -1,8 +1,8 @@
 """Rounding to dtypes, and to TF32, which is float32 with 10 bits of mantissa.
 
-TF32 is no dtype, neither torch's nor TVM's: bits of float32 are rounded, half away from zero, as CUDA's
-cvt.rna.tf32.f32 does it. To bfloat16 bits are rounded too, half to even, before the cast: on the host TVM drops a cast
-to bfloat16 if the same function raises its result again.
+TF32 is a dtype of neither torch nor TVM. Bits of float32 are rounded, half away from zero, like CUDA's
+cvt.rna.tf32.f32. Before a cast to bfloat16, bits are rounded, too, half to even. On the host, TVM drops a cast to
+bfloat16 if the same function raises its result again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BFLOAT16 = "bfloat16"
 
 
 def constant(value: torch.Tensor, precision: str) -> torch.Tensor:
-    """A constant in float32 rounded."""
+    """Return a float32 constant rounded to a precision."""
     if precision != TF32:
         return value.to(getattr(torch, precision))
     bits = (value.contiguous().view(torch.int32) + _HALF) & _MANTISSA
@@ -31,18 +31,18 @@ def is_rounded(value: torch.Tensor) -> bool:
 
 
 def of(importer: Any, value: Any) -> str:
-    """Return what a factor is rounded to: where it is in float32, what option `precision` says."""
+    """Return the precision of a factor: option `precision` for float32, else its own dtype."""
     dtype = str(value.ty.dtype)
     return str(importer.precision) if dtype == "float32" else dtype
 
 
 def factor(importer: Any, value: Any) -> Any:
-    """A factor rounded."""
+    """Return a factor rounded to its precision."""
     return cast(importer, value, of(importer, value))
 
 
 def cast(importer: Any, value: Any, precision: str) -> Any:
-    """A value of Relax rounded, or raised."""
+    """Return a value of Relax rounded or raised to a precision."""
     from tvm import relax
 
     builder = importer.block_builder

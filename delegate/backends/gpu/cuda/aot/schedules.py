@@ -1,7 +1,7 @@
 """The schedules of loops: a table of rules per kind of target. The first that fits is the default.
 
-A rule has the form of dlight's: `apply(function, target, tunable)` gives a schedule, or None where it does not fit. Its
-name stands in databases of tuning: another rule gets another name.
+A rule has dlight's form: `apply(function, target, tunable)` returns a schedule, or None if the rule does not fit.
+Databases of tuning contain its name, so another rule must get another name.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SCHEDULED = "tirx.is_scheduled"
 
 
 def rules(target: Target) -> Rules:
-    """The rules for a target by name."""
+    """Return the rules for a target by name."""
     return _for_host() if target.is_host else _for_gpu(target)
 
 
 def applied(rule: Any, function: Any, target: Target) -> Any:
-    """A function as a rule schedules it; None where it does not fit."""
+    """Return a function scheduled by a rule; None if the rule does not fit."""
     try:
         schedule = rule.apply(function, tvm.target.Target(dict(target.for_tvm())), False)
     except Exception:  # rules try what they cannot know to be allowed, and TVM says no by errors of many kinds
@@ -42,9 +42,9 @@ def applied(rule: Any, function: Any, target: Target) -> Any:
 
 
 def by_default(function: Any, target: Target) -> Any:
-    """A function as the first rule that fits schedules it; raises RegionFailed where none does.
+    """Return a function scheduled by the first rule that fits; raise RegionFailed if none fits.
 
-    Some come from TVM scheduled for the target, sums that run along a dimension among them.
+    TVM has scheduled some functions for the target already, such as sums that run along a dimension.
     """
     if _SCHEDULED in (function.attrs or ()):
         return function
@@ -65,7 +65,7 @@ def _in_threads(schedule: Any) -> bool:
 
 
 def _launches(body: Any) -> bool:
-    """Return true if a step has threads of its own, as TVM's sorting has."""
+    """Return true if a step has its own threads, like TVM's sorting."""
     are_launches: list[bool] = []
 
     def visit(node: Any) -> None:
@@ -80,7 +80,7 @@ def _launches(body: Any) -> bool:
 
 @dataclass(frozen=True)
 class _AsItIs:
-    """The loops as TVM has made them."""
+    """A rule that leaves TVM's loops unchanged."""
 
     def apply(self, function: Any, target: Any, tunable: bool) -> Any:
         del target, tunable
@@ -89,7 +89,7 @@ class _AsItIs:
 
 @dataclass(frozen=True)
 class _PerElement:
-    """Every element of a step's result has a thread, which sums up what it is made of, by steps within the step too."""
+    """A rule with one thread for each element of a step's result, which computes its sums, too."""
 
     threads: int = 256
 
@@ -112,7 +112,7 @@ class _PerElement:
 
 @dataclass(frozen=True)
 class _Matmul:
-    """dlight's products without its own schedule for tensor cores, whose intrinsics take a minute to import."""
+    """A rule for dlight's products, without its schedule for tensor cores: those intrinsics need a minute to import."""
 
     sizes: Mapping[str, int]
 

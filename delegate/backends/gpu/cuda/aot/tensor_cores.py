@@ -26,12 +26,12 @@ TF32 = ("float32",)
 
 @dataclass(frozen=True)
 class TensorCores:
-    """The rule; a block of threads makes a square of `warps` x `warps` warps, each of which makes 2 x 2 tiles.
+    """The rule: a block of threads has a square of `warps` x `warps` warps, each of which computes 2 x 2 tiles.
 
     Args:
-        warps: to a side of the square.
-        depth: tiles that are summed up between two loads from global memory.
-        dtypes: of the operands; float32 is taken as TF32.
+        warps: number of warps along a side of the square.
+        depth: number of tiles that are summed up between two loads from global memory.
+        dtypes: dtypes of the operands; float32 is read as TF32.
     """
 
     warps: int = 4
@@ -39,7 +39,7 @@ class TensorCores:
     dtypes: tuple[str, ...] = ("float16", "bfloat16")
 
     def apply(self, function: Any, target: Any, tunable: bool) -> Any:
-        """The function scheduled; None where it is no such product."""
+        """Return the scheduled function; None if it is no such product."""
         del target, tunable  # dlight's form
         schedule = s_tir.Schedule(function)
         blocks = get_reduction_blocks(schedule, schedule.get_child_blocks(get_root_block(schedule)))
@@ -54,7 +54,7 @@ class TensorCores:
         return schedule
 
     def _block(self, names: Intrinsics) -> tuple[int, int, int]:
-        """Rows and columns that a block of threads makes, and what it sums up between two loads."""
+        """Return the rows and columns of a block of threads, and the number of terms between two loads."""
         side = TILE * 2 * self.warps
         return side, side, names.summed * self.depth
 
@@ -119,7 +119,7 @@ class TensorCores:
         return left == right and left in self.dtypes and str(block.writes[0].source.dtype) == "float32"
 
     def _fetch(self, schedule: Any, block: Any, index: int, at: Any, columns: int) -> Any:
-        """All threads of a block bring what it reads to shared memory, in rows that begin in other banks."""
+        """Load an operand to shared memory by all threads of a block, in rows that start in different banks."""
         fetched = schedule.cache_read(block, index, "shared.dyn")
         schedule.compute_at(fetched, at)
         fused = schedule.fuse(*schedule.get_loops(fetched)[-2:])
@@ -134,7 +134,7 @@ class TensorCores:
 
 
 def _as_product(schedule: Any, block: Any) -> Any:
-    """The block in the form C[batch, i, j] += A[batch, i, k] * B[batch, j, k]."""
+    """Return the block in the form C[batch, i, j] += A[batch, i, k] * B[batch, j, k]."""
     left, right, result = (schedule.reindex(block, part) for part in (("read", 0), ("read", 1), ("write", 0)))
     whole, *maps = get_index_map(schedule.get(block))
     for moved, part, index_map in zip((left, right, result), ("write", "write", "read"), maps, strict=True):
@@ -144,7 +144,7 @@ def _as_product(schedule: Any, block: Any) -> Any:
 
 
 def _tiled(schedule: Any, block: Any, columns: int, unroll: bool = True) -> Any:
-    """Split the two inner loops of a block into tiles; the loop that is one tile."""
+    """Split the two inner loops of a block into tiles; return the loop that is one tile."""
     i, j = schedule.get_loops(block)[-2:]
     (i, inner), (j, last) = (schedule.split(loop, [None, size]) for loop, size in ((i, TILE), (j, columns)))
     schedule.reorder(i, j, inner, last)

@@ -1,7 +1,7 @@
-"""The fastest schedule of every function of a region: from a database, and measured on the target where that lacks it.
+"""The fastest schedule of every function of a region: from a database, or measured on the target.
 
-TVM has MetaSchedule for this, which took minutes before its first measurement here (0.27). Instead every rule of
-`schedules.rules` is tried once per function, the functions with most arithmetic first.
+TVM's MetaSchedule has the same purpose, but took minutes before its first measurement here (0.27). Here, every rule of
+`schedules.rules` is tried once per function, starting with the functions with the most arithmetic.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from delegate.errors import BackendUnavailable, LoweringError
 
 
 class Tuner:
-    """Schedules functions by what was measured.
+    """A tuner, which schedules functions by measurements.
 
     Args:
-        target: what for.
-        trials: measurements that it may make.
-        path: of the database.
+        target: the architecture to compile for.
+        trials: greatest number of measurements.
+        path: path of the database.
 
     Raises:
-        LoweringError: the database is absent or broken, or this machine cannot run what is to be measured.
+        LoweringError: the database is absent or broken, or this machine cannot run the measurements.
     """
 
     def __init__(self, target: Target, trials: int, path: Path) -> None:
@@ -39,7 +39,7 @@ class Tuner:
         self.path, self.measured = path, 0
 
     def schedule(self, functions: Sequence[Any]) -> list[Any]:
-        """Every function by the fastest schedule that is known of it, or the default one."""
+        """Return every function with its fastest known schedule, or with the default one."""
         from delegate.backends.gpu.cuda.aot.schedules import applied, by_default, rules
 
         if self._left:
@@ -56,7 +56,7 @@ class Tuner:
         return self._database.times(_name(function), self._target.arch, self._version)
 
     def _measure(self, function: Any) -> None:
-        """Try the schedules that were not tried yet, as long as there are trials left."""
+        """Measure the schedules without a measurement, as long as trials are left."""
         from delegate.backends.gpu.cuda.aot.schedules import applied, rules
 
         if not _is_static(function):
@@ -102,7 +102,7 @@ def _work(function: Any) -> float:
 
 
 def _is_static(function: Any) -> bool:
-    """Return true if its arguments are tensors of known sizes: others cannot be made up."""
+    """Return true if all arguments are tensors of known sizes, so that inputs can be made for a measurement."""
     return all(all(hasattr(size, "value") for size in getattr(p.ty, "shape", [None])) for p in function.params)
 
 

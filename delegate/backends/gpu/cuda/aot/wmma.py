@@ -1,11 +1,11 @@
 # mypy: disable-error-code="untyped-decorator"
 """CUDA's WMMA instructions as tensor intrinsics of TVM: tiles of 16x16x16, operands of 16 bits, sums in float32.
 
-TVM's own (`tvm.s_tir.tensor_intrin`) are the same without bfloat16; importing them parses the intrinsics of every
-target, which takes a minute. Nothing here may be annotated lazily: TVM's parser reads the source of these functions.
+TVM's own (`tvm.s_tir.tensor_intrin`) are the same without bfloat16. Their import parses the intrinsics of every target,
+which takes a minute. Annotations must not be lazy here, because TVM's parser reads the source of these functions.
 
-Operands in float32 are taken as TF32, in tiles of 16x16x8. TVM 0.27 declares no fragments for them: here they are of
-bfloat16, which has no tiles of that shape, and `with_tf32` has CUDA's source say what they are.
+Operands in float32 are read as TF32, in tiles of 16x16x8. TVM 0.27 declares no fragments for them. Here their fragments
+are of bfloat16, which has no tiles of that shape, and `with_tf32` corrects them in CUDA's source.
 """
 
 import re
@@ -26,11 +26,11 @@ _FRAGMENT = re.compile(r"(nvcuda::wmma::fragment<nvcuda::wmma::matrix_[ab], 16, 
 
 @dataclass(frozen=True)
 class Intrinsics:
-    """Names that `Schedule.tensorize` knows; the right operand is (columns, summed).
+    """The names of intrinsics for `Schedule.tensorize`; the right operand is (columns, summed).
 
     Args:
-        summed: how many products one instruction sums up.
-        fragment: the dtype that fragments of operands are declared with.
+        summed: number of products that one instruction sums up.
+        fragment: dtype in the declaration of the operands' fragments.
     """
 
     load_a: str
@@ -58,7 +58,7 @@ def intrinsics(dtype: str) -> Intrinsics:
 
 @contextmanager
 def with_tf32() -> Iterator[None]:
-    """Within it, CUDA's sources made by TVM have fragments of TF32."""
+    """Return a context in which TVM's CUDA sources have fragments of TF32."""
     import tvm_ffi
 
     before = tvm_ffi.get_global_func(_POSTPROC, allow_missing=True)
@@ -77,7 +77,7 @@ def _corrected(source: str, target: Any) -> str:
 
 
 def _fragment(buffer: Any, stride: Any, columns: int = TILE) -> Any:
-    """The number of a tile within the fragments of a warp."""
+    """Return the number of a tile within the fragments of a warp."""
     return buffer.elem_offset // stride // TILE * (stride // columns) + buffer.elem_offset % stride // columns
 
 

@@ -1,6 +1,6 @@
-"""The blob: TVM's library, then the weights that it is given at every call.
+"""The blob: TVM's library, then the weights, which are arguments of every call.
 
-What lies where stands in `compile_specs`, as plain JSON: "library" (bytes) and "weights" (dtype, shape, offset).
+The layout of the blob is in `compile_specs`, as plain JSON: "library" (bytes) and "weights" (dtype, shape, offset).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from delegate.runtime.backend import Array
 
 @dataclass(frozen=True)
 class Weight:
-    """A constant of a region; `array` has the bits of what NumPy has no type for."""
+    """A constant of a region; `array` has the bits of a dtype that NumPy does not have."""
 
     dtype: DType
     array: Array
 
 
 def pack(library: bytes, weights: Sequence[Weight]) -> tuple[bytes, dict[str, Any]]:
-    """The blob, and what compile_specs says of it."""
+    """Return the blob, and its entries of compile_specs."""
     parts, rows, end = [library], [], len(library)
     for weight in weights:
         start = align(end)
@@ -35,7 +35,7 @@ def pack(library: bytes, weights: Sequence[Weight]) -> tuple[bytes, dict[str, An
 
 
 def unpack(blob: memoryview, specs: Mapping[str, Any]) -> tuple[memoryview, tuple[Weight, ...]]:
-    """The library and the weights, where they lie in the blob.
+    """Return the library and the weights, as views of the blob.
 
     Raises:
         LookupError, TypeError, ValueError: specs and blob do not fit together.

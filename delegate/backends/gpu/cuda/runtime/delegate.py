@@ -1,4 +1,4 @@
-"""The runtime half: a library of TVM's on the GPU that it was compiled for."""
+"""The runtime part: a library of TVM on the GPU that it was compiled for."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _POOLED = 2  # TVM's code of the allocator that keeps memory for the next call
 
 
 def host() -> str:
-    """The machine that the library's own code runs on: it launches kernels."""
+    """Return the host's platform; the library has code for it, which launches kernels."""
     return f"{platform.system()} {platform.machine()}"
 
 
 class CudaRuntime(BackendRuntime):
-    """Opens what the AOT half compiled."""
+    """The runtime part, which opens libraries of the AOT part."""
 
     fork_safe = False  # CUDA is not
 
@@ -70,7 +70,7 @@ def _minor(version: str) -> str:
 
 
 class Machine:
-    """TVM's virtual machine on one device, with a library that it runs.
+    """TVM's virtual machine on one device, with a library.
 
     Args:
         tvm_ffi: the module, with the runtime for the device loaded.
@@ -94,9 +94,9 @@ class Machine:
         self._main = self._machine["main"]
 
     def give(self, array: Array | TvmTensor, dtype: DType) -> Any:
-        """An array as a tensor: where it lies if this is the CPU and it is aligned as TVM's code wants it, else a copy.
+        """Return an array as a tensor: without a copy on the CPU if it has TVM's alignment, else a copy.
 
-        What lies there must outlive the tensor. What is in the device's memory is used there.
+        The array must outlive the tensor. A tensor in the device's memory is used without a copy.
         """
         if isinstance(array, TvmTensor):
             return array.view(dtype.name)
@@ -108,7 +108,7 @@ class Machine:
         return tensor
 
     def run(self, tensors: Sequence[Any], outputs: Sequence[Array | TvmTensor]) -> None:
-        """Run the library on tensors that `give` made, and copy what it gives."""
+        """Run the library on tensors from `give`, and copy its results to `outputs`."""
         for result, array in zip(self._main(*tensors), outputs, strict=True):
             if tuple(result.shape) != array.shape:
                 raise BackendFailed(f"TVM gave a tensor of {tuple(result.shape)} where {array.shape} was planned")
@@ -122,9 +122,9 @@ class CudaDelegate(Delegate):
     """A library with its weights.
 
     Args:
-        machine: that has the library.
-        weights: of the region; on the CPU they lie in the blob.
-        dtypes: of the inputs.
+        machine: the machine with the library.
+        weights: the weights of the region; on the CPU, their memory is in the blob.
+        dtypes: the dtypes of the inputs.
     """
 
     def __init__(self, machine: Machine, weights: Sequence[Weight], dtypes: Sequence[DType]) -> None:

@@ -1,4 +1,4 @@
-"""Memory that TVM gives on its device, for tensors that pass between partitions."""
+"""Memory on TVM's device, for tensors that pass between partitions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class TvmMemory(DeviceMemory):
     """A block of bytes.
 
     Args:
-        space: of `SPACES`.
-        size: bytes.
+        space: a key of `SPACES`.
+        size: number of bytes.
 
     Raises:
         BackendFailed: the device has no such memory left.
@@ -44,7 +44,7 @@ class TvmMemory(DeviceMemory):
         return TvmTensor(self, shape, dtype)
 
     def view(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """A tensor of TVM's at the start of the block."""
+        """Return a tensor of TVM at the start of the block."""
         return self._view(self._bytes, self._ffi.Shape(shape), self._ffi.dtype(dtype), 0)
 
     def copy_out(self, array: Array) -> None:
@@ -70,7 +70,7 @@ class TvmTensor(DeviceTensor):
         self._memory = memory
 
     def view(self, dtype: str) -> Any:
-        """The tensor as TVM has it; `dtype` tells bfloat16 from the uint16 that holds it."""
+        """Return TVM's tensor; `dtype` distinguishes bfloat16 from uint16, which stores it."""
         return self._memory.view(self.shape, dtype)
 
     def read(self) -> Array:

@@ -1,4 +1,4 @@
-"""TVM's runtime, without its compiler and without torch: how it is loaded, and what it knows of the GPU here."""
+"""TVM's runtime, without its compiler and without torch: its loading, and its facts of this machine's GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXISTS, _COMPUTE_VERSION, _NAME = 0, 4, 5  # TVM's codes of a device's attribut
 
 
 def version() -> str:
-    """Of TVM, e.g. "0.27.0"; raises BackendUnavailable where it is absent."""
+    """Return TVM's version, e.g. "0.27.0"; raise BackendUnavailable if it is absent."""
     try:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError as error:
@@ -29,18 +29,18 @@ def version() -> str:
 
 
 def tensorizes() -> bool:
-    """Return true if TVM's tensorize works: it copies IR as JSON, where tvm-ffi 0.1.15 ends the process."""
+    """Return true if TVM's tensorize works: it copies IR as JSON, which ends the process with tvm-ffi 0.1.15."""
     return not metadata.version("apache-tvm-ffi").startswith("0.1.15")
 
 
 def runtime(device: int) -> Any:
-    """The module tvm_ffi, with TVM's runtime for a device loaded.
+    """Return the module tvm_ffi, with TVM's runtime for a device loaded.
 
     Args:
         device: CPU or CUDA.
 
     Raises:
-        BackendUnavailable: a library is absent, NVIDIA's driver for one, or there is no GPU.
+        BackendUnavailable: a library is absent, e.g. NVIDIA's driver, or there is no GPU.
     """
     version()
     home = util.find_spec("tvm")
@@ -85,7 +85,7 @@ def _attribute(tvm_ffi: Any, code: int) -> Any:
 
 
 def local_gpu() -> tuple[Target, str]:
-    """The GPU of this machine as a target, and its name; raises BackendUnavailable where there is none."""
+    """Return the GPU of this machine as a target, and its name; raise BackendUnavailable if there is none."""
     tvm_ffi = runtime(CUDA)
     return Target("sm_" + _attribute(tvm_ffi, _COMPUTE_VERSION).replace(".", "")), str(_attribute(tvm_ffi, _NAME))
 
@@ -108,6 +108,6 @@ def probe() -> Availability:
 
 
 def one_line(error: Exception) -> str:
-    """Return a message of TVM on one line that is not too long: its traces are for its own developers."""
+    """Return a message of TVM as one short line, without its traces, which are for its own developers."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return " ".join(" ".join(lines[-3:]).split())[:400]

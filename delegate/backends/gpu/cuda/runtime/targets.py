@@ -21,7 +21,7 @@ class Target:
     """An architecture.
 
     Args:
-        arch: one of ARCHITECTURES, or what a GPU says of itself.
+        arch: one of ARCHITECTURES, or the name that a GPU reports.
         tf32: operands of products in float32 are rounded to TF32, so that tensor cores may multiply them.
     """
 
@@ -35,12 +35,12 @@ class Target:
 
     @property
     def has_tensor_cores(self) -> bool:
-        """Return true if it has tensor cores for bfloat16 and shared memory enough for their schedule: from sm_80."""
+        """Return true if it has tensor cores for bfloat16, and enough shared memory for their schedule: from sm_80."""
         match = _ARCH.fullmatch(self.arch)
         return match is not None and int(match[1]) >= 8
 
     def runs_on(self, gpu: Target) -> bool:
-        """Return true if machine code for this one runs on a GPU: of the same major and a minor as high, or higher.
+        """Return true if machine code for this target runs on a GPU: of the same major version, and no lower minor one.
 
         https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#binary-compatibility
         """
@@ -50,7 +50,7 @@ class Target:
         return mine[2] == its[2] if mine[3] == "a" else int(mine[2]) <= int(its[2])
 
     def for_tvm(self) -> Mapping[str, Any]:
-        """TVM's words for it, with the limits that every one of these GPUs has."""
+        """Return TVM's description of the target, with limits that all these GPUs have."""
         if self.is_host:
             return {"kind": "llvm"}
         limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152, "thread_warp_size": 32}

@@ -1,4 +1,4 @@
-"""The AOT half: a region becomes an ONNX model that WebGPU's provider takes whole."""
+"""The AOT part: a region becomes an ONNX model that WebGPU's provider runs completely."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class WebGpuBackend(OnnxBackend):
 
     @cached_property
     def _here(self) -> Provider | None:
-        """The provider; None where no GPU is here, and regions are compiled for another machine, which nobody asks."""
+        """Return the provider; None without a GPU: regions are then compiled for another machine, unchecked."""
         try:
             return None if provider.no_device() else provider.provider()
         except BackendUnavailable:

@@ -1,9 +1,11 @@
-"""The ONNX operators that ONNX Runtime's WebGPU provider runs, with the dtypes that it takes for all their tensors.
+"""The ONNX operators that ONNX Runtime's WebGPU provider runs, with the dtypes that it supports for all their tensors.
 
-https://github.com/microsoft/onnxruntime, js/web/docs/webgpu-operators.md, and what the plugin 0.4 answered when it was
-asked which of them it takes on which dtype. It leaves to the CPU: Round, Sign, Mod, Or, Xor, IsNaN, IsInf,
-LogSoftmax, and GridSample of later opsets than 16. Its InstanceNormalization is not here: the shader keeps the epsilon
-of the first one that the process runs. Its int64 has 32 bits, so of int64 it is given indices alone.
+Sources: https://github.com/microsoft/onnxruntime, js/web/docs/webgpu-operators.md, and the plugin 0.4 itself, queried
+for each operator and dtype.
+
+- The CPU runs Round, Sign, Mod, Or, Xor, IsNaN, IsInf, LogSoftmax, and GridSample of later opsets than 16.
+- InstanceNormalization is not in the table: its shader reuses the epsilon of the first one that the process runs.
+- int64 is truncated to 32 bits, so it is only supported for indices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The runtime half: a session on WebGPU's provider."""
+"""The runtime part: a session on WebGPU's provider."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory
 
 
 class WebGpuRuntime(BackendRuntime):
-    """Opens what the AOT half made."""
+    """The runtime part, which opens models of the AOT part."""
 
     load_options: ClassVar = {"threads": int, "memory_pattern": bool}
     fork_safe = False  # neither Vulkan nor ONNX Runtime's threads are

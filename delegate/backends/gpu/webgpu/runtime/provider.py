@@ -28,7 +28,7 @@ _VALUE = b"%c\x0f\n\x01%c\x12\n\n\x08\x08%c\x12\x04\n\x02\x08\x01"  # one elemen
 
 
 def provider() -> Provider:
-    """WebGPU's provider, registered with ONNX Runtime; raises BackendUnavailable where it is absent."""
+    """Return WebGPU's provider, registered with ONNX Runtime; raise BackendUnavailable if it is absent."""
     return register(PROVIDER, _library, INSTALL)
 
 
@@ -40,9 +40,9 @@ def _library() -> str:
 
 @cache
 def missing(dtype: int) -> str:
-    """Why the device cannot add two numbers of an element type, in the library's words; empty where it can.
+    """Return the library's reason why the device cannot add two numbers of an element type; empty if it can.
 
-    Only a trial tells: the provider lists devices without asking their drivers, and takes float16 wherever it runs.
+    Only a trial is reliable: the provider lists devices without querying their drivers, and always accepts float16.
     """
     graph = _ADD % b"".join(_VALUE % (field, name, dtype) for field, name in ((b"Z", b"x"), (b"b", b"y")))
     x = np.ones(1, np.float32 if dtype == FLOAT else np.float16)
@@ -59,12 +59,12 @@ def missing(dtype: int) -> str:
 
 
 def _open(graph: bytes) -> Any:
-    """A session of a model without weights."""
+    """Return a session of a model without weights."""
     return open_session(OnnxModel(graph), session_options(provider(), {}), provider())
 
 
 def no_device() -> str:
-    """Why nothing can run here; empty where it can. Raises BackendUnavailable where the library is absent."""
+    """Return the reason why nothing can run here; empty if it can. Raise BackendUnavailable without the library."""
     if not provider().devices:
         return NO_DEVICE
     reason = missing(FLOAT)
@@ -72,7 +72,7 @@ def no_device() -> str:
 
 
 def settings(specs: Mapping[str, Any]) -> Any:
-    """Options of a session from compile specs; each belongs to one session and is used once."""
+    """Return session options for compile specs; they belong to one session and are used once."""
     options = {name: specs[name] for name in _OPTIONS if specs.get(name)}
     return session_options(
         provider(),
@@ -83,7 +83,7 @@ def settings(specs: Mapping[str, Any]) -> Any:
 
 
 def copier() -> Copier:
-    """Return what makes and copies memory of the device."""
+    """Return the object that allocates and copies memory of the device."""
     return Copier(PROVIDER, SPACE, _open)
 
 
@@ -92,29 +92,29 @@ _OPTIONS = ("preferredLayout", "powerPreference", "storageBufferCacheMode", "val
 
 
 def is_software(registered: Provider) -> bool:
-    """Return true if the device is a CPU that plays a GPU, such as SwiftShader."""
+    """Return true if the device is a CPU that emulates a GPU, such as SwiftShader."""
     return all(d.device.type.name == "CPU" for d in registered.devices)
 
 
 def describe(registered: Provider) -> str:
-    """The device for people: adapter, driver and limits, "(software)" where a CPU plays it."""
+    """Return the device for messages: adapter, driver and limits, and "(software)" if a CPU emulates it."""
     return f"WebGPU on {adapter(registered) or _listed(registered)}{' (software)' if is_software(registered) else ''}"
 
 
 def adapter(registered: Provider) -> Adapter | None:
-    """Return what Vulkan says of the device; None where Dawn works on something else."""
+    """Return Vulkan's adapter of the device; None if Dawn does not use Vulkan."""
     software = is_software(registered)
     return next((a for a in adapters() if a.is_cpu == software), None)
 
 
 def _listed(registered: Provider) -> str:
-    """The device as ONNX Runtime lists it."""
+    """Return the name of the device in ONNX Runtime."""
     device = registered.devices[0].device
     return " ".join(part for part in (device.vendor, device.metadata.get("Description", "")) if part) or "GPU"
 
 
 def probe() -> Availability:
-    """Probe for a GPU, real or played by software."""
+    """Probe for a GPU, real or emulated by software."""
     try:
         registered, reason = provider(), no_device()
     except DelegateError as error:

@@ -1,4 +1,4 @@
-"""Reads names, drivers and limits of adapters from Vulkan, which ONNX Runtime does not pass on."""
+"""Names, drivers and limits of adapters, read from Vulkan, because ONNX Runtime does not report them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Adapter:
         driver: version, in the driver's own coding.
         api: version of Vulkan.
         largest: bytes of the largest storage buffer that a shader may bind.
-        is_cpu: whether a CPU plays it.
+        is_cpu: true if a CPU emulates it.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Adapter:
 
 @cache
 def adapters() -> tuple[Adapter, ...]:
-    """The adapters of this machine; empty where there is no Vulkan."""
+    """Return the adapters of this machine; empty without Vulkan."""
     library = ctypes.util.find_library("vulkan") or ctypes.util.find_library("vulkan-1")
     if library is None:
         return ()
@@ -68,5 +68,5 @@ def _adapter(vulkan: ctypes.CDLL, device: int | None) -> Adapter:
 
 
 def _version(packed: int) -> str:
-    """VK_MAKE_API_VERSION: 7 bits, 10 bits, 12 bits."""
+    """Return the text of a packed version: VK_MAKE_API_VERSION, of 7 bits, 10 bits, 12 bits."""
     return f"{packed >> 22 & 127}.{packed >> 12 & 1023}.{packed & 4095}"
