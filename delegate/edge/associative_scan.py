@@ -1,4 +1,4 @@
-"""torch's associative_scan becomes scan: programs have no other that goes along a sequence and carries values."""
+"""Replacement of torch's associative_scan by scan, the only loop over sequences with carried values in programs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _ASSOCIATIVE_SCAN = torch.ops.higher_order.associative_scan
 
 
 def lower_associative_scans(root: GraphModule) -> None:
-    """Write every associative_scan as a scan that starts with the first part of the sequences, in place.
+    """Replace every associative_scan by a scan that starts with the first part of the sequences, in place.
 
-    The order in which torch combines parts is free, since the operation is associative; floating-point results differ
-    by rounding. Bodies of control flow are searched, too.
+    The operation is associative, so torch may combine parts in any order. Floating-point results differ by rounding.
+    Bodies of control flow are included.
     """
     for module in graph_modules(root):
         scans = [n for n in module.graph.nodes if n.op == "call_function" and n.target is _ASSOCIATIVE_SCAN]
         for body in dict.fromkeys(str(n.args[0].target) for n in scans):
-            _stack_what_is_carried(getattr(module, body).graph)
+            _return_carried_twice(getattr(module, body).graph)
         for node in scans:
             with module.graph.inserting_before(node):
                 _lower(node)
 
 
-def _stack_what_is_carried(body: Graph) -> None:
-    """A scan's body gives the carried values, then the parts of the results: here both are the same."""
+def _return_carried_twice(body: Graph) -> None:
+    """Return the carried values twice: a scan's body returns them, then the parts of the results, which are equal."""
     output = body.output_node()
     results = output.args[0]
     assert isinstance(results, list | tuple)

@@ -1,6 +1,6 @@
-"""Attention over a cache of keys and values, as an operator that stays whole and reads the cache where it lies.
+"""Attention over a cache of keys and values, as a preserved operator that reads the cache without a copy.
 
-Authors of models call `delegate.cached_attention` in `forward`, behind what writes the new keys into the cache.
+Authors of models call `delegate.cached_attention` in `forward`, after the writes of new keys to the cache.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ def cached_attention(
     window: int = 0,
     softcap: float = 0.0,
 ) -> Tensor:
-    """Each query attends to the entries of its cache up to its own position; what lies behind is never read.
+    """Compute attention of each query to the entries of its cache up to its own position; later ones are never read.
 
     Args:
         query: (batch, heads, length, channels).
-        keys, values: the cache, (conversations, groups, capacity, channels): each group serves heads / groups heads,
-            which are neighbours. Of the query's dtype, float16, or int8 with scales.
-        positions: int64 (batch, length): where each query stands in its conversation.
+        keys, values: the cache, (conversations, groups, capacity, channels): each group serves heads / groups
+            adjacent heads. The dtype is that of the query, float16, or int8 with scales.
+        positions: int64 (batch, length): the position of each query in its conversation.
         rows: int64 (batch): the conversation of each row of the batch; None: row i is conversation i.
-        key_scales, value_scales: (conversations, groups, capacity): what int8 entries are multiplied by.
-        scale: of the scores; None: channels ** -0.5.
-        window: how many entries a query sees at most, its own among them; 0: all.
-        softcap: scores become softcap * tanh(scores / softcap); 0: as they are.
+        key_scales, value_scales: (conversations, groups, capacity): factors of int8 entries.
+        scale: factor of the scores; None: channels ** -0.5.
+        window: greatest number of entries that a query attends to, including its own; 0: all.
+        softcap: scores become softcap * tanh(scores / softcap); 0: scores are unchanged.
 
     Returns:
         (batch, heads, length, channels of values), of the query's dtype.

@@ -9,7 +9,7 @@ import torch
 
 
 def raw_bytes(value: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The row-major bytes of a tensor of any dtype, without a copy where its memory is so already."""
+    """Return the row-major bytes of a tensor of any dtype, without a copy if its memory is row-major."""
     if value._is_zerotensor():  # torch's zeros without memory, which gradients may be
         value = torch.zeros_like(value)
     flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)

@@ -1,4 +1,4 @@
-"""torch's control flow as graphs hold it: one reading of torch.cond, while_loop, scan and map for all who ask."""
+"""Control flow in graphs: a common form of the arguments of torch.cond, while_loop, scan and map."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from delegate.program.model import Structure
 
 @dataclass(frozen=True, slots=True)
 class ControlFlow:
-    """The arguments of a control-flow operator by what happens to them; each is a node or a number.
+    """The arguments of a control-flow operator by their roles; each is a node or a number.
 
     The placeholders of its graphs are carried values, then parts of sequences, then captured values, in this order.
 
     Args:
-        kind: which control flow.
+        kind: the kind of control flow.
         graphs: get_attr nodes of the bodies, in the order of `Structure`.
-        predicate: what decides between the branches of IF.
-        carried: what one turn gives to the next.
-        sequences: what is taken apart along dimension 0, a turn for each part.
-        captured: what is the same in every turn or branch.
+        predicate: the condition that selects the branch of IF.
+        carried: values that one iteration passes to the next.
+        sequences: values that are split along dimension 0, one iteration for each part.
+        captured: values that are the same in every iteration or branch.
     """
 
     kind: Structure
@@ -36,14 +36,14 @@ class ControlFlow:
 
 
 def control_flow(node: Node) -> ControlFlow | None:
-    """Return how to read a node that is control flow; None for any other."""
+    """Return the arguments of a control-flow node; None for another node."""
     if not is_control_flow(node.target):
         return None
     return _READERS[_name(node.target)](*node.args, **node.kwargs)
 
 
 def is_control_flow(target: Any) -> bool:
-    """Return true if what a node calls is control flow that programs have."""
+    """Return true if the target of a node is control flow that programs support."""
     return isinstance(target, HigherOrderOperator) and _name(target) in _READERS
 
 

@@ -1,4 +1,4 @@
-"""Decompositions in place of torch's own where those do not give all that the operator gives."""
+"""Corrected decompositions: torch's own ones do not return all results of these operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RRELU = torch.ops.aten.rrelu_with_noise_functional.default
 
 
 def override_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """Torch's table of decompositions, put right."""
+    """Return torch's table of decompositions with corrections."""
     attention = table.get(_FLASH)
     overridden: dict[Any, Callable[..., Any]] = {**table, _RRELU: _rrelu, **_FAKE_QUANTIZATION}
     if _THRESHOLD in table:
@@ -28,7 +28,7 @@ def override_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any
 
 
 def _threshold(own: Callable[..., Tensor], x: Tensor, threshold: float, value: float) -> Tensor:
-    """Torch's own computes integers in float32. The operator truncates its numbers instead."""
+    """Truncate the numbers for integers; torch's own decomposition computes integers in float32."""
     if x.is_floating_point():
         return own(x, threshold, value)
     return torch.where(x <= int(threshold), int(value), x).to(x.dtype)
@@ -37,7 +37,7 @@ def _threshold(own: Callable[..., Tensor], x: Tensor, threshold: float, value: f
 def _rrelu(
     x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """Torch's own decomposition is not among those to core ATen. The noise holds the slope of each element."""
+    """Decompose rrelu, whose own decomposition is not among those to core ATen; noise has the slope of each element."""
     if not training:
         return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
     slopes = torch.where(x > 0, torch.ones_like(x), torch.ops.aten.uniform(x, lower, upper))
@@ -45,7 +45,7 @@ def _rrelu(
 
 
 def _fake_quantize_tensor(x: Tensor, scale: Any, zero_point: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
-    """Quantize and decode, so that backends of integers take it, and the mask of the values within the range."""
+    """Return x quantized and decoded, in a form that integer backends match, and the mask of values in the range."""
     dtype = _integers(x, low, high)
     if dtype is None or isinstance(scale, Tensor):
         return _fake_quantized(x, scale, zero_point, low, high)
@@ -76,13 +76,13 @@ def _fake_quantize_channels(
 
 
 def _integers(x: Tensor, low: int, high: int) -> torch.dtype | None:
-    """Return the type of 8 bits that a range fits; None if there is none, or for inputs that are not float32."""
+    """Return the 8-bit dtype of a range; None if it fits none, or if the input is not float32."""
     fits = (t for t in (torch.int8, torch.uint8) if torch.iinfo(t).min <= low and high <= torch.iinfo(t).max)
     return next(fits, None) if x.dtype is torch.float32 else None
 
 
 def _fake_quantized(x: Tensor, scale: Any, zero_point: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
-    """Return the values that integers stand for, in floats, and the mask of those within the range."""
+    """Return the reals of the quantized values, in floats, and the mask of values in the range."""
     wide = x.double() if x.dtype is torch.float64 else x.float()  # of 16 bits, as torch does
     if isinstance(scale, Tensor):
         scale = scale.float()
@@ -116,7 +116,7 @@ def _flash_attention(attention: Callable[..., Any]) -> Callable[..., Any]:
         attn_mask: Tensor | None = None,
         scale: float | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Torch's own gives the weights, (N, H, L, S), for the logarithms of the rows' sums, (N, H, L)."""
+        """Return the output and the logarithms of the rows' sums, (N, H, L), in place of the weights, (N, H, L, S)."""
         output, _ = attention(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
         wide = query.dtype if query.dtype is torch.float64 else torch.float32
         wide_query, shared = query.to(wide), query.size(1) // key.size(1)
@@ -126,7 +126,7 @@ def _flash_attention(attention: Callable[..., Any]) -> Callable[..., Any]:
         if is_causal:
             later = torch.ones(scores.shape[2:], dtype=torch.bool, device=query.device).triu(1)
             scores = scores.masked_fill(later, -math.inf)
-        if attn_mask is not None:  # numbers to add: who takes truth values turns them into these
+        if attn_mask is not None:  # numbers to add: callers convert masks of truth values to numbers
             scores = scores + attn_mask
         return output, torch.logsumexp(scores, 3)
 

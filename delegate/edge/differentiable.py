@@ -1,4 +1,4 @@
-"""Finds out if torch has a formula for the gradients of an operator, by a trial on values without data."""
+"""A check if torch has a formula for the gradients of an operator, by a trial on values without data."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from delegate.edge.build import fake_mode
 from delegate.edge.node import tensors
 from delegate.edge.program import META_VALUE
 
-# What torch says where it has no formula: of its own operators, of custom ones in Python, of custom ones in C++.
+# Torch's messages if it has no formula: for its own operators, for custom ones in Python, for custom ones in C++.
 _NO_FORMULA = ("derivative for", "no autograd formula", "autograd kernel was not registered")
 
 
 def differentiable(node: Node) -> bool:
-    """Return true if gradients pass a node, from all floats that it gives to all that it takes.
+    """Return true if gradients pass a node, from all its float results to all its float arguments.
 
     An operator whose results need no gradients by nature, such as a comparison, is differentiable. So is anything
     but an operator.
@@ -40,7 +40,7 @@ def differentiable(node: Node) -> bool:
 
 
 def is_without_formula(error: BaseException) -> bool:
-    """Return true if torch says that it cannot differentiate an operator."""
+    """Return true for torch's error that it cannot differentiate an operator."""
     return any(words in str(error) for words in _NO_FORMULA)
 
 

@@ -1,7 +1,7 @@
-"""Places in tensors that change from turn to turn: bodies of control flow select by an index tensor, not by a number.
+"""Indices that change between iterations: bodies of control flow select by an index tensor, not by a number.
 
-A number among the arguments of an operator is fixed when a program is bound to memory. So `x[i]` of a counter `i` in a
-loop becomes index_select, and `y[i] = ...` index_put.
+A number among the arguments of an operator is fixed when a program is bound to memory. So, for a counter `i` of a loop,
+`x[i]` becomes index_select, and `y[i] = ...` becomes index_put.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def index_by_tensors(root: GraphModule) -> None:
-    """Rewrite the bodies of control flow in a program, in place; its own graph stays as it is."""
+    """Rewrite the bodies of control flow in a program, in place; its own graph does not change."""
     for module in list(graph_modules(root))[1:]:
         for node in list(module.graph.nodes):
             rewrite = _REWRITES.get(op_name(node)) if node.op == "call_function" else None
@@ -49,7 +49,7 @@ def _select_scatter(node: Node) -> Node:
 
 
 def _place(node: Node) -> Node:
-    """The index as a tensor of one element."""
+    """Return the index as a tensor of one element."""
     index = node.graph.call_function(aten.full.default, ([1], arguments(node)["index"]), {"dtype": torch.int64})
     index.meta = {**inherited(node), META_VALUE: tensor(node).new_empty([1], dtype=torch.int64)}
     return index

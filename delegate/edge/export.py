@@ -37,16 +37,16 @@ _OF_TORCH_ITSELF = ".*LeafSpec.*is deprecated"  # it copies its own deprecated p
 
 
 def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str] = frozenset()) -> EdgeProgram:
-    """Bring an exported program to edge dialect: core ATen and the operators to keep, functional, without checks.
+    """Convert an exported program to edge dialect: core ATen and preserved operators, functional, without checks.
 
     Args:
-        ep: what `torch.export.export` made; it is not changed.
-        name: of the method.
-        preserve_ops: operators to keep whole although they are not core ATen, e.g. "aten.linear.default".
+        ep: a program of `torch.export.export`; it is not changed.
+        name: name of the method.
+        preserve_ops: preserved operators that are not core ATen, e.g. "aten.linear.default".
 
     Raises:
         ExportError: the program has inputs, effects or operators that an inference program cannot have.
-        DialectError: the program cannot be brought to edge dialect; names the node.
+        DialectError: the program cannot be converted to edge dialect; the error names the node.
     """
     decomposer = Decomposer(frozenset(preserve_ops))
     warn_of_training(ep.graph, name)
@@ -82,7 +82,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
 
 
 def with_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
-    """Return the program with plain tensors in place of subclasses of Tensor, which torchao's `quantize_` makes."""
+    """Return the program with plain tensors in place of subclasses of Tensor, e.g. of torchao's `quantize_`."""
     if any(map(is_traceable_wrapper_subclass, (*ep.state_dict.values(), *ep.constants.values()))):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_OF_TORCH_ITSELF, category=FutureWarning)
@@ -92,7 +92,7 @@ def with_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
 
 
 def _sizes(ep: ExportedProgram) -> dict[tuple[str, int], int | None]:
-    """Every size of the inputs, by input and dimension; None where it is dynamic."""
+    """Return every size of the inputs, by input and dimension; None for dynamic sizes."""
     names = {spec.arg.name for spec in ep.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT}
     placeholders = [node for node in ep.graph.find_nodes(op="placeholder") if node.name in names]
     return {
@@ -106,7 +106,7 @@ def _sizes(ep: ExportedProgram) -> dict[tuple[str, int], int | None]:
 def _refuse_fixed_sizes(
     before: Mapping[tuple[str, int], int | None], after: Mapping[tuple[str, int], int | None]
 ) -> None:
-    """Torch's decompositions may look at a size, which fixes it without a word."""
+    """Raise ExportError if a dynamic size became fixed: torch's decompositions may read a size, which fixes it."""
     for (name, dim), size in after.items():
         if size is not None and before.get((name, dim), size) is None:
             raise ExportError(
@@ -118,7 +118,7 @@ def _refuse_fixed_sizes(
 
 
 def _refuse_absent_data(signature: Signature) -> None:
-    """A model that was made on the meta device, or with fake tensors, has no weights to compile."""
+    """Raise ExportError for weights without data: the model was made on the meta device, or with fake tensors."""
     for placeholder, value in signature.constants.items():
         if value.is_meta or isinstance(value, FakeTensor):
             kind = "a fake tensor" if isinstance(value, FakeTensor) else "on the meta device"
@@ -127,9 +127,9 @@ def _refuse_absent_data(signature: Signature) -> None:
 
 
 def _refuse_shared_states(signature: Signature, graph: Graph) -> None:
-    """A write to a state must not change another constant, which the graph does not know of.
+    """Raise ExportError if a state shares memory with another constant, which a write would change, too.
 
-    A buffer that the module has under two names is no such case: torch uses one of them everywhere.
+    A buffer with two names in the module is no such case, because torch uses one name everywhere.
     """
     used = {n.name for n in graph.find_nodes(op="placeholder") if n.users} | signature.states.keys()
     owners: dict[int, list[str]] = {}
@@ -148,7 +148,7 @@ def _refuse_shared_states(signature: Signature, graph: Graph) -> None:
 
 
 def _fast_path(ep: ExportedProgram, decomposer: Decomposer) -> tuple[GraphModule, Signature, list[torch.SymBool]]:
-    """Rewrites node by node: several times faster than tracing the whole program anew."""
+    """Rewrite the program node by node, which is several times faster than tracing it again."""
     signature = read_signature(ep)
     graph = inlined(ep.graph_module)
     module = GraphModule(Module(), graph)
@@ -159,14 +159,14 @@ def _fast_path(ep: ExportedProgram, decomposer: Decomposer) -> tuple[GraphModule
 
 
 def _with_lasting_names(module: GraphModule, signature: Signature, names: Sequence[str]) -> Signature:
-    """The signature with names of inputs that outlast a copy of the graph.
+    """Return the signature with names of inputs that a copy of the graph preserves.
 
-    torch.fx renames what is called like one of Python's own functions, e.g. the argument "input" of nn.Sequential.
+    torch.fx renames nodes with names of Python's own functions, e.g. the argument "input" of nn.Sequential.
 
     Args:
         module: its graph's placeholders get the new names.
-        signature: of the program that the graph was made of.
-        names: of that program's placeholders, in order.
+        signature: signature of the program that the graph was made from.
+        names: names of that program's placeholders, in order.
     """
     lasting: dict[str, str] = {}
     for name, node in zip(names, module.graph.find_nodes(op="placeholder"), strict=True):
@@ -180,7 +180,7 @@ def _with_lasting_names(module: GraphModule, signature: Signature, names: Sequen
 def _with_writes(
     ep: ExportedProgram, signature: Signature, written: Mapping[Node, Node], module: GraphModule
 ) -> Signature:
-    """The signature and the graph's results with the new values of buffers and inputs that functionalisation found."""
+    """Add the new values of buffers and inputs, which functionalisation found, to the signature and the results."""
     kinds = {spec.arg.name: spec.kind for spec in ep.graph_signature.input_specs}
     buffers = [p for p in written if kinds[p.name] in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)]
     inputs = [p for p in written if kinds[p.name] is InputKind.USER_INPUT]
@@ -198,10 +198,10 @@ def _with_writes(
 def _slow_path(
     ep: ExportedProgram, decomposer: Decomposer, name: str
 ) -> tuple[GraphModule, Signature, list[torch.SymBool], Mapping[Any, Any]]:
-    """Torch's own functionalisation and decomposition of the whole program; its ranges have symbols of their own."""
+    """Convert the program by torch's own functionalisation and decomposition; its ranges have other symbols."""
     sizes = _sizes(ep)
     try:
-        # The second form of auto_functionalized hides what is written in numbers of bases.
+        # The second form of auto_functionalized hides the written arguments behind numbers of bases.
         with warnings.catch_warnings(), torch._export.config.patch(enable_auto_functionalized_v2_for_export=False):
             warnings.filterwarnings("ignore", message=_OF_TORCH_ITSELF, category=FutureWarning)
             core = ep.run_decompositions(dict(core_decompositions(decomposer.preserve_ops)))

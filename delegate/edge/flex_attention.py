@@ -1,4 +1,4 @@
-"""flex_attention becomes the operators of its dense form: scores of all pairs, changed and masked, a softmax."""
+"""Replacement of flex_attention by its dense form: the scores of all pairs, modified and masked, and a softmax."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _FLEX_ATTENTION = torch.ops.higher_order.flex_attention
 
 
 def lower_flex_attention(root: GraphModule, decomposer: Decomposer) -> None:
-    """Write every flex_attention out, in place, bodies of control flow included.
+    """Replace every flex_attention, in place, also in bodies of control flow.
 
     Raises:
-        LoweringError: torch cannot trace how scores are changed or masked.
+        LoweringError: torch cannot trace the modification or the mask of scores.
     """
     for module in graph_modules(root):
         for node in module.graph.find_nodes(op="call_function", target=_FLEX_ATTENTION):
@@ -33,12 +33,12 @@ def lower_flex_attention(root: GraphModule, decomposer: Decomposer) -> None:
 
 
 def _dense(module: GraphModule, node: Node) -> Node:
-    """A call of torch's dense form on the tensors among the node's arguments alone."""
+    """Return a call of torch's dense form whose only arguments are the tensors of the node."""
     nodes: list[Node] = []
     map_arg((node.args, node.kwargs), nodes.append)
     bodies = {n: getattr(module, str(n.target)) for n in nodes if n.op == "get_attr"}
     operands = [n for n in dict.fromkeys(nodes) if n not in bodies]
-    arguments = node.args, node.kwargs  # the node itself will be gone
+    arguments = node.args, node.kwargs  # the node itself will be erased
 
     def attend(*values: Any) -> Any:
         known: dict[Node, Any] = {**bodies, **dict(zip(operands, values, strict=True))}

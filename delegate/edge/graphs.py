@@ -1,4 +1,4 @@
-"""Small rewrites that every stage of edge needs: dropping checks, unused nodes and metadata nobody reads."""
+"""Small rewrites for all stages of edge: removal of checks, unused nodes and unused metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from delegate.edge.node import draws, shape_text, tensors
 from delegate.edge.program import META_VALUE
 
-# Operators that only check, at run time, what export has assumed; the runtime checks its inputs itself.
+# Operators that only check assumptions of the export at run time. The runtime checks its inputs itself.
 CHECKS = frozenset(
     {
         "aten._assert_async.default",
@@ -31,13 +31,13 @@ CHECKS = frozenset(
     }
 )
 META_IDENTITY = "identity"  # node.meta key of the name that stays the same from run to run, see `edge.identity`
-META_ORIGIN = "origin"  # node.meta key of nodes that a whole operator was taken apart into: the name of its node
+META_ORIGIN = "origin"  # node.meta key of the nodes of a decomposed operator: the name of its node
 PRESERVED_METADATA = (META_VALUE, "nn_module_stack", "stack_trace", "custom", META_IDENTITY, META_ORIGIN)
 _ASSERTIONS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
 
 
 def graph_modules(root: GraphModule) -> Iterator[GraphModule]:
-    """The module and the bodies of its control flow, outermost first."""
+    """Yield the module and the bodies of its control flow, outermost first."""
     yield root
     for node in root.graph.find_nodes(op="get_attr"):
         body = getattr(root, str(node.target), None)
@@ -46,14 +46,14 @@ def graph_modules(root: GraphModule) -> Iterator[GraphModule]:
 
 
 def is_random(root: GraphModule) -> bool:
-    """Return if a module or a body of its control flow draws random numbers."""
+    """Return true if a module or a body of its control flow draws random numbers."""
     return any(draws(node) for module in graph_modules(root) for node in module.graph.nodes)
 
 
 def described(root: GraphModule) -> bytes:
-    """A graph and its bodies as text: a line for each node, with its operator, arguments, shapes and dtypes.
+    """Return a graph and its bodies as text: a line per node, with its operator, arguments, shapes and dtypes.
 
-    The same graph gives the same text, whatever its weights hold.
+    Equal graphs have equal texts, regardless of the values of their weights.
     """
     lines = []
     for module in graph_modules(root):
@@ -64,10 +64,10 @@ def described(root: GraphModule) -> bytes:
 
 
 def remove_checks(root: GraphModule) -> list[torch.SymBool]:
-    """Take the operators that only check out of a graph and its bodies, in place.
+    """Remove the operators that only check from a graph and its bodies, in place.
 
     Returns:
-        What the graph itself asserts of symbolic numbers. (In bodies of control flow it may differ from turn to turn.)
+        The assertions of the graph itself on symbolic numbers. (Those of bodies may differ between iterations.)
     """
     asserted = [n.args[0].meta.get(META_VALUE) for n in root.graph.nodes if str(n.target) in _ASSERTIONS]
     for module in graph_modules(root):
@@ -78,7 +78,7 @@ def remove_checks(root: GraphModule) -> list[torch.SymBool]:
 
 
 def has_effect(node: Node) -> bool:
-    """Return true if the node must stay although nothing uses what it gives."""
+    """Return true if the node must stay although nothing uses its results."""
     if node.op in ("placeholder", "output"):
         return True
     target = node.target
@@ -86,7 +86,7 @@ def has_effect(node: Node) -> bool:
 
 
 def drop_unused(graph: Graph) -> int:
-    """Erase the nodes whose results nobody uses, in place and in one backward walk; returns how many."""
+    """Erase the nodes with unused results, in place and in one backward walk; return their number."""
     erased = 0
     for node in reversed(list(graph.nodes)):
         if not node.users and not has_effect(node):
@@ -96,7 +96,7 @@ def drop_unused(graph: Graph) -> int:
 
 
 def trim_metadata(graph: Graph) -> None:
-    """Keep of each node's metadata only what is read later, in place."""
+    """Remove the metadata of each node that is not read later, in place."""
     for node in graph.nodes:
         node.meta = {key: node.meta[key] for key in PRESERVED_METADATA if key in node.meta}
 
@@ -112,13 +112,13 @@ class _Evaluator(torch.fx.Interpreter):
 
 
 def evaluate(root: GraphModule, arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Run a graph with torch on values for its placeholders, in order; gives its results, flat."""
+    """Run a graph with torch on values for its placeholders, in order; return its results, flat."""
     with torch.no_grad():
         return tuple(_Evaluator(root).run(*arguments, enable_io_processing=False))
 
 
 def copy_node(graph: Graph, node: Node, mapping: Mapping[Node, Any]) -> Node:
-    """A node with its name, `meta` and arguments from `mapping`, at the end of another graph."""
+    """Copy a node to the end of another graph, with its name and `meta`, and with arguments from `mapping`."""
     # Arguments are set afterwards: create_node warns of symbolic numbers that are no nodes, which regions hold.
     copied = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
     copied.args = map_arg(node.args, mapping.__getitem__)
@@ -133,12 +133,12 @@ def extracted(
     results: Iterable[Node],
     numbers: Mapping[Node, Any] | None = None,
 ) -> tuple[Graph, dict[Node, Any]]:
-    """Some nodes as a graph of their own, and for each of them its copy, which keeps name and `meta`.
+    """Return a separate graph of some nodes, and the copy of each node, with the same name and `meta`.
 
     Args:
-        placeholders: whose values the graph is given, in order, whatever they are where they come from.
-        nodes: to copy, in topological order.
-        results: that the graph gives, as one tuple.
+        placeholders: nodes of any kind whose values become the inputs of the graph, in order.
+        nodes: the nodes to copy, in topological order.
+        results: the results of the graph, as one tuple.
         numbers: nodes among arguments that become plain or symbolic numbers.
     """
     graph, copies = Graph(), dict[Node, Any](numbers or {})

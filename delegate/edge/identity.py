@@ -1,4 +1,4 @@
-"""Stable identities of nodes: module path, operator, ordinal. The same in every run, whatever torch.fx calls them."""
+"""Stable identities of nodes: module path, operator, ordinal. They are equal in every run; torch.fx's names are not."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from delegate.edge.program import EdgeProgram
 
 
 def identify(program: EdgeProgram) -> EdgeProgram:
-    """Give every call in the graphs of a program an identity, where it has none yet.
+    """Set the identity of every call in the graphs of a program that has none yet.
 
-    An identity is kept by passes that do not touch its node; what they make new gets the next ordinals of its module
-    and operator.
+    A pass preserves the identity of a node that it does not replace. A new node gets the next ordinal of its module and
+    operator.
     """
     for module in graph_modules(program.graph_module):
         calls = [n for n in module.graph.nodes if n.op == "call_function"]
@@ -35,5 +35,5 @@ def _next(kind: str, ordinals: Counter[str], taken: set[str]) -> str:
 
 
 def identity(node: Node) -> str:
-    """E.g. "encoder.layer.0:aten.linear.default#1"; of a node that has none, its name."""
+    """Return the identity of a node, e.g. "encoder.layer.0:aten.linear.default#1"; its name if it has none."""
     return str(node.meta.get(META_IDENTITY, node.name))

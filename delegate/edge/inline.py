@@ -1,4 +1,4 @@
-"""A copy of a program's graph in which the regions that only set torch's own modes are inlined."""
+"""Inlining of the regions of a program's graph that only set torch's own modes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _VMAP = "torch._functorch.predispatch"  # where torch has the calls that begin a
 
 
 class NotSimple(Exception):
-    """A graph needs more than the quick way of `to_edge` does: the message names the reason."""
+    """Raised if the fast path of `to_edge` does not support a graph; the message is the reason."""
 
 
 def inlined(module: GraphModule) -> Graph:
-    """A copy of the module's graph with grad-mode and disabled autocast regions inlined, metadata kept.
+    """Return a copy of the module's graph, with metadata, in which grad-mode and disabled autocast are inlined.
 
     Raises:
-        NotSimple: the graph holds other submodules (control flow, enabled autocast) or a vmap.
+        NotSimple: the graph has other submodules (control flow, enabled autocast) or a vmap.
     """
     graph = Graph()
     env: dict[Node, Any] = {}
@@ -32,7 +32,7 @@ def inlined(module: GraphModule) -> Graph:
 
 
 def _copy_body(module: GraphModule, graph: Graph, env: dict[Node, Any]) -> Any:
-    """Copy everything between placeholders and output; gives the output's argument in terms of the copy."""
+    """Copy all nodes between placeholders and output; return the output's argument in terms of the copy."""
     for node in module.graph.nodes:
         if node.op in ("placeholder", "output", "get_attr"):
             continue
@@ -51,7 +51,7 @@ def _copy_body(module: GraphModule, graph: Graph, env: dict[Node, Any]) -> Any:
 
 
 def _region(node: Node) -> tuple[Any, tuple[Any, ...]] | None:
-    """The body and the operands of a region to inline; None for a plain node."""
+    """Return the body and the operands of a region to inline; None for another node."""
     match getattr(node.target, "__name__", ""), node.args:
         case "wrap_with_set_grad_enabled", (_, body, *operands):
             return body, tuple(operands)

@@ -21,7 +21,7 @@ from delegate.edge.program import META_VALUE
 from delegate.program.segments import checksums
 
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
-# Whose decompositions come with distributions whose versions are known; those of others may be anybody's code.
+# Their decompositions are part of distributions with known versions. The code of others is unknown.
 _NAMESPACES = frozenset({"aten", "prims", "quantized_decomposed", "torchao"})
 _PLAIN_METADATA = sorted({*PRESERVED_METADATA} - {META_VALUE, "nn_module_stack", "stack_trace"})
 _FUNCTIONS = ("torch", "_operator", "operator", "math", "builtins")
@@ -45,7 +45,7 @@ def digests_of(constants: Iterable[torch.Tensor]) -> dict[int, tuple[Any, ...]]:
 
 
 def known_of_sizes(sizes: Iterable[Any]) -> Iterator[str]:
-    """Return what torch knows of the symbolic numbers among these: a compiler may make use of it."""
+    """Yield torch's facts of the symbolic numbers among these, because a compiler may use these facts."""
     environments = {}
     for size in sizes:
         if isinstance(size, SYMBOLIC):
@@ -61,12 +61,12 @@ def known_of_sizes(sizes: Iterable[Any]) -> Iterator[str]:
 
 
 def exported_key(programs: Mapping[str, ExportedProgram]) -> str:
-    """A digest of exported programs by method: graphs, signatures, sizes, the bytes of weights, who shares memory.
+    """Return a digest of exported programs by method: graphs, signatures, sizes, bytes of weights, shared memory.
 
-    What only reports tell of a node (source line, module) is in it, too.
+    It includes facts of nodes that only reports show (source line, module).
 
     Raises:
-        NotCacheable: a program holds what may differ while its text is the same: operators and classes of others.
+        NotCacheable: a program has operators or classes of others, which may differ although their text is equal.
     """
     held = {name: _held(ep) for name, ep in programs.items()}
     digests = digests_of(value for tensors in held.values() for value in tensors.values())
@@ -82,11 +82,11 @@ def exported_key(programs: Mapping[str, ExportedProgram]) -> str:
 
 
 def _held(ep: ExportedProgram) -> dict[str, torch.Tensor]:
-    """The parameters, buffers and constants that a program takes, by their names in the module."""
+    """Return the parameters, buffers and constants of a program, by their names in the module."""
     targets = [spec.target for spec in ep.graph_signature.input_specs if spec.target is not None]
     held = {target: ep.state_dict.get(target, ep.constants.get(target)) for target in targets}
     if not all(type(value) in (torch.Tensor, Parameter) for value in held.values()):
-        raise NotCacheable  # of subclasses of Tensor and of objects nobody knows what they hold
+        raise NotCacheable  # the contents of subclasses of Tensor, and of other objects, are unknown
     return {target: value for target, value in held.items() if isinstance(value, torch.Tensor)}
 
 
@@ -115,7 +115,7 @@ def _tree(spec: TreeSpec | None) -> Any:
 
 
 def _graph(module: GraphModule) -> tuple[Any, ...]:
-    """A graph and the bodies of its control flow."""
+    """Return a graph and the bodies of its control flow as plain values."""
     nodes = []
     for node in module.graph.nodes:
         target = _target(node, module)
@@ -141,7 +141,7 @@ def _target(node: Node, module: GraphModule) -> Any:
 
 
 def _argument(value: Any) -> Any:
-    """Return what stands in a graph as plain values, with their types; raises NotCacheable for what is none."""
+    """Return an argument as plain values with their types; raise NotCacheable for other objects."""
     match value:
         case list() | tuple():
             parts: Any = [_argument(item) for item in value]
@@ -157,7 +157,7 @@ def _argument(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A leaf of the arguments, an operator or a function."""
+    """Return the text of a leaf of the arguments, an operator or a function."""
     match value:
         case Node():
             text = value.name
@@ -177,7 +177,7 @@ def _text(value: Any) -> str:
 
 
 def _description(value: torch.Tensor) -> Any:
-    """All of a fake tensor but what it holds."""
+    """Return all properties of a fake tensor; it has no contents."""
     strided = value.layout is torch.strided
     where = ([str(n) for n in value.stride()], str(value.storage_offset())) if strided else None
     kind = (
@@ -192,7 +192,7 @@ def _description(value: torch.Tensor) -> Any:
 
 
 def _numbers(module: GraphModule) -> Iterator[Any]:
-    """The sizes and numbers that nodes give."""
+    """Yield the sizes and numbers among the results of nodes."""
     for node in module.graph.nodes:
         value = node.meta.get(META_VALUE)
         for item in value if isinstance(value, list | tuple) else (value,):
@@ -200,7 +200,7 @@ def _numbers(module: GraphModule) -> Iterator[Any]:
 
 
 def _names_of_sizes(sizes: Iterable[Any]) -> Iterator[str]:
-    """Return what the user calls symbolic numbers, which messages say, and what torch has made of them."""
+    """Yield the user's names of symbolic numbers, which are part of messages, and torch's expressions of them."""
     for environment in {id(s.node.shape_env): s.node.shape_env for s in sizes if isinstance(s, SYMBOLIC)}.values():
         yield from (f"{source} is {name}" for source, name in environment.source_name_to_debug_name.items())
         for symbol, sources in environment.var_to_sources.items():

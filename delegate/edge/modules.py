@@ -1,4 +1,4 @@
-"""Modules with example inputs, exported: eager ones by torch.export, TorchScript by torch's converter."""
+"""Export of modules with example inputs: eager ones by torch.export, TorchScript by torch's converter."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from delegate.edge.torchscript import convert
 from delegate.errors import ExportError
 from delegate.plugins import first_line
 
-# They log as warnings and errors what torch then raises, and what it assumes of sizes.
+# They log errors that torch then raises, and torch's assumptions on sizes.
 _LOGGERS = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor", "torch._export.non_strict_utils")
 
 
 def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedProgram:
-    """The exported program of a module in the mode that it is in, of the sizes of its example inputs.
+    """Export a module in its present mode, with the sizes of its example inputs.
 
     Args:
         module: an eager module, or one that was traced or scripted.
         inputs: a tuple of example arguments.
-        name: of the module, for messages.
+        name: name of the module, for messages.
 
     Raises:
-        ExportError: the inputs are no tuple, or torch cannot export the module; says what it could not.
+        ExportError: the inputs are no tuple, or torch cannot export the module.
     """
     if not isinstance(inputs, tuple):
         raise ExportError(
@@ -46,7 +46,7 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
 
 @contextlib.contextmanager
 def _one_voice() -> Iterator[None]:
-    """Suppress what torch logs about an error that it then raises: the error says it all."""
+    """Suppress torch's log about an error that it then raises: the error has the same contents."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
         logger.addFilter(_is_chatter)

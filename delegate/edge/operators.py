@@ -1,4 +1,4 @@
-"""Facts that torch has about an operator: whether it is core, its other forms, and its decomposition."""
+"""Torch's facts about an operator: its membership in core ATen, its other forms, and its decomposition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NUMBERS = {"dim": 0, "dim0": 0, "dim1": -1, "num_groups": 2, "num_classes": 4, 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator as torch has it in this process.
+    """An operator that torch has in this process.
 
     Args:
         name: e.g. "aten.add.Tensor".
@@ -38,8 +38,8 @@ class Operator:
         core: torch tags it as core ATen.
         compound: torch decomposes it on the way to core ATen.
         view: its result shares memory with an argument.
-        out: its `out=` overload; empty where it has none.
-        in_place: its in-place form; empty where it has none.
+        out: its `out=` overload; empty if it has none.
+        in_place: its in-place form; empty if it has none.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Operator:
 
 
 def operator(name: str) -> Operator | None:
-    """Return what torch says of an operator; None where this process has none of that name."""
+    """Return torch's facts about an operator; None if this process has none of that name."""
     op = _overload(name)
     if op is None:
         return None
@@ -75,7 +75,7 @@ def is_core(name: str) -> bool:
 
 
 def functional_operators() -> Iterator[str]:
-    """The names of torch's own operators that write to no argument and give tensors, in alphabetical order."""
+    """Yield the names of torch's own operators that write to no argument and return tensors, in alphabetical order."""
     for qualified in sorted(torch._C._dispatch_get_all_op_names()):
         namespace, _, rest = qualified.partition("::")
         name = f"{namespace}.{rest}" if "." in rest else f"{namespace}.{rest}.default"
@@ -85,7 +85,7 @@ def functional_operators() -> Iterator[str]:
 
 
 def decomposition(name: str) -> tuple[str, ...]:
-    """The core operators that a compound one becomes on example inputs, in order, each once; empty where none fit."""
+    """Return the core operators that a compound one becomes on example inputs, each once; empty if no inputs fit."""
     op = _overload(name)
     return () if op is None else next((operators for args in _examples(op) if (operators := _traced(op, args))), ())
 
@@ -100,7 +100,7 @@ def _overload(name: str) -> OpOverload | None:
 
 
 def _relative(op: OpOverload, packet: Any, kind: str) -> str:
-    """The overload of a packet that takes the operator's arguments and writes to one: `out`, or for "" the first."""
+    """Return the overload with the operator's arguments that writes to one: `out`, or the first one for kind ""."""
     own = [(a.name, str(a.type)) for a in op._schema.arguments]
     for name in getattr(packet, "overloads", tuple)():
         arguments = getattr(packet, name)._schema.arguments
@@ -112,7 +112,7 @@ def _relative(op: OpOverload, packet: Any, kind: str) -> str:
 
 
 def _traced(op: OpOverload, args: list[Any]) -> tuple[str, ...]:
-    """Return what make_fx sees; empty where the operator does not take these arguments."""
+    """Return the operators that make_fx traces; empty if the operator does not accept these arguments."""
     logging.disable(logging.CRITICAL)  # torch logs every failure of a fake tensor
     try:
         with without_mkldnn(), FakeTensorMode() as mode, torch.no_grad():
@@ -133,7 +133,7 @@ def _fake(mode: FakeTensorMode, arg: Any) -> Any:
 
 
 def _examples(op: OpOverload) -> Iterator[list[Any]]:
-    """Arguments of the operator, made up from the types and names in its schema."""
+    """Yield example arguments of the operator, according to the types and names in its schema."""
     arguments = [a for a in op._schema.arguments if not a.kwarg_only]
     for shape, dtype in product(_SHAPES, (torch.float32, torch.bool)):
         yield [_example(a, shape, dtype) for a in arguments]

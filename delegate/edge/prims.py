@@ -1,4 +1,4 @@
-"""Prims: operators of one thing each, with broadcasting and promotion of dtypes written out."""
+"""Prims: primitive operators of torch; broadcasting and promotion of dtypes are separate operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from delegate.edge.decompose import Decomposer, Table
 from delegate.edge.node import op_name
 
-_STRIDED = "aten.as_strided.default"  # views of torch's references become it; strides mean nothing here
+_STRIDED = "aten.as_strided.default"  # torch's references decompose views to it; strides are irrelevant here
 _ELEMENTWISE = frozenset(
     f"prims.{name}.default"
     for name in (
@@ -33,7 +33,7 @@ _VIEWS = frozenset(
 
 @functools.cache
 def _table() -> Table:
-    """Torch's decompositions of ATen down to Prims, views apart."""
+    """Return torch's decompositions of ATen to Prims, without those of views."""
     return {
         op: how
         for op, how in decomposition_table.items()
@@ -43,7 +43,7 @@ def _table() -> Table:
 
 @dataclass(frozen=True)
 class PrimsDecomposer(Decomposer):
-    """Expands nodes to Prims, in place; one whose parts would depend on strides stays."""
+    """A decomposer to Prims, in place; a node stays if its decomposition would depend on strides."""
 
     @property
     def table(self) -> Table:
@@ -54,7 +54,7 @@ class PrimsDecomposer(Decomposer):
 
 
 def is_prim(op: OpOverload) -> bool:
-    """Return true if Prims have an operator: one of them, or of ATen where torch has no parts of it."""
+    """Return true for an operator of Prims, and for one of ATen without a decomposition in torch."""
     return op.namespace == "prims" or op not in _table()
 
 

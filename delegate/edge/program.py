@@ -1,4 +1,4 @@
-"""The EdgeProgram: what edge makes, passes rewrite, and the partitioner reads."""
+"""The EdgeProgram: the result of edge, which passes rewrite and the partitioner reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-META_VALUE = "val"  # node.meta key of torch: the fake tensor (or symbolic number) that a node gives
+META_VALUE = "val"  # node.meta key of torch: the fake tensor (or symbolic number) of a node's result
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class EdgeInput:
     Args:
         name: path for people, e.g. "x" or "batch['ids']".
         node: name of its placeholder.
-        literal: the value that export fixed, where the leaf is no tensor and no symbolic number.
-        is_literal: whether `literal` is meant.
+        literal: the value that export fixed, if the leaf is neither a tensor nor a symbolic number.
+        is_literal: true if `literal` is set.
     """
 
     name: str
@@ -48,7 +48,7 @@ class EdgeProgram:
         in_spec, out_spec: torch's pytree specs of (args, kwargs) and of the result.
         written: placeholders of the inputs that the module writes to; the last outputs are their new values.
         range_constraints: sympy symbol -> torch's ValueRanges.
-        guards: what the export assumed of sizes beyond their ranges: conditions on inputs in torch's own words, and
+        guards: assumptions of the export on sizes, beyond their ranges: conditions on inputs as torch's text, and
             symbolic truth values.
     """
 
@@ -67,7 +67,7 @@ class EdgeProgram:
 
     @property
     def graph(self) -> Graph:
-        """The graph of the method."""
+        """Return the graph of the method."""
         return self.graph_module.graph
 
     def is_constant(self, node: Node) -> bool:

@@ -1,7 +1,7 @@
-"""Torch as it was, after an interrupt in the middle of its work.
+"""Restoration of torch's state after an interrupt.
 
-Tracing and decomposing change what torch keeps for the process and for the thread: stacks of modes, dispatch keys,
-kernels of operators, methods of modules. It changes them back in code of its own, which an interrupt may cut off.
+Tracing and decomposing change torch's state of the process and of the thread: stacks of modes, dispatch keys, kernels
+of operators, methods of modules. Torch's own code restores this state, but an interrupt may stop that code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FLAGS = ("_is_compiling_flag", "_is_exporting_flag")  # of torch.compiler
 
 @contextmanager
 def restore_torch_on_error() -> Iterator[None]:
-    """Have an exception, wherever it comes from, leave torch as it was when the block began."""
+    """Return a context that restores torch's state after an exception, from whatever place."""
     before = _State.now()
     try:
         yield
@@ -39,7 +39,7 @@ def restore_torch_on_error() -> Iterator[None]:
 
 
 class _State(NamedTuple):
-    """The state of torch, as far as its tracing changes it."""
+    """The part of torch's state that tracing changes."""
 
     modes: list[Any]
     function_modes: list[Any]
@@ -55,7 +55,7 @@ class _State(NamedTuple):
 
     @classmethod
     def now(cls) -> _State:
-        """The state of this thread and process."""
+        """Return the current state of this thread and process."""
         return cls(
             modes=_python_dispatch._get_current_dispatch_mode_stack(),
             function_modes=_overrides._get_current_function_mode_stack(),
@@ -71,7 +71,7 @@ class _State(NamedTuple):
         )
 
     def holds(self) -> bool:
-        """Return true if all is as it was."""
+        """Return true if torch is in this state."""
         now = _State.now()
         is_unpatched = not any(self._is_patched(op) for op in now.kernels)
         return is_unpatched and now._replace(kernels={}) == self._replace(kernels={})
@@ -83,7 +83,7 @@ class _State(NamedTuple):
         return torch._C.DispatchKey.CompositeImplicitAutograd in op.py_kernels
 
     def restore(self) -> None:
-        """Have torch be as it was."""
+        """Restore torch to this state."""
         _restack(
             _python_dispatch._get_current_dispatch_mode_stack,
             self.modes,
@@ -124,7 +124,7 @@ def _keys(keys: Any) -> frozenset[Any]:
 def _restack(
     now: Callable[[], list[Any]], modes: list[Any], pop: Callable[[], Any], push: Callable[[Any], Any]
 ) -> None:
-    """Have a stack of modes hold these."""
+    """Set a stack to these modes."""
     if now() != modes:
         while now():
             pop()
@@ -133,7 +133,7 @@ def _restack(
 
 
 def _operators() -> Iterator[OpOverload]:
-    """All operators that this process has looked up."""
+    """Yield all operators that this process has looked up."""
     for namespace in tuple(vars(torch.ops).values()):
         for packet in tuple(vars(namespace).values()) if isinstance(namespace, torch._ops._OpNamespace) else ():
             if isinstance(packet, OpOverloadPacket):
@@ -141,7 +141,7 @@ def _operators() -> Iterator[OpOverload]:
 
 
 def _free_frames(error: BaseException | None) -> None:
-    """Free what the frames of an exception hold, and those of exceptions before it."""
+    """Clear the frames of an exception, and of the exceptions before it."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

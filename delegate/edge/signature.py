@@ -1,4 +1,4 @@
-"""Reads the inputs, constants, states and outputs of an ExportedProgram, in the words of an EdgeProgram."""
+"""The inputs, constants, states and outputs of an ExportedProgram, as fields of an EdgeProgram."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Signature:
     written: tuple[str, ...] = ()
 
     def mutating(self, buffers: Sequence[str], inputs: Sequence[str]) -> Signature:
-        """The same with these buffers and inputs, given by their placeholders, as what the last results are for."""
+        """Return a signature whose last results are the new values of these buffers and inputs, by placeholders."""
         states = {p: self.constant_names[p] for p in buffers}
         mutated = (*self.mutated, *states.values())
         return replace(self, states=self.states | states, mutated=mutated, written=(*self.written, *inputs))
 
 
 def input_paths(ep: ExportedProgram) -> list[str]:
-    """The path of every leaf of the caller's arguments, e.g. "x" or "batch['ids']", in order.
+    """Return the path of every leaf of the caller's arguments, e.g. "x" or "batch['ids']", in order.
 
     >>> class Double(torch.nn.Module):
     ...     def forward(self, x):
@@ -140,7 +140,7 @@ def _constant(ep: ExportedProgram, target: str) -> torch.Tensor:
 
 
 def _mutations(ep: ExportedProgram, kind: OutputKind) -> dict[int, str]:
-    """Position of a result -> the buffer, or the placeholder of the input, that it is the new value of."""
+    """Return the targets of results: position -> the buffer or the input's placeholder of that new value."""
     mutations: dict[int, str] = {}
     for position, spec in enumerate(ep.graph_signature.output_specs):
         if spec.kind in _REFUSED_OUTPUTS:

@@ -1,6 +1,6 @@
-"""Operators that give several views of one tensor (unbind, split, chunk) become one view for each result.
+"""Replacement of operators with several views of one tensor (unbind, split, chunk) by one view for each result.
 
-A write through one of several views has no inverse; through a select or a slice it has.
+A write through one of several views has no inverse. A write through a select or a slice has one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SPLITS = {
 
 
 def single_views(graph: Graph) -> None:
-    """Replace them in place, but for those whose parts have symbolic sizes along what is split."""
+    """Replace these operators in place, except if parts have symbolic sizes along the split dimension."""
     for node in list(graph.nodes):
         if op_name(node) in _SPLITS:
             _replace(node)

@@ -1,4 +1,4 @@
-"""The forms in which a user hands over a model, as ExportedPrograms by method name."""
+"""The forms of a user's model, converted to ExportedPrograms by method name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def export(module: torch.nn.Module | str | os.PathLike[str], inputs: tuple[Any, 
         inputs: example arguments, by position.
 
     Raises:
-        ExportError: this is no module, the inputs are no tuple, or torch cannot export it.
+        ExportError: the object is no module, the inputs are no tuple, or torch cannot export the module.
     """
     return export_module(_module(module), inputs, _name(module))
 
@@ -54,7 +54,7 @@ def exported_programs(model: Any) -> dict[str, ExportedProgram]:
         model: an ExportedProgram, the path of a .pt2 file, or a dict of either by method name.
 
     Raises:
-        ExportError: it is none of these, or cannot be read.
+        ExportError: the model has none of these forms, or cannot be read.
     """
     if isinstance(model, Mapping):
         if not model:
@@ -67,7 +67,7 @@ def exported_programs(model: Any) -> dict[str, ExportedProgram]:
 
 
 def _module(model: Any) -> torch.nn.Module:
-    """The module to export with example inputs."""
+    """Return the module to export with example inputs."""
     if isinstance(model, torch.nn.Module):
         return model
     if isinstance(model, str | os.PathLike) and torchscript.is_torchscript(_existing(Path(model))):
@@ -101,7 +101,7 @@ def _exported_program(model: Any, name: str) -> ExportedProgram:
 
 
 def require_no_program(path: Path) -> None:
-    """Raise ExportError for the name of a saved program, whatever is in the file: to read a model runs code of it."""
+    """Raise ExportError for the name of a saved program, without reading the file: a model's file may run code."""
     if path.suffix.lower() == ".dlg":
         what = f"{path} has the name of a saved program, which is no model"
         raise ExportError(what, remedy="give the .pt2 file that it was lowered from")
@@ -131,7 +131,7 @@ def _load(path: Path) -> ExportedProgram:
 
 
 def _unregistered(path: Path) -> list[str]:
-    """The classes in the structure of a program's inputs and results that torch's pytree does not know here."""
+    """Return the classes of a program's inputs and results that are not registered with torch's pytree here."""
     with suppress(OSError, ValueError, LookupError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
         graphs = [name for name in archive.namelist() if "/models/" in name and name.endswith(".json")]
         named = {class_name for name in graphs for class_name in _CLASS.findall(archive.read(name).decode())}

@@ -24,7 +24,7 @@ _REMEDY = "write that part otherwise, or export the module that the TorchScript 
 
 
 def is_torchscript(path: Path) -> bool:
-    """Return true if a file is what `torch.jit.save` writes, without loading it."""
+    """Return true if a file is of `torch.jit.save`, without loading it."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
@@ -33,7 +33,7 @@ def is_torchscript(path: Path) -> bool:
 
 
 def load(path: Path) -> torch.jit.ScriptModule:
-    """The module of a TorchScript file, on the CPU; raises ExportError where torch cannot read it."""
+    """Return the module of a TorchScript file, on the CPU; raise ExportError if torch cannot read it."""
     try:
         with _no_farewell():
             module: torch.jit.ScriptModule = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
@@ -44,15 +44,15 @@ def load(path: Path) -> torch.jit.ScriptModule:
 
 
 def convert(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: str) -> ExportedProgram:
-    """The exported program of a traced or scripted module, of the sizes of its example inputs.
+    """Return the exported program of a traced or scripted module, with the sizes of its example inputs.
 
     Args:
-        module: in the mode that it is in.
-        inputs: example arguments; it is run on them.
-        name: of the module, for messages.
+        module: the module, in its present mode.
+        inputs: example arguments; the module runs on them.
+        name: name of the module, for messages.
 
     Raises:
-        ExportError: it does not run on these inputs, or has something that torch cannot convert, which it names.
+        ExportError: the module does not run on these inputs, or torch cannot convert an operator, which is named.
     """
     with _no_farewell():
         spec = pytree.tree_structure(_run(module, inputs, name))
@@ -70,7 +70,7 @@ def convert(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: str) 
 
 
 def _run(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: str) -> Any:
-    """The module's result; its buffers stay as they were."""
+    """Return the module's result; its buffers do not change."""
     buffers = list(module.buffers())
     values = [buffer.clone() for buffer in buffers]
     try:
@@ -95,7 +95,7 @@ def _converted(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: st
 
 
 def _refusal(error: Exception, name: str, converter: TS2EPConverter | None) -> ExportError:
-    """Return what could not be converted: the operator, and where the source has it as far as TorchScript knows."""
+    """Return the error of a conversion: with the operator, and its source lines if TorchScript has them."""
     text = str(error)
     if converter is not None and (match := _UNCONVERTED.search(text)):
         lines = ", ".join(_lines(converter, match[1]))
@@ -106,7 +106,7 @@ def _refusal(error: Exception, name: str, converter: TS2EPConverter | None) -> E
 
 
 def _lines(converter: TS2EPConverter, kind: str) -> list[str]:
-    """The source lines of the nodes of a kind, e.g. "model.py, line 12"."""
+    """Return the source lines of the nodes of a kind, e.g. "model.py, line 12"."""
     graph: Any = converter.ts_graph
     ranges = (node.sourceRange() for node in graph.findAllNodes(kind))
     matches = (re.search(r'File "(.*?)", line (\d+)', text) for text in ranges)
@@ -115,7 +115,7 @@ def _lines(converter: TS2EPConverter, kind: str) -> list[str]:
 
 @contextlib.contextmanager
 def _no_farewell() -> Iterator[None]:
-    """Torch warns that TorchScript is deprecated, and of what its own converter makes; neither is news here."""
+    """Suppress torch's warnings that TorchScript is deprecated, and those about its own converter."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
         for ours in ("Manually populate", "Pred is a Python constant"):

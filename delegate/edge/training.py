@@ -1,4 +1,4 @@
-"""Operators that behave otherwise in training: a program may hold them, and says so when it is lowered."""
+"""Operators that behave differently in training: a program may have them, with a warning when it is lowered."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RECURRENT = {
 
 
 def warn_of_training(graph: Graph, name: str) -> None:
-    """Warn, naming them, where operators of a method were exported in training mode."""
+    """Warn about operators of a method that were exported in training mode, by name."""
     counts = Counter(op_name(node).split(".")[1] for node in graph.nodes if trains(node))
     if counts:
         what = ", ".join(op if count == 1 else f"{op} ({count} times)" for op, count in counts.items())
@@ -34,7 +34,7 @@ def warn_of_training(graph: Graph, name: str) -> None:
 
 
 def trains(node: Node) -> bool:
-    """Return true if the operator drops elements at random or takes statistics of its batch because of training."""
+    """Return true if the operator is in training mode: it drops elements at random, or uses statistics of its batch."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False
     args = arguments(node)
@@ -47,9 +47,9 @@ def trains(node: Node) -> bool:
 
 
 def with_dropout(node: Node) -> Callable[..., Any] | None:
-    """A recurrent operator with dropout between its layers, as a function of its arguments; None for any other node.
+    """Return a recurrent operator with dropout between layers as a function of its arguments; None for other nodes.
 
-    Torch 2.13's own decomposition leaves the dropout out.
+    Torch 2.13's own decomposition omits the dropout.
     """
     target = node.target
     if target not in _RECURRENT or not trains(node) or arguments(node)["num_layers"] == 1:

@@ -1,4 +1,4 @@
-"""Verifiers of the dialects: a graph that breaks a rule is named with its node and the rule."""
+"""Verifiers of the dialects: an error names the node that breaks a rule, and the rule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of a dialect: what it says, what to do about a breach, and whether a node keeps it."""
+    """A rule of a dialect: its text, the remedy for a breach, and a check of a node."""
 
     text: str
     remedy: str
@@ -101,9 +101,9 @@ class Dialect:
     """A dialect: its rules, and the operators that it allows.
 
     Args:
-        name: for messages.
-        rules: kept by every node.
-        allows: whether it has an operator; operators of namespaces other than aten are always allowed.
+        name: name for messages.
+        rules: rules for every node.
+        allows: true for an operator of the dialect; operators of namespaces other than aten are always allowed.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Dialect:
     allows: Callable[[OpOverload], bool]
 
     def check(self, module: GraphModule) -> None:
-        """Raise DialectError for the first node that breaks a rule, in bodies of control flow too."""
+        """Raise DialectError for the first node that breaks a rule, also in bodies of control flow."""
         for part in graph_modules(module):
             for node in part.graph.nodes:
                 self._check_node(node)
@@ -139,7 +139,7 @@ def is_core(op: OpOverload) -> bool:
 
 
 def _undecomposed(op: OpOverload) -> bool:
-    """Core ATen, or an operator that torch has no decomposition of."""
+    """Return true for core ATen, and for operators without a decomposition in torch."""
     return is_core(op) or not op.has_kernel_for_dispatch_key(_COMPOSITE)
 
 
@@ -157,19 +157,19 @@ AUTOGRAD_SAFE = Dialect("autograd-safe ATen", (*_ATEN, _DIFFERENTIABLE), _any)
 CORE_ATEN = Dialect("core ATen", _FUNCTIONAL, _undecomposed)
 
 
-# Besides Prims, operators of ATen that torch does not take apart into them, and views whose strides would matter.
+# Besides Prims: operators of ATen that torch does not decompose to Prims, and views that would depend on strides.
 PRIMS = Dialect("Prims", (*_EDGE, *_PRIMS), is_prim)
 
 
 def edge_dialect(preserve_ops: Set[str] | None = None) -> Dialect:
-    """The edge dialect: core ATen and these operators, kept whole; None: any operator may be kept whole."""
+    """Return the edge dialect: core ATen and these preserved operators; None: any operator may be preserved."""
     if preserve_ops is None:
         return Dialect("edge", _EDGE, _any)
     return Dialect("edge", _EDGE, lambda op: str(op) in preserve_ops or _undecomposed(op))
 
 
 def backend_dialect(name: str, ops: Set[str]) -> Dialect:
-    """The dialect of a backend: exactly these operators, custom ones included."""
+    """Return the dialect of a backend: exactly these operators, including custom ones."""
     taken = Rule(
         f"every operator is one that {name} takes",
         "leave the node to another backend",
