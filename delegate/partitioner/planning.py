@@ -131,9 +131,9 @@ class _Planner:
         self, partitioner: Partitioner, query: SupportQuery, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]
     ) -> list[Claim]:
         """Return the result of `_collect`; raise PartitionError if the backend changed the graph."""
-        given = Untouched(program.graph)
+        guard = Untouched(program.graph)
         claims = self._collect(partitioner, query, program, verdicts)
-        if change := given.change():
+        if change := guard.change():
             what = f"backend {partitioner.backend}, asked what it supports, {change}"
             remedy = f"{AUTHOR}; {BLOCK_VARIABLE}={partitioner.backend} keeps it out"
             raise PartitionError(what, where=program.name, remedy=remedy)

@@ -45,7 +45,7 @@ class AcmeOptions(Options):
 
 
 class AcmeBackend(TableBackend):
-    """Chains of operators as rows of JSON; constants lie beside them, so that partitions share them."""
+    """The AOT part: chains of operators become rows of JSON; constants are separate, so partitions share them."""
 
     name = "acme"
     Options: ClassVar[type[Options]] = AcmeOptions

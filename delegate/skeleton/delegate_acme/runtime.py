@@ -23,21 +23,21 @@ FUNCTIONS: Mapping[str, Any] = {
 
 
 class AcmeDelegate(Delegate):
-    """Runs the rows of a blob.
+    """A delegate that runs the rows of a blob.
 
     Args:
-        blob: checked.
-        constants: arrays.
+        blob: the checked rows.
+        constants: arrays of the constants.
     """
 
-    thread_safe = True  # it keeps nothing of a call
+    thread_safe = True  # a call changes no state
 
     def __init__(self, blob: Mapping[str, Any], constants: Sequence[Any]) -> None:
         self._inputs, self._rows, self._outputs = blob["inputs"], blob["rows"], blob["outputs"]
         self._constants = constants
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
-        """A program file may be forged: compare what it says with the blob."""
+        """Compare the program's tensors with the blob, because a program file may be forged."""
         fits = (len(inputs), len(outputs)) == (self._inputs, len(self._outputs))
         if not fits or any(t.dtype != np.float32 for t in (*inputs, *outputs)):
             raise BackendFailed("the blob takes or gives other tensors than its program says")
@@ -47,23 +47,23 @@ class AcmeDelegate(Delegate):
         values = [*inputs, *self._constants]
         with np.errstate(all="ignore"):
             for name, *operands in self._rows:
-                given = (values[o] if isinstance(o, int) else np.float32(o["number"]) for o in operands)
-                values.append(FUNCTIONS[name](*given))
+                arguments = (values[o] if isinstance(o, int) else np.float32(o["number"]) for o in operands)
+                values.append(FUNCTIONS[name](*arguments))
         for output, i in zip(outputs, self._outputs, strict=True):
             output[...] = values[i]
 
 
 class AcmeRuntime(BackendRuntime):
-    """Opens blobs."""
+    """The runtime part, which opens blobs."""
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
-        """A blob without constants."""
+        """Return the delegate of a blob without constants."""
         return self.init_with_data(blob, (), compile_specs)
 
     def init_with_data(
         self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
     ) -> Delegate:
-        """A blob and its constants; raises BackendFailed for one that is damaged, or of another version."""
+        """Return the delegate of a blob and its constants; raise BackendFailed for a damaged or outdated blob."""
         try:
             read = json.loads(bytes(blob))
             version = read["version"]

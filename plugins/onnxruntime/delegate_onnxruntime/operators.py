@@ -1,4 +1,4 @@
-"""Reads from kernel definitions which ONNX operators a provider runs on which dtypes."""
+"""The ONNX operators of a provider with their dtypes, read from its kernel definitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DTYPES: Mapping[str, torch.dtype] = {
     "tensor(uint8)": torch.uint8, "tensor(uint16)": torch.uint16,
 }  # fmt: skip
 
-# Where kernels that a provider has give wrong numbers, or refuse: operator -> what is asked of a node besides.
+# Operators whose kernels return wrong numbers or fail for some nodes: operator -> an additional check of a node.
 LIMITS: Mapping[str, Mapping[str, Check]] = {"WebGpuExecutionProvider": WEBGPU, "QNNExecutionProvider": QNN}
 
 # Kernels that no check of a node makes right: provider -> operator -> dtypes. The CPU's extremes of int64 are wrong
@@ -50,10 +50,10 @@ LOSING_NAN = frozenset(
 
 @cache
 def operators_of(provider: str) -> Operators:
-    """The operators of the translations that a provider has kernels for.
+    """Return the operators of the translations for which a provider has kernels.
 
-    Of a provider that has none, since it compiles whole graphs, all that ONNX defines: the session tells what it
-    leaves. So it is with operators that ONNX defines by others: they run where these do.
+    A provider without kernels compiles whole graphs. For such a provider, return all operators of ONNX: its session
+    reports the unsupported ones. ONNX defines some operators by others; return them, too.
     """
     from onnxruntime.capi import _pybind_state
 
@@ -67,7 +67,7 @@ def operators_of(provider: str) -> Operators:
 
 
 def _named() -> set[str]:
-    """Operators, and modes of them, that translations use."""
+    """Return the operators, with their modes, that translations use."""
     return {name for rows in TRANSLATIONS.values() for row in rows for name in row.lower.needs}
 
 
@@ -87,9 +87,9 @@ def _dtypes(name: str, kernels: Iterable[Any]) -> Iterator[torch.dtype]:
 
 
 def _kinds(schema: Any, allowed: Mapping[str, Sequence[str]]) -> set[str]:
-    """The type parameters of what an operator reads and makes, e.g. "T": of its first operand and of its first result.
+    """Return the type parameters of an operator's first operand and first result, e.g. "T".
 
-    One that stands for truth values alone is that of a mask or of a comparison, which rows know themselves.
+    A type parameter that is only truth values is omitted: it is that of a mask or a comparison, which rows handle.
     """
     first, last = schema.inputs[0].type_str, schema.outputs[0].type_str
     return {kind for kind in (first, last) if kind in allowed and allowed[kind] != ["tensor(bool)"]} or {first}

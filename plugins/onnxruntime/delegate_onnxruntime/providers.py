@@ -1,4 +1,4 @@
-"""The execution providers that are installed: those of ONNX Runtime's own build, and those of plugin wheels."""
+"""The installed execution providers: those of ONNX Runtime's own build, and those of plugin wheels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MORE = "install a build of ONNX Runtime that has it (onnxruntime-gpu, onnxrunti
 
 
 def find(name: str) -> Provider:
-    """A provider by its name, a library of its own registered with ONNX Runtime.
+    """Return a provider by its name; register its library with ONNX Runtime if it has a separate one.
 
     Raises:
         BackendUnavailable: no such provider is installed, or it finds no device that it runs on.
@@ -36,9 +36,9 @@ def find(name: str) -> Provider:
 
 
 def built_in() -> tuple[str, ...]:
-    """The providers of the installed build; empty where ONNX Runtime is absent. The remote service is left out.
+    """Return the providers of the installed build; empty if ONNX Runtime is absent.
 
-    So are those of wheels, which ONNX Runtime lists too once they are registered.
+    The remote service is omitted. So are providers of wheels, which ONNX Runtime lists after their registration.
     """
     try:
         import onnxruntime
@@ -50,9 +50,9 @@ def built_in() -> tuple[str, ...]:
 
 @cache
 def plugin_wheels() -> dict[str, tuple[str, Callable[[], str]]]:
-    """Provider -> the installed distribution that has it as a library of its own, and what gives the library's path.
+    """Return the providers of wheels: provider -> its distribution, and a function that returns the library's path.
 
-    Such a package has `get_ep_names` and `get_library_path`, as ONNX Runtime's documentation wants it.
+    The package has `get_ep_names` and `get_library_path`, as ONNX Runtime's documentation requires.
     """
     providers: dict[str, tuple[str, Callable[[], str]]] = {}
     for wheel, module in _packages():
@@ -63,7 +63,7 @@ def plugin_wheels() -> dict[str, tuple[str, Callable[[], str]]]:
 
 
 def _packages() -> Iterator[tuple[str, ModuleType]]:
-    """The packages of all distributions that are called after ONNX Runtime, itself excepted."""
+    """Yield the packages of all distributions with names like ONNX Runtime's, without ONNX Runtime itself."""
     for distribution in metadata.distributions():
         wheel = distribution.name.lower().replace("_", "-")
         tops = (distribution.read_text("top_level.txt") or wheel.replace("-", "_")).split()

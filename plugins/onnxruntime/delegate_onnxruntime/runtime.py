@@ -43,7 +43,7 @@ class OnnxRuntimeRuntime(BackendRuntime):
         return OnnxDelegate(partial(_open, provider, model, compile_specs), model, provider)
 
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
-        """Options of a provider may name libraries that it loads."""
+        """Return true if the provider has options, because they may name libraries to load."""
         return bool(compile_specs.get("provider_options"))
 
 

@@ -27,8 +27,8 @@ from delegate_openvino.nan import LOSING
 from delegate_openvino.settings import settings
 from delegate_openvino.weights import large_constants, without
 
-# OpenVINO's CPU plugin computes int64 in 32 bits and saturates where torch wraps around, so that integers are right
-# only as indices: those that pick, and those that sorting and maxima give.
+# OpenVINO's CPU plugin computes int64 in 32 bits, and saturates where torch wraps around. So integers are only correct
+# as indices: those of selections, and those that sorting and maxima return.
 _TAKE_INDICES = frozenset(
     f"aten.{name}" for name in ("embedding.default", "gather.default", "index_select.default", "index.Tensor")
 )
@@ -46,7 +46,7 @@ _GIVE_INDICES = frozenset(
 )  # fmt: skip
 
 
-# What OpenVINO 2026.4 converts and computes otherwise than torch, found by tests/test_rows.py.
+# Operators that OpenVINO 2026.4 converts but computes differently from torch, found by tests/test_rows.py.
 _OTHERWISE = {
     "aten.div.Tensor_mode": "it rounds quotients at the brink of a whole number otherwise",
     "aten.atan2.default": "it takes -0.0 for 0.0, of which the angle is another",
@@ -77,7 +77,7 @@ class OpenVinoOptions(aot.Options):
 
 
 class OpenVinoBackend(AskingBackend):
-    """Whatever OpenVINO's frontend for torch converts."""
+    """The backend for all operators that OpenVINO's frontend for torch converts."""
 
     name = "openvino"
     library = "OpenVINO"
@@ -148,7 +148,7 @@ def _try(model: openvino.Model, region: Region, options: OpenVinoOptions) -> Non
     """Compile a model for the CPU like the runtime part: OpenVINO cannot open some models of its own frontend.
 
     Raises:
-        RegionFailed: it does not, or gives something else.
+        RegionFailed: the model does not compile, or has results of other types.
     """
     if options.device != "CPU":
         return  # of a machine that this one need not be
@@ -165,10 +165,10 @@ def _try(model: openvino.Model, region: Region, options: OpenVinoOptions) -> Non
 
 
 def _run_on_nothing(compiled: openvino.CompiledModel, region: Region, symbol: Any) -> None:
-    """Run a model with one dynamic size of 0, which some operators of OpenVINO refuse at a call.
+    """Run a model with one dynamic size of 0, for which some operators of OpenVINO fail at a call.
 
     Raises:
-        RegionFailed: it does not run, or gives other sizes than torch.
+        RegionFailed: the model does not run, or its results have other sizes than torch's.
     """
     sizes = {s: 0 if s is symbol else int(max(known.lower, 2)) for s, known in region.range_constraints.items()}
 
@@ -188,7 +188,7 @@ def _run_on_nothing(compiled: openvino.CompiledModel, region: Region, symbol: An
 
 
 def _integers(region: Region) -> Verdict | None:
-    """Why integers of a region would come out wrong, if so."""
+    """Return a rejection if integers of a region would be wrong, else None."""
     operator = op_name(region.calls[0])
     takes_integers = any(_is_integer(n) for n in (*region.inputs, *region.constants))
     gives_integers = any(_is_integer(n) for n in region.outputs)
@@ -198,7 +198,7 @@ def _integers(region: Region) -> Verdict | None:
 
 
 def _not_compiled(region: Region) -> Verdict | None:
-    """Why the CPU does not compile what the frontend converts, if so."""
+    """Return a rejection if the frontend converts a region that the CPU does not compile, else None."""
     node = region.calls[0]
     if op_name(node) in _GROUP_NORMS and tensors(node)[0].dim() == 2 and not is_static(node):
         return no(Reason.DYNAMIC_SHAPE, "OpenVINO has no group norm of two dimensions whose sizes are dynamic")
@@ -206,7 +206,7 @@ def _not_compiled(region: Region) -> Verdict | None:
 
 
 def _otherwise(region: Region) -> Verdict | None:
-    """Why the answer would not be torch's, if so."""
+    """Return a rejection if the results would differ from torch's, else None."""
     node = region.calls[0]
     why = _OTHERWISE.get(op_name(node))
     if op_name(node) in _CORRECTED:
@@ -231,7 +231,7 @@ def _is_integer(node: Node) -> bool:
 
 
 def _same_types(model: openvino.Model | openvino.CompiledModel, region: Region) -> Verdict:
-    """Return true if the model gives what torch gives: numbers, ranks and sizes that are known, element types."""
+    """Accept a model whose results have torch's number, known ranks and sizes, and element types."""
     if len(model.outputs) != len(region.outputs):
         return no(Reason.OPERATOR, f"OpenVINO gives {len(model.outputs)} results for {len(region.outputs)}")
     for port, node in zip(model.outputs, region.outputs, strict=True):

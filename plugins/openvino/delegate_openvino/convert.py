@@ -1,4 +1,4 @@
-"""Region -> OpenVINO model, by OpenVINO's own frontend for torch."""
+"""Conversion of a region to an OpenVINO model, by OpenVINO's own frontend for torch."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ ELEMENTS = {
 
 
 class NotConverted(Exception):
-    """The frontend does not convert a region, in its own words."""
+    """Raised if the frontend does not convert a region, with its message."""
 
 
 @cache
 def whole_operators() -> frozenset[str]:
-    """The compound operators that the frontend has rules for."""
+    """Return the compound operators for which the frontend has rules."""
     return frozenset(map(str, ops_to_not_decompose()))
 
 
@@ -77,8 +77,8 @@ class Converted:
     """A region as OpenVINO's model, with its inputs and outputs in order.
 
     Args:
-        model: its constants lie where those of the module lie.
-        module: what it was made of; it must live as long as the model.
+        model: the model, whose constants share the memory of those of the module.
+        module: the source of the model; it must outlive the model.
     """
 
     model: openvino.Model
@@ -86,10 +86,10 @@ class Converted:
 
 
 def to_openvino(region: Region) -> Converted:
-    """The model of a region, with its shapes: -1 where a size is dynamic.
+    """Return the model of a region, with its shapes: -1 for dynamic sizes.
 
     Raises:
-        NotConverted: the frontend has no rule for an operator of it, or its rule fails.
+        NotConverted: the frontend has no rule for an operator, or its rule fails.
     """
     module = _module(region)
     decoder = TorchFXPythonDecoder(module)  # the frontend does not keep it alive
@@ -106,9 +106,9 @@ def to_openvino(region: Region) -> Converted:
 
 
 def _part_results(model: openvino.Model) -> None:
-    """Put an operator between inputs and the results that they are.
+    """Insert an operator between an input and a result that is the same value.
 
-    OpenVINO 2026.4 takes memory for both in place of what it is given: results are wrong, and inputs written to.
+    Without it, OpenVINO 2026.4 uses its own memory for both: results are wrong, and inputs are overwritten.
     """
     for result in model.get_results():
         source = result.input_value(0)
@@ -118,7 +118,7 @@ def _part_results(model: openvino.Model) -> None:
 
 
 def _module(region: Region) -> GraphModule:
-    """The region as a module that holds its constants: placeholders are inputs alone."""
+    """Return the region as a module with its constants as attributes; only inputs are placeholders."""
     program = exported_program(region, keep_views=True)
     held = {
         spec.arg.name: str(spec.target) for spec in program.graph_signature.input_specs if spec.kind is InputKind.BUFFER
@@ -142,13 +142,13 @@ def _module(region: Region) -> GraphModule:
 
 
 def _squeeze_to_scalar(node: Node) -> None:
-    """Have a view of no dimensions squeeze all of them: behind a product OpenVINO 2026.4 compiles it to a SIGSEGV."""
+    """Replace a view of no dimensions by a squeeze: after a product, OpenVINO 2026.4 crashes when it compiles it."""
     if op_name(node) in _VIEWS and tensor(node).dim() == 0 and (rank := tensor(node.all_input_nodes[0]).dim()):
         node.target, node.args, node.kwargs = torch.ops.aten.squeeze.dims, (node.args[0], list(range(rank))), {}
 
 
 def _with_whole_numbers(graph: Graph, node: Node) -> Node:
-    """Compute in float32 beside a number that the operands' 16-bit dtype rounds, as torch does."""
+    """Compute in float32 with a number that the operands' 16-bit dtype would round, as torch does."""
     if op_name(node) not in _WITH_NUMBERS or (dtype := tensor(node).dtype) not in _HALVES:
         return node
     numbers = [n for n in arguments(node).values() if isinstance(n, int | float)]
@@ -171,7 +171,7 @@ def _with_whole_numbers(graph: Graph, node: Node) -> Node:
 
 
 def _round_before_truncation(graph: Graph, node: Node) -> None:
-    """Round what is cast from float32 to bfloat16 to the nearest: OpenVINO cuts the lower 16 bits off.
+    """Round casts from float32 to bfloat16 to the nearest number, because OpenVINO cuts off the lower 16 bits.
 
     The upper digits of x are c - (c - x) with c = x (2**16 + 1), by Veltkamp and Dekker (1971).
     """
@@ -198,7 +198,7 @@ def _round_before_truncation(graph: Graph, node: Node) -> None:
 
 
 def _zero_where_nothing_is_seen(graph: Graph, attended: Node, mask: Node) -> Node:
-    """Zeros in rows that are masked completely, as torch has them; OpenVINO gives NaN."""
+    """Set rows that are masked completely to zero, as torch does; OpenVINO's results are NaN."""
     aten = torch.ops.aten
     value = mask.meta["val"]
     seen = mask if value.dtype is torch.bool else graph.call_function(aten.gt.Scalar, (mask, float("-inf")))
@@ -217,12 +217,12 @@ def _zero_where_nothing_is_seen(graph: Graph, attended: Node, mask: Node) -> Nod
 
 
 def shape_of(node: Node) -> openvino.PartialShape:
-    """The sizes of what a node gives, -1 where one is dynamic."""
+    """Return the sizes of a node's result; -1 for dynamic sizes."""
     return openvino.PartialShape([s if isinstance(s, int) else -1 for s in node.meta["val"].shape])
 
 
 def one_line(error: BaseException) -> str:
-    """Return a message of OpenVINO without the places in its source."""
+    """Return a message of OpenVINO without the positions in its source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Check ")]
     messages = [line for line in lines if not line.startswith(("FrontEnd API failed", "Exception from", "Summary"))]
     return " ".join(" ".join(messages or lines).split())[:300]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Greater than anything is NaN there, false as a truth value, and 0 in a softmax.
+# There, NaN is greater than all numbers, false as a truth value, and 0 in a softmax.
 LOSING = frozenset(
     f"aten.{name}"
     for name in (

@@ -16,7 +16,7 @@ from delegate_openvino.shared_weights import part_uses
 from delegate_openvino.weights import fill_holes, with_holes
 
 _DAMAGED = "the file is damaged: lower the program again"
-_IR = b"<?xml"  # how OpenVINO's own format begins
+_IR = b"<?xml"  # the first bytes of OpenVINO's own format
 
 
 class OpenVinoRuntime(BackendRuntime):
@@ -38,7 +38,7 @@ class OpenVinoRuntime(BackendRuntime):
         if device.partition(".")[0] not in {*(d.partition(".")[0] for d in self._core.available_devices), "AUTO"}:
             here = ", ".join(self._core.available_devices)
             raise BackendUnavailable(f"OpenVINO has no device {device!r} here", remedy=f"lower it for one of: {here}")
-        if bytes(blob[: len(_IR)]) != _IR:  # OpenVINO would read ONNX too, and files that this names
+        if bytes(blob[: len(_IR)]) != _IR:  # OpenVINO would also read ONNX, and files that ONNX names
             raise BackendFailed("its blob is no model of OpenVINO's IR", remedy=_DAMAGED)
         starts = compile_specs.get("weights", ())
         try:
@@ -54,7 +54,7 @@ class OpenVinoRuntime(BackendRuntime):
             raise BackendFailed("OpenVINO does not open the model", where=_one_line(error)) from error
 
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
-        """OpenVINO runs compiled kernels that it finds in the folder of `cache`, and writes there."""
+        """Return true for a `cache`: OpenVINO runs compiled kernels from its folder, and writes there."""
         return bool(compile_specs["cache"])
 
 
@@ -63,9 +63,9 @@ class OpenVinoDelegate(Delegate):
 
     Args:
         compiled: the model.
-        weights: memory that it may read where it lies.
-        dtypes: element types of the inputs, as OpenVINO names them.
-        results: likewise of the outputs.
+        weights: memory that the model may read without a copy.
+        dtypes: OpenVINO's names of the element types of the inputs.
+        results: those of the outputs.
     """
 
     def __init__(self, compiled: Any, weights: Sequence[Any], dtypes: Sequence[str], results: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ class OpenVinoDelegate(Delegate):
 
 
 def _fits(port: Any, name: str, tensor: TensorType) -> bool:
-    """Return true if a tensor of the program fits the model's: OpenVINO trusts what it is told of memory."""
+    """Return true if a tensor of the program fits the model's: OpenVINO does not check the sizes of memory."""
     element = port.element_type
     dtype = np.dtype(np.uint16) if element == openvino.Type.bf16 else element.to_dtype()
     same = element.get_type_name() == name and dtype == tensor.dtype
@@ -109,10 +109,10 @@ def _fits(port: Any, name: str, tensor: TensorType) -> bool:
 
 
 def _tensor(array: Array, dtype: str) -> Any:
-    """An array as a tensor over its memory. OpenVINO takes none that may not be written, and only reads inputs."""
+    """Return an array as a tensor over its memory. OpenVINO rejects read-only arrays, but only reads inputs."""
     if not array.flags.writeable:
         array = writable_bytes(array).view(array.dtype).reshape(array.shape)
-    if dtype == "bf16":  # NumPy has none: its bits are given
+    if dtype == "bf16":  # NumPy has no bfloat16: the array has its bits
         return openvino.Tensor(array, openvino.Shape(array.shape), openvino.Type.bf16)
     return openvino.Tensor(array, shared_memory=True)
 

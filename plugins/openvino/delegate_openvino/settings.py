@@ -1,4 +1,4 @@
-"""Settings of OpenVINO's compiler: for running a model, and for trying it when a region is lowered."""
+"""Settings of OpenVINO's compiler, for running a model, and for its trial when a region is lowered."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _HALF = ("f16", "bf16")
 
 
 def settings(specs: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    """Properties of a compiled model, as OpenVINO names them.
+    """Return OpenVINO's properties of a compiled model.
 
-    Of two linear layers in 16 bits with a sum behind them OpenVINO 2026.4 makes one kernel on CPUs. It ends the process
-    while it does that (SIGSEGV, on a CPU without AVX-512).
+    On CPUs, OpenVINO 2026.4 fuses two 16-bit linear layers with a sum after them to one kernel. The fusion ends the
+    process (SIGSEGV, on a CPU without AVX-512).
     """
     in_16_bits = any(o.get_element_type().to_string() in _HALF for op in model.get_ops() for o in op.outputs())
     properties = {

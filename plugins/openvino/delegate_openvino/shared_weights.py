@@ -15,7 +15,7 @@ from openvino.passes import ConstantFolding, Manager
 from delegate_openvino.weights import constant_over
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# What reads a constant in the end: operator, which of its inputs, dtype and shape there, attributes.
+# The final reader of a constant: operator, position among its inputs, dtype and shape there, attributes.
 _Use = tuple[Any, ...]
 _SEVERAL: _Use = ()
 _READING_IN_PLACE = frozenset({"Gather", "ShapeOf"})
@@ -26,7 +26,7 @@ def part_uses(model: Any) -> list[Array]:
     uses = _uses(model)
     if any(uses[op.get_name()] == _SEVERAL for op in model.get_ops() if not _is_constant(op) and op.get_name() in uses):
         manager = Manager()
-        manager.register_pass(ConstantFolding())  # so that each of these uses is of a constant itself
+        manager.register_pass(ConstantFolding())  # so that each of these uses reads a constant directly
         manager.run_passes(model)
         uses = _uses(model)
     first: dict[int, _Use] = {}
@@ -44,7 +44,7 @@ def part_uses(model: Any) -> list[Array]:
 
 
 def _uses(model: Any) -> Mapping[str, _Use | None]:
-    """Return the readers of each operator that computes with constants alone; None: no reader that packs its result."""
+    """Return the readers of each operator on constants only; None if no reader packs its result."""
     ops, fixed = model.get_ordered_ops(), set[str]()
     for op in ops:
         if _is_constant(op) or (op.inputs() and all(source in fixed for source in _sources(op))):

@@ -1,7 +1,7 @@
-"""Large constants of OpenVINO's IR apart from it, so that methods and partitions share them in the file.
+"""Separate storage of large constants of OpenVINO's IR, so that methods and partitions share them in the file.
 
-An IR is XML, and one file of weights in which each constant has a place. Here large constants are holes in that file:
-untouched pages of zeros when a model is read, whose constants are then replaced by others over the bytes as they lie.
+An IR is XML, and one file of weights in which each constant has a position. Here, large constants are holes in that
+file: untouched pages of zeros when a model is read. Constants over the stored bytes then replace them, without a copy.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import openvino
 
 from delegate.program.raw import writable_bytes
 
-LEAST = 4096  # bytes; what is smaller stays in the file of weights
+LEAST = 4096  # bytes; smaller constants stay in the file of weights
 
-Hole = tuple[int, int]  # where it begins in the file of weights, and its bytes
+Hole = tuple[int, int]  # its start in the file of weights, and its number of bytes
 
 
 def large_constants(graph: bytes) -> list[Hole]:
-    """Return where the large constants of an IR lie, but for those that bodies of loops and branches read."""
+    """Return the holes of the large constants of an IR, without those that bodies of loops and branches read."""
     root = ElementTree.fromstring(graph)  # of OpenVINO's own making
     layers = root.findall("layers/layer")
     inner = {start for start, _ in _places(set(root.iter("layer")).difference(layers))}
@@ -39,17 +39,17 @@ def _places(layers: Iterable[ElementTree.Element]) -> Iterator[Hole]:
 
 
 def without(weights: bytes, holes: Sequence[Hole]) -> bytes:
-    """Return what is left of a file of weights without its holes."""
+    """Return a file of weights without its holes."""
     starts = [0, *(start + size for start, size in holes)]
     ends = [*(start for start, _ in holes), len(weights)]
     return b"".join(weights[start:end] for start, end in zip(starts, ends, strict=True))
 
 
 def with_holes(rest: memoryview, starts: Sequence[int], data: Sequence[memoryview]) -> np.ndarray[Any, Any]:
-    """The file of weights again, with zeros where the data lie.
+    """Return the file of weights with zeros in the holes of the data.
 
     Raises:
-        ValueError: these places do not follow each other, or are not within it.
+        ValueError: the holes overlap, are not in order, or are not within the file.
     """
     whole = np.zeros(rest.nbytes + sum(d.nbytes for d in data), np.uint8)
     at = taken = 0
@@ -63,15 +63,15 @@ def with_holes(rest: memoryview, starts: Sequence[int], data: Sequence[memoryvie
 
 
 def fill_holes(model: Any, base: int, starts: Sequence[int], data: Sequence[memoryview]) -> None:
-    """Replace the constants that lie in holes by others over the data, which must outlive the model.
+    """Replace the constants in holes by others over the data, which must outlive the model.
 
     Args:
-        model: read over `with_holes`.
-        base: the address of that.
+        model: the model, read from the array of `with_holes`.
+        base: the address of that array.
         starts, data: the holes.
 
     Raises:
-        ValueError: a hole is nobody's, or no constant of its size.
+        ValueError: a hole has no constant, or a constant of another size.
     """
     places = dict(zip(starts, data, strict=True))
     left = set(places)
@@ -86,10 +86,10 @@ def fill_holes(model: Any, base: int, starts: Sequence[int], data: Sequence[memo
 
 
 def constant_over(constant: Any, data: np.ndarray[Any, Any]) -> Any:
-    """A constant of the type and the shape of another, over bytes, which must outlive it.
+    """Return a constant with the type and shape of another, over bytes that must outlive it.
 
     Raises:
-        ValueError: they are not as many.
+        ValueError: the number of bytes differs.
     """
     if data.nbytes != constant.get_byte_size():
         raise ValueError(f"a constant of {constant.get_byte_size()} bytes has {data.nbytes}")
