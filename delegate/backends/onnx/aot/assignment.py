@@ -1,4 +1,4 @@
-"""Query which nodes a provider would leave to ONNX Runtime's CPU kernels, before a session forbids that."""
+"""The query for nodes that a provider would leave to ONNX Runtime's CPU kernels, which sessions forbid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def left_to_cpu(exported: ExportedModel, settings: Any, provider: Provider) -> M
     Args:
         exported: the model.
         settings: options of a session on the provider, from `session_options`; used once.
-        provider: that one.
+        provider: the provider.
 
     Raises:
         RegionFailed: the library does not load the model at all, or leaves only nodes of unknown origin.

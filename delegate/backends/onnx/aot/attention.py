@@ -1,7 +1,7 @@
-"""scaled_dot_product_attention in ONNX operators that GPUs and DSPs run, masks and all.
+"""scaled_dot_product_attention in ONNX operators that GPUs and DSPs run, including masks.
 
-The exporter's own translation removes the NaN of rows that are masked completely with IsNaN, which hardly any provider
-has. Here no NaN comes about: what is masked is set to 0 after the softmax too, as torch does to such rows.
+The exporter's own translation removes the NaN of rows that are masked completely by IsNaN, which few providers have.
+Here no NaN occurs: masked weights are also set to 0 after the softmax, as in torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from delegate.verdict import YES, Reason, Verdict, no
 def check(node: Node) -> Verdict:
     """The operands are floating point, without dropout.
 
-    The heads of key and value divide those of the query where enable_gqa says so.
+    With enable_gqa, the heads of key and value divide those of the query.
     """
     attributes = arguments(node)
     if attributes.get("dropout_p"):
@@ -41,7 +41,7 @@ def translate(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """The ONNX nodes of `aten.scaled_dot_product_attention.default`; values of onnx_ir in and out."""
+    """Return `aten.scaled_dot_product_attention.default` as ONNX nodes; arguments and result are values of onnx_ir."""
     from onnxscript import opset18 as op
 
     rank, length = len(key.shape), key.shape[-2]
@@ -75,7 +75,7 @@ def _scalar(number: float, like: Any, op: Any) -> Any:
 
 
 def _repeated(heads: Any, times: int, op: Any) -> Any:
-    """Each head several times over, in place: (B, H, S, E) to (B, H * times, S, E)."""
+    """Repeat each head `times` times in a row: (B, H, S, E) to (B, H * times, S, E)."""
     rows = op.Expand(op.Unsqueeze(heads, op.Constant(value_ints=[2])), op.Constant(value_ints=[1, 1, times, 1, 1]))
     return op.Reshape(rows, op.Constant(value_ints=[0, heads.shape[1] * times, -1, heads.shape[3]]))
 

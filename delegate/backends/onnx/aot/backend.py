@@ -32,9 +32,9 @@ from delegate.verdict import Reason, Verdict, no
 class OnnxBackend(TableBackend):
     """A backend on one provider of ONNX Runtime.
 
-    It takes an operator if a row in `translations.TRANSLATIONS` says that the exporter is right, and `operators` has
-    every ONNX operator of that row: these rows are its `table`. The provider, its `library`, has the last word on each
-    region: what it would leave to the CPU is planned elsewhere.
+    It supports an operator if `translations.TRANSLATIONS` has a row for it, and `operators` has every ONNX operator of
+    that row. These rows are its `table`. The provider, its `library`, decides on each region: nodes that it would leave
+    to the CPU are planned on other backends.
     """
 
     operators: Operators
@@ -97,7 +97,7 @@ class OnnxBackend(TableBackend):
 
     @abstractmethod
     def _specs(self) -> dict[str, Any]:
-        """Return the compile specs that follow from the options alone."""
+        """Return the compile specs that only depend on the options."""
 
     @abstractmethod
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:

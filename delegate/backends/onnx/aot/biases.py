@@ -1,4 +1,4 @@
-"""Biases of layers on integers: ONNX Runtime and QNN keep them in 32 bits, also where these are not enough."""
+"""Biases of layers on integers: ONNX Runtime and QNN store them in 32 bits, even if they exceed 32 bits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST = 2**31 - 1
 def too_large(region: Region) -> dict[str, str]:
     """Return the layers whose bias exceeds 32 bits in steps of their operands' scales, with reasons.
 
-    It happens where an operand was all but 0 in calibration.
+    This happens if an operand was almost 0 in calibration.
     """
     refusals = {}
     for node in region.calls:

@@ -1,7 +1,7 @@
 """A check that numbers of operators on float64 keep their digits.
 
-Torch's ONNX exporter writes the numbers among the arguments of an operator in float32, as ONNX writes attributes. On
-float64 the result is then off by 3e-8 of itself, or a comparison is false of the number itself.
+Torch's ONNX exporter writes the numbers among the arguments of an operator in float32, like ONNX's attributes. On
+float64, the relative error of the result is then 3e-8, or a comparison with the number itself is false.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _numbers(argument: Any) -> Iterator[float]:
 
 
 def _fits_float32(number: float) -> bool:
-    """Return true for a number that float32 holds exactly; infinities and NaN are such."""
+    """Return true for a number that float32 represents exactly, including infinities and NaN."""
     if isinstance(number, float) and not math.isfinite(number):
         return True
     try:

@@ -1,7 +1,7 @@
-"""ExportedProgram -> ONNX model by torch's own exporter, the weights apart from the graph.
+"""Conversion of an ExportedProgram to an ONNX model by torch's own exporter, with weights separate from the graph.
 
-Weights never pass through protobuf, which holds at most 2 GiB: the graph names them as external data, and the runtime
-half gives a session the blob's own bytes for them.
+Weights never pass through protobuf, which has a limit of 2 GiB. The graph names them as external data, and the runtime
+part passes the blob's own bytes to a session.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from delegate.errors import BackendUnavailable
 INSTALL = "pip install 'delegate[onnx]'"
 OPSET = 21  # the first whose q/dq operators have 16 bits
 _INLINE = 1024  # bytes; smaller constants stay in the graph, where libraries look into them
-_FX_NODE = re.compile(r"%(\S+) :")  # how torch's exporter names the node that an ONNX node comes from
+_FX_NODE = re.compile(r"%(\S+) :")  # the form in which torch's exporter names the source of an ONNX node
 
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """A model, and where its nodes come from.
+    """A model, and the sources of its nodes.
 
     Args:
-        model: with its weights.
+        model: the model with its weights.
         operators: ONNX node -> its operator.
-        sources: ONNX node -> the nodes of the region that it comes from, where the exporter says so.
+        sources: ONNX node -> its source nodes in the region, if the exporter reports them.
     """
 
     model: OnnxModel
@@ -57,12 +57,12 @@ def to_onnx(program: ExportedProgram, table: LoweringTable[Translation]) -> Expo
     """Export a program.
 
     Args:
-        program: what `exported_program` made of a region.
-        table: what operators become.
+        program: the result of `exported_program` for a region.
+        table: the translations of operators.
 
     Raises:
         BackendUnavailable: the exporter's libraries are not installed.
-        RegionFailed: torch's exporter does not take the program.
+        RegionFailed: torch's exporter does not convert the program.
     """
     own = frozenset(node.name for node in program.graph.nodes)  # the exporter adds others
     model = _export(program, table)
@@ -106,7 +106,7 @@ def require_graph(model: OnnxModel) -> None:
 
 
 def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
-    """The exporter's model in onnx_ir; its warnings and log lines are for its own developers."""
+    """Return the exporter's model in onnx_ir; suppress its warnings and log lines, which are for its own developers."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -137,9 +137,9 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
 
 
 def _trace_again_only_for(program: ExportedProgram) -> None:
-    """Have the exporter trace a program again only where it takes an operator of it apart.
+    """Let the exporter trace a program again only if it decomposes an operator of the program.
 
-    It does so for every program, which is more than half of what exporting takes.
+    Otherwise it traces every program again, which takes more than half of the time of an export.
     """
     decomposed = program.run_decompositions
 
@@ -151,10 +151,10 @@ def _trace_again_only_for(program: ExportedProgram) -> None:
 
 @contextlib.contextmanager
 def _torchlib_read_once() -> Iterator[None]:
-    """Have the exporter take its table of translations as it was read for the first region.
+    """Let the exporter reuse the table of translations that it read for the first region.
 
-    It reads the source and the signature of every function anew for each export, which is most of what exporting a
-    small region takes.
+    Otherwise it reads the source and the signature of every function again for each export, which takes most of the
+    time for a small region.
     """
     try:
         from torch.onnx._internal.exporter._registration import ONNXRegistry
@@ -173,9 +173,10 @@ def _torchlib_read_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_approximate_rules() -> Iterator[None]:
-    """Have the exporter keep sums and products with numbers near 0 and 1.
+    """Let the exporter preserve sums with numbers near 0, and products with numbers near 1.
 
-    Its rules that drop `x + 0` and `x * 1` match up to 1e-8 and 1e-5. So they drop `x + 1e-9` too, e.g. of a logarithm.
+    Its rules that drop `x + 0` and `x * 1` have tolerances of 1e-8 and 1e-5. So they also drop `x + 1e-9`, e.g. in a
+    logarithm.
     """
     try:
         from onnxscript import rewriter
@@ -194,7 +195,7 @@ def _no_approximate_rules() -> Iterator[None]:
 
 @functools.cache
 def _read_once(read: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, called once; what is registered with one table is not in the next."""
+    """Return the function with a cached result; each call returns a copy, so tables share no registrations."""
     known = functools.cache(read)
 
     def table(**options: Any) -> Any:
@@ -206,7 +207,7 @@ def _read_once(read: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cast_results(model: Any, program: ExportedProgram) -> None:
-    """Have results be of the dtypes that torch planned: the exporter computes abs of float16 in float32, for one.
+    """Cast results to the dtypes that torch planned: the exporter computes, e.g., abs of float16 in float32.
 
     Raises:
         RegionFailed: a result is of another kind.
@@ -231,9 +232,9 @@ def _cast_results(model: Any, program: ExportedProgram) -> None:
 def _translations(
     program: ExportedProgram, table: LoweringTable[Translation]
 ) -> dict[Callable[..., Any], Callable[..., Any]]:
-    """The operators of a program that the exporter is not to translate itself.
+    """Return the translations of operators that replace the exporter's own ones.
 
-    All overloads of them: the exporter's own passes turn some into others.
+    They include all overloads, because the exporter's own passes replace some overloads by others.
     """
     used = {node.target.overloadpacket for node in program.graph.nodes if isinstance(node.target, OpOverload)}
     overloads = [getattr(packet, name) for packet in used for name in packet.overloads()]
@@ -243,7 +244,7 @@ def _translations(
 
 
 def _take_weights(model: Any) -> tuple[Weight, ...]:
-    """Replace the large initializers by references, and give what they refer to; of one tensor, the same bytes."""
+    """Replace the large initializers by references, and return their weights; equal tensors share bytes."""
     import onnx_ir
 
     weights: list[Weight] = []
@@ -273,7 +274,7 @@ def _sources(model: Any, program: ExportedProgram, own: Set[str]) -> Iterator[tu
 
 
 def _uses_of(node: Node, own: Set[str]) -> Iterator[str]:
-    """The node itself, or those of the region that use the size, or the number in another dtype, that it computes."""
+    """Yield the node itself; for a size or a cast number that is not of the region, its users in the region."""
     if node.name in own and not isinstance(node.meta.get(META_VALUE), torch.SymInt):
         yield node.name
         return

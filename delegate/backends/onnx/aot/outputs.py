@@ -1,6 +1,6 @@
-"""Results that are the same as others: the exporter copies them by Identity, which providers take for few dtypes.
+"""Copies of results: the exporter copies equal results by Identity, which providers support for few dtypes.
 
-A Reshape to the shape that a value has copies every dtype that they have at all.
+A Reshape to the value's own shape copies all dtypes of a provider.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def replace_identities(model: Any) -> None:
-    """Have every Identity of an onnx_ir model be a Reshape."""
+    """Replace every Identity of an onnx_ir model by a Reshape."""
     import onnx_ir
 
     for node in list(model.graph):

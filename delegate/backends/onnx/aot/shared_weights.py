@@ -14,7 +14,7 @@ _BETWEEN = "DequantizeLinear"  # is done to a weight before it is read
 
 
 def part_uses(model: Any) -> None:
-    """Have an initializer of an onnx_ir model for each kind of use that one of them has."""
+    """Add an initializer to an onnx_ir model for each further kind of use of a weight."""
     graph = model.graph
     for node in [node for node in graph if node.op_type == _BETWEEN and node.inputs[0].is_initializer()]:
         _part(node.outputs[0], _same_node)
@@ -23,7 +23,7 @@ def part_uses(model: Any) -> None:
 
 
 def _part(value: Any, same: Callable[[Any, str], Any]) -> None:
-    """Have the first kind of use read a value, and each other one what `same` makes of it and a suffix for names."""
+    """Let the first kind of use read a value, and each other kind the copy that `same` makes, with a name suffix."""
     values: dict[_Use, Any] = {}
     for node, place in list(value.uses()):
         use = _use(node, place)

@@ -1,7 +1,7 @@
-"""Dynamic sizes without arithmetic: providers leave what computes a shape to the CPU, which sessions must not use.
+"""Dynamic sizes without arithmetic: providers compute shapes on the CPU, which sessions must not use.
 
-Reshape can often say the same with constants: 0 takes a size over from its input, -1 stands for what is left. Expand
-has 1 for what stays. Any other shape becomes an input of the model, which the runtime half fills at every call.
+A Reshape can often use constants: 0 copies a size of its input, and -1 is the remaining size. In an Expand, 1 is an
+unchanged size. Any other shape becomes an input of the model, which the runtime part fills at every call.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 from delegate.backends.onnx.runtime.blob import Shape
 
-_UNCHANGED = {"Reshape": 0, "Expand": 1}  # operator -> what says that a size stays as it is
+_UNCHANGED = {"Reshape": 0, "Expand": 1}  # operator -> the constant of an unchanged size
 
 
 def fix_shapes(model: Any) -> tuple[Shape, ...]:
-    """Give the nodes of an onnx_ir model that are told a shape one that nothing computes.
+    """Replace the computed shapes in an onnx_ir model by constants or by inputs of the model.
 
     Returns:
-        The shapes that are inputs of the model now, behind those that it had, in their order.
+        The shapes that are new inputs of the model, after its own inputs, in order.
     """
     import onnx_ir
     from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -62,7 +62,7 @@ def _symbol_sources(model: Any) -> Mapping[str, tuple[int, int]]:
 
 
 def _constant(operator: str, source: Sequence[Any], target: Sequence[Any]) -> list[int] | None:
-    """The shape `target` in numbers; None where a size would have to be computed that is not the only one, or is 0."""
+    """Return the shape `target` as numbers; None if several sizes must be computed, or one that may be 0."""
     unchanged, offset = _UNCHANGED[operator], len(source) - len(target) if operator == "Expand" else 0
     before = [source[i + offset] if 0 <= i + offset < len(source) else None for i in range(len(target))]
     sizes = [t if isinstance(t, int) else unchanged if t == b else -1 for t, b in zip(target, before, strict=True)]
@@ -71,7 +71,7 @@ def _constant(operator: str, source: Sequence[Any], target: Sequence[Any]) -> li
 
 
 def _shape(operator: str, target: Sequence[Any], symbol_sources: Mapping[str, tuple[int, int]]) -> Shape | None:
-    """The shape `target` in sizes of inputs; None where more has to be computed than one size of a Reshape."""
+    """Return the shape `target` as sizes of inputs; None if more than one size of a Reshape must be computed."""
     sizes = [size if isinstance(size, int) else symbol_sources.get(str(size.value), -1) for size in target]
     left = 1 if operator == "Reshape" else 0
     return tuple(sizes) if sizes.count(-1) <= left and 0 not in target else None

@@ -1,4 +1,4 @@
-"""Zero points of integers: ONNX has them in the type of the values, and its exporter cuts off what is beyond it."""
+"""Zero points of integers: in ONNX, they have the type of the values, and the exporter truncates them to it."""
 
 from __future__ import annotations
 

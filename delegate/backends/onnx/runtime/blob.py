@@ -1,8 +1,8 @@
 """The artifact of backends on ONNX Runtime: a serialized graph as the blob, and the weights that it names as data.
 
-What is what stands in `compile_specs`, as plain JSON: "weights" (name, element type, shape, number of the data),
-"inputs" and "outputs" (name, element type); element types in ONNX's codes. "shapes" are further inputs. In older files
-weights lie in the blob behind the graph, which has "graph" bytes, and their rows end in offset and size.
+The layout is in `compile_specs`, as plain JSON: "weights" (name, element type, shape, number of the data), "inputs" and
+"outputs" (name, element type), with element types in ONNX's codes. "shapes" are further inputs. In older files, weights
+follow the graph in the blob. Then "graph" is the graph's number of bytes, and rows of weights end in offset and size.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from delegate.program.alignment import align
 
 @dataclass(frozen=True)
 class Weight:
-    """A constant of a model that lies outside of its graph.
+    """A constant of a model that is stored outside of its graph.
 
     Args:
-        name: of the initializer.
+        name: name of the initializer.
         dtype: ONNX's code of the element type.
         shape: sizes.
         data: its bytes.
@@ -49,9 +49,9 @@ class OnnxModel:
 
     Args:
         graph: the serialized ModelProto, whose large initializers are external.
-        weights: these; several may be the same bytes.
-        inputs, outputs: in the order of the delegate's.
-        shapes: what the inputs hold that come last, and that the delegate is not given.
+        weights: the external initializers; several may share bytes.
+        inputs, outputs: inputs and outputs in the order of the delegate's.
+        shapes: the contents of the last inputs, which are not inputs of the delegate.
     """
 
     graph: bytes
@@ -62,7 +62,7 @@ class OnnxModel:
 
 
 def pack(model: OnnxModel) -> tuple[bytes, dict[str, Any], tuple[memoryview | bytes, ...]]:
-    """The blob of a model, what compile_specs says of it, and its data."""
+    """Return the blob of a model, its entries of compile_specs, and its data."""
     data = {id(w.data): w.data for w in model.weights}
     places = {key: place for place, key in enumerate(data)}
     specs = {
@@ -75,7 +75,7 @@ def pack(model: OnnxModel) -> tuple[bytes, dict[str, Any], tuple[memoryview | by
 
 
 def unpack(blob: memoryview, data: Sequence[memoryview], specs: Mapping[str, Any]) -> OnnxModel:
-    """The model of a blob; its weights stay where they are.
+    """Return the model of a blob; its weights are not copied.
 
     Raises:
         LookupError, TypeError, ValueError: specs, blob and data do not fit together.

@@ -1,8 +1,8 @@
-"""Memory of the device that a provider of ONNX Runtime works on, which all sessions on it share.
+"""Memory of the device of an ONNX Runtime provider, which all sessions on it share.
 
-Sessions are given its address, so that tensors of any type and shape may follow each other in one block. Blocks are
-made, read and written by small sessions of their own: what ONNX Runtime allocates and copies outside of sessions keeps
-a lost device for as long as the process lives.
+Sessions get its address, so tensors of any type and shape may use one block in turn. Small separate sessions allocate,
+read and write blocks: memory that ONNX Runtime allocates outside of sessions holds a lost device until the process
+ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from delegate.backends.onnx.runtime.provider import device, one_line
 from delegate.errors import BackendFailed
 from delegate.runtime.backend import Array, DeviceMemory, DeviceTensor
 
-_WORD = np.dtype(np.int32)  # what blocks consist of for the sessions here
+_WORD = np.dtype(np.int32)  # the elements of blocks for the sessions here
 _FILL = (  # y = Expand(x, n) over int32 as a ModelProto
     b'\x08\x08:K\n\x11\n\x01x\n\x01n\x12\x01y"\x06Expand\x12\x01gZ\x10\n\x01x\x12\x0b\n\t\x08\x06\x12\x05\n'
     b"\x03\x12\x01mZ\x0f\n\x01n\x12\n\n\x08\x08\x07\x12\x04\n\x02\x08\x01b\x10\n\x01y\x12\x0b\n\t\x08\x06\x12\x05\n\x03\x12\x01kB"
@@ -29,12 +29,12 @@ _COPY = (  # y = Identity(x) over int32
 
 
 class Copier:
-    """Makes, reads and writes memory of a device.
+    """An allocator of a device's memory, which also reads and writes it.
 
     Args:
-        provider: its name.
-        memory: the device, as ONNX Runtime names it, e.g. "webgpu".
-        open_: makes a session of a serialized model.
+        provider: name of the provider.
+        memory: ONNX Runtime's name of the device, e.g. "webgpu".
+        open_: opens a session of a serialized model.
     """
 
     def __init__(self, provider: str, memory: str, open_: Callable[[bytes], Any]) -> None:
@@ -44,7 +44,7 @@ class Copier:
         self.device.add(self)
 
     def leave(self) -> None:
-        """Close its sessions; they are made again when they are needed."""
+        """Close its sessions; they are opened again when they are needed."""
         self._sessions.clear()
 
     def make(self, size: int) -> Any:
@@ -57,7 +57,7 @@ class Copier:
             binding.bind_output("y", self.memory)
             self._session(_FILL).run_with_iobinding(binding)
             value = binding.get_outputs()[0]
-            self.read(value.data_ptr(), zero)  # a buffer is given in any case; whether it is one shows at its use
+            self.read(value.data_ptr(), zero)  # an allocation never fails, but the first use of a missing buffer does
         return value
 
     def read(self, address: int, words: Array) -> None:
@@ -69,7 +69,7 @@ class Copier:
         self._copy(("cpu", words.ctypes.data), (self.memory, address), words.shape)
 
     def lost(self) -> bool:
-        """Return if the device cannot compute any more."""
+        """Return true if the device cannot compute any more."""
         word = np.zeros(1, _WORD)
         try:
             with self.device.lock:
@@ -96,8 +96,8 @@ class OrtMemory(DeviceMemory):
     """A block of bytes.
 
     Args:
-        copier: of its device.
-        size: bytes, a multiple of 4.
+        copier: copier of its device.
+        size: number of bytes, a multiple of 4.
 
     Raises:
         BackendFailed: the device has no such memory left.
@@ -114,11 +114,11 @@ class OrtMemory(DeviceMemory):
         return OrtTensor(self, shape, dtype)
 
     def leave(self) -> None:
-        """Forget the block: the device has lost what lies there."""
+        """Release the block, because the device has lost its contents."""
         self._value = None
 
     def target(self) -> int:
-        """The address to write to."""
+        """Return the address for writes."""
         if self._value is None:
             try:
                 self._value = self._copier.make(self._size)
@@ -129,18 +129,18 @@ class OrtMemory(DeviceMemory):
         return self._address
 
     def source(self) -> int:
-        """The address to read from what was written."""
+        """Return the address for reads of a written block."""
         if self._value is None:
             raise BackendFailed(f"what lay in {self.name} memory is lost with the device")
         return self._address
 
     def read(self, words: Array) -> None:
-        """Fill an array of words from its start."""
+        """Fill an array with the words at the start of the block."""
         with self._copier.device.lock:
             self._try(self._copier.read, self.source(), words)
 
     def write(self, words: Array) -> None:
-        """Copy an array of words to its start."""
+        """Copy an array of words to the start of the block."""
         with self._copier.device.lock:
             self._try(self._copier.write, self.target(), words)
 
@@ -162,11 +162,11 @@ class OrtTensor(DeviceTensor):
         self._memory, self._bytes = memory, dtype.itemsize * int(np.prod(shape))
 
     def source(self) -> tuple[str, int]:
-        """The device, and the address to read from what was written."""
+        """Return the device, and the address for reads of a written tensor."""
         return self._memory.name, self._memory.source()
 
     def target(self) -> tuple[str, int]:
-        """The device, and the address to write to."""
+        """Return the device, and the address for writes."""
         return self._memory.name, self._memory.target()
 
     def read(self) -> Array:

@@ -1,6 +1,6 @@
-"""Execution providers of ONNX Runtime: those that it has, and those that come as libraries, registered once.
+"""Execution providers of ONNX Runtime: its own ones, and those of separate libraries, which are registered once.
 
-A device that is lost comes back only when nothing of the process is left on it; see `Device`.
+A lost device is only available again after the process has released all its memory and sessions; see `Device`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CPU = "CPUExecutionProvider"
 
 @dataclass(frozen=True)
 class Provider:
-    """A provider that sessions can be made on.
+    """A provider for sessions.
 
     Args:
-        name: as ONNX Runtime knows it, e.g. "QNNExecutionProvider".
-        devices: the OrtEpDevices of this machine that it can use, where it comes as a library of its own; may be empty.
-        built_in: it is a part of ONNX Runtime, and lists no devices.
+        name: ONNX Runtime's name of it, e.g. "QNNExecutionProvider".
+        devices: the OrtEpDevices of this machine that it can use, if it has a separate library; may be empty.
+        built_in: true if it is a part of ONNX Runtime, and lists no devices.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Provider:
     built_in: bool = False
 
     def add_to(self, settings: Any, options: Mapping[str, str]) -> None:
-        """Have a session of these SessionOptions run on it, with options in its own words."""
+        """Add the provider, with its own options, to these SessionOptions."""
         if self.built_in:
             settings.add_provider(self.name, dict(options))
         else:
@@ -48,8 +48,9 @@ class Provider:
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
-        """Held while anything works on it: two at once crash WebGPU's library, and of others nobody knows. What is a
-        part of ONNX Runtime may run in several threads.
+        """Return the lock of the provider's device: concurrent use crashes WebGPU's library, and may crash others.
+
+        Built-in providers have no lock, because they may run in several threads.
         """
         return nullcontext() if self.built_in else device(self.name).lock
 
@@ -58,8 +59,8 @@ def register(name: str, library: Callable[[], str], install: str) -> Provider:
     """Register a provider's library with ONNX Runtime, unless that was done before, and find its devices.
 
     Args:
-        name: of the provider.
-        library: gives the path of its library; raises ImportError where its package is absent.
+        name: name of the provider.
+        library: returns the path of its library; raises ImportError if its package is absent.
         install: the command that installs it.
 
     Raises:
@@ -81,7 +82,7 @@ def _register(onnxruntime: Any, name: str, path: str) -> None:
     try:
         onnxruntime.register_execution_provider_library(name, path)
     except Exception as error:
-        if "already registered" not in str(error):  # one that has no device here was registered before
+        if "already registered" not in str(error):  # a provider without a device here was registered before
             raise
     finally:
         onnxruntime.set_default_logger_severity(_WARNINGS)
@@ -91,14 +92,14 @@ class Tenant(Protocol):
     """A session or memory on a device."""
 
     def leave(self) -> None:
-        """Give up what it has there, and get it anew when it is needed again; called with the device's lock held."""
+        """Release everything on the device until it is needed again; the caller holds the device's lock."""
 
 
 class Device:
     """A device that the sessions of this process on one provider share, and its tenants.
 
     Attributes:
-        lock: held while anything works there: two at once crash WebGPU's plugin.
+        lock: held during all work on the device, because concurrent use crashes WebGPU's plugin.
     """
 
     def __init__(self) -> None:
@@ -106,11 +107,11 @@ class Device:
         self._tenants: WeakSet[Tenant] = WeakSet()
 
     def add(self, tenant: Tenant) -> None:
-        """Somebody who has something there from now on."""
+        """Add a tenant."""
         self._tenants.add(tenant)
 
     def clear(self) -> None:
-        """Have all tenants leave, so that the library begins anew, with the device that is there then."""
+        """Let all tenants leave, so that the library starts again, with the device that is then available."""
         with self.lock:
             for tenant in tuple(self._tenants):
                 tenant.leave()
@@ -118,11 +119,11 @@ class Device:
 
 @cache
 def device(name: str) -> Device:
-    """The device of a provider."""
+    """Return the device of a provider."""
     return Device()
 
 
-if hasattr(os, "register_at_fork"):  # a lock may be held by a thread that is not there any more
+if hasattr(os, "register_at_fork"):  # a thread that a fork does not copy may hold the lock
     os.register_at_fork(after_in_child=device.cache_clear)
 
 

@@ -23,17 +23,17 @@ _DTYPES: Mapping[int, type[np.generic]] = {
 }  # fmt: skip
 _DAMAGED = "the file is damaged: lower the program again"
 _HOST = "cpu"  # the host's memory, as ONNX Runtime names it
-# The operator whose node holds what a provider has compiled: machine code, which a provider loads as it is.
+# The operator whose node holds the compiled code of a provider: machine code, which a provider loads unchanged.
 # https://onnxruntime.ai/docs/execution-providers/EP-Context-Design.html
 _COMPILED = b"EPContext"
 _FATAL = 4  # ONNX Runtime's level of logging: warnings are for its own developers, and errors are raised
 
 
 def may_hold_code(graph: bytes) -> bool:
-    """Return true if a serialized graph may hold machine code: no graph that has a node of it lacks this name.
+    """Return true if a serialized graph may hold machine code: its bytes contain the name of that operator.
 
-    A graph in which something else has the name counts too. Its bytes are searched and not parsed, as two parsers may
-    read one forged file in two ways.
+    The result is also true if something else in the graph has the name. The bytes are searched, not parsed, because two
+    parsers may read a forged file in two ways.
     """
     return _COMPILED in graph
 
@@ -42,13 +42,13 @@ def open_session(model: OnnxModel, settings: Any, provider: Provider, *, is_code
     """Return an InferenceSession that runs the whole model on a provider.
 
     Args:
-        model: its weights are read where they lie, and must outlive the session.
-        settings: from `session_options`, on the provider.
-        provider: that one.
-        is_code: the graph may hold machine code, and the runtime part of the backend says so (`runs_code`).
+        model: the model, whose weights are read without a copy, and must outlive the session.
+        settings: options from `session_options`, for this provider.
+        provider: the provider.
+        is_code: true if the graph may hold machine code, which the runtime part of the backend declares (`runs_code`).
 
     Raises:
-        BackendFailed: the provider does not take the model, or not all of it; or the graph holds machine code.
+        BackendFailed: the provider does not support all of the model, or the graph holds machine code.
     """
     import onnxruntime
 
@@ -70,13 +70,13 @@ def open_session(model: OnnxModel, settings: Any, provider: Provider, *, is_code
 def session_options(
     provider: Provider, options: Mapping[str, str], *, threads: int = 0, memory_pattern: bool = True
 ) -> Any:
-    """Options of a session on a provider.
+    """Return the options of a session on a provider.
 
     Args:
-        provider: with at least one device, where it has any.
-        options: of the provider, in its own words.
-        threads: of the host, to prepare the device's work; 0: ONNX Runtime decides.
-        memory_pattern: whether memory of the first run of a shape is laid out in one block for the next ones.
+        provider: the provider, with at least one device if it lists devices.
+        options: the provider's own options.
+        threads: number of threads of the host, which prepare the device's work; 0: ONNX Runtime decides.
+        memory_pattern: true to allocate the memory of a shape as one block after its first run.
     """
     import onnxruntime
 
@@ -84,20 +84,20 @@ def session_options(
     settings.log_severity_level = _FATAL
     settings.intra_op_num_threads = min(threads, os.cpu_count() or 1)
     settings.enable_mem_pattern = memory_pattern
-    # Threads that wait for the next call by spinning take the cores of whoever runs in between: other partitions.
+    # Threads that spin until the next call use the cores of other partitions, which run in between.
     settings.add_session_config_entry("session.force_spinning_stop", "1")
     # Pad_Fusion (ONNX Runtime 1.31) makes zeros before a maximum the padding of the window, which is never the maximum.
     # DoubleQDQPairsRemover makes one quantization of two with different scales, which rounds to neither.
     disabled = "Pad_Fusion;DoubleQDQPairsRemover"
     settings.add_session_config_entry("optimization.disable_specified_optimizers", disabled)
-    # A forged graph may name files: they would be in a folder that is none.
+    # A forged graph may name files; this folder does not exist, so none is read.
     settings.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
     provider.add_to(settings, options)
     return settings
 
 
 def add_weights(settings: Any, model: OnnxModel) -> None:
-    """Give a session the bytes of the model's external initializers, where they lie."""
+    """Pass the bytes of the model's external initializers to a session, without a copy."""
     from onnxruntime import OrtValue
 
     if not model.weights:
@@ -110,15 +110,15 @@ def add_weights(settings: Any, model: OnnxModel) -> None:
 
 
 class OnnxDelegate(Delegate):
-    """A model on a provider. Inputs are read from, and results written to, what is given: nothing is copied here.
+    """A model on a provider. It reads inputs from the caller's memory and writes results there, without copies.
 
-    A session that has failed is not used again: the next call makes another one.
+    A session that has failed is not used again: the next call opens another one.
 
     Args:
-        open_: makes a session; the first at once, and whatever that raises passes.
-        model: what it runs; kept, for the session reads its weights.
-        provider: that the sessions run on.
-        lost: whether the device is lost, asked when a session has failed: then all on it have to leave.
+        open_: opens a session; the first one at once, and its errors propagate.
+        model: the model; the delegate holds it, because the session reads its weights.
+        provider: the provider of the sessions.
+        lost: returns true if the device is lost; called after a session has failed. Then all tenants must leave.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class OnnxDelegate(Delegate):
         device(provider.name).add(self)
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
-        """ONNX Runtime compares shapes on its own; it takes memory for what it is told it is."""
+        """Check the element types and sizes of memory; ONNX Runtime itself only compares shapes."""
         model = self._model
         own = model.inputs[: len(model.inputs) - len(model.shapes)]
         for what, tensors, types in (("inputs", own, inputs), ("outputs", model.outputs, outputs)):
@@ -174,7 +174,7 @@ class OnnxDelegate(Delegate):
             device(self._provider.name).clear()
 
     def leave(self) -> None:
-        """Close the session; the next call makes another one."""
+        """Close the session; the next call opens another one."""
         self._session = None
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class _Session:
         self._hosts = [host] * len(self._outputs)
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Run once on arrays, and on tensors of the device, where they lie."""
+        """Run once on arrays, and on tensors of the device, without copies."""
         all_inputs = (*inputs, *(_sizes(shape, inputs) for shape in self._model.shapes))
         if OrtTensor in map(type, (*all_inputs, *outputs)):
             self._run_bound(all_inputs, outputs)
