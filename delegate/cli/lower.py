@@ -103,6 +103,7 @@ def lower(
         {"--output": out, "--bundle": bundle, "--lock": lock},
         {"MODEL": Path(model), "--config": config, "--locked": locked, **{f"--costs {c}": c for c in costs or ()}},
     )
+    _require_one_decision({"--locked": locked, "--bundle": bundle, "--costs": costs, "--ray": ray})
     with output.working("importing torch"):
         import delegate
         from delegate.cli.models import load_model, read_sample
@@ -146,19 +147,19 @@ def lower(
         print(f"saved {path}, {path.stat().st_size:,} bytes")
 
 
+def _require_one_decision(options: dict[str, object]) -> None:
+    """Raise BadParameter if two of the options decide where nodes run, given or not given by their names."""
+    for option, other in itertools.pairwise(name for name, value in options.items() if value):
+        if (option, other) != ("--bundle", "--costs"):
+            raise typer.BadParameter(f"{option} and {other} both decide where nodes run: give one of them")
+
+
 def _placement(
     is_measured: bool, lock: Path | None, locked: Path | None, bundle: Path | None, costs: list[Path], ray: str | None
 ) -> PlacementRequest | None:
-    """Return the placement that options request; raises ConfigError if two of them contradict each other."""
-    from delegate.errors import ConfigError
+    """Return the placement that options request."""
     from delegate.placement.requests import ByPreference, Measured, Remote, Replay
 
-    deciding = {"--locked": locked, "--bundle": bundle, "--costs": costs, "--ray": ray}
-    requested = [option for option, value in deciding.items() if value]
-    for option, other in itertools.pairwise(requested):
-        if (option, other) != ("--bundle", "--costs"):
-            both = f"{option} and {other} both decide where nodes run"
-            raise ConfigError(both, where="placement", remedy="give one of both")
     if locked is not None:
         return Replay(locked, lockfile=lock)
     if bundle is not None or costs:

@@ -48,7 +48,7 @@ EXPECTED = {
             subnormal="ceil, floor, log, log2, over 0, over itself, remainder 2, rsqrt, sqrt, times infinity",
         ),
         lost=named(
-            binary="clamp between tensors, logaddexp, maximum, maximum of rows, minimum",
+            binary="clamp between tensors, logaddexp, maximum, maximum of rows, minimum, xlogy",
             reduced=(
                 "amax along 0, amax along 1, amin along 0, amin along 1, aminmax along 0, aminmax along 1"
                 ", log_softmax along 0, log_softmax along 1, logsumexp along 0, logsumexp along 1"
@@ -67,7 +67,7 @@ EXPECTED = {
             subnormal="trunc",
         ),
         some_cpus=named(unary="logit"),
-        compound=frozenset({"max pool in one dimension"}),
+        compound=frozenset({"max pool in one dimension", "xlogy"}),
     ),
     ("cuda", "exact"): Expected(
         values=_CUDA_VALUES,

@@ -92,10 +92,17 @@ def test_streams():
     require_folder("new/below", "the outputs", InputError)
 
 
-@pytest.mark.parametrize(("option", "error"), [("lock", PartitionError), ("bundle", ProgramError)])
-def test_python_asks_first_too(option, error, tmp_path):
+@pytest.mark.parametrize(
+    ("placement", "error"),
+    [
+        (delegate.ByPreference(lockfile="absent/x"), PartitionError),
+        (delegate.Measured(lockfile="absent/x"), PartitionError),
+        (delegate.Remote(bundle="absent/x"), ProgramError),
+    ],
+)
+def test_destinations_are_checked_before_the_model_is_read(placement, error):
     with pytest.raises(error, match="there is no folder"):
-        delegate.to_backend("absent.pt2", "xnnpack", **{option: tmp_path / "absent" / "x"})
+        delegate.to_backend("absent.pt2", "xnnpack", placement=placement)
 
 
 def test_a_device_is_not_replaced(tmp_path):

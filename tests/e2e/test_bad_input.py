@@ -78,7 +78,7 @@ def only(folder: Path, *names: str) -> None:
 
 
 LOWERING = {
-    "module": (lambda: delegate.to_backend(Net(), "xnnpack"), ExportError, ("Net", "torch.export.export(")),
+    "module": (lambda: delegate.to_backend(Net(), "xnnpack"), ExportError, ("Net", "delegate.export(")),
     "number": (lambda: delegate.to_backend(3), ExportError, ("a int is no model", "ExportedProgram")),
     "no file": (lambda: delegate.to_backend("absent.pt2"), ExportError, ("absent.pt2",)),
     "no methods": (lambda: delegate.to_backend({}), ExportError, ("empty", "at least one method")),

@@ -20,14 +20,14 @@ RAW = {
 CALLS = {"diagonal", "at", "repeat", "bincount"}
 # Uses beside the room, each with the reason why it needs no check there.
 ALLOWED = {
-    ("backends/onnx/translations/indexing.py", "as_strided"),  # ahead of time, by torch, which checks
+    ("backends/onnx/aot/translations/indexing.py", "as_strided"),  # ahead of time, by torch, which checks
     ("backends/transfer.py", "as_strided"),  # by torch, which checks, of a tensor that the parent process sends
     ("backends/transfer.py", "frombuffer"),
     ("kernels/copies.py", "as_strided"),  # the kernel, which calls the room
     ("skeleton/delegate_acme/runtime.py", "frombuffer"),  # a plugin's own; NumPy refuses what its blob does not hold
     ("program/segments.py", "frombuffer"),  # bytes of a view, for their place in memory
-    ("backends/xnnpack/runtime.py", "resize("),  # of a model, not of an array
-    ("backends/xnnpack/sharing.py", "resize("),
+    ("backends/xnnpack/runtime/delegate.py", "resize("),  # of a model, not of an array
+    ("backends/xnnpack/runtime/sharing.py", "resize("),
     ("runtime/to_numpy.py", "from_address"),  # a field of the tensor that a caller in this process gives by DLPack
 }
 

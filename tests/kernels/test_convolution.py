@@ -57,6 +57,8 @@ def test_convolution(name, dtype):
     if dtype is torch.int64 and rest[3]:
         pytest.skip("torch has no transposed convolution of integers")
     tolerance = {torch.float16: 1e-2, torch.float32: 5e-5}.get(dtype)
+    if dtype is torch.bfloat16 and rest[3]:
+        tolerance = 0.1  # results are up to 10, and torch rounds each partial sum of a transposed convolution
     bias_tensor = sample(channels(weight, rest[3], rest[5]), dtype=dtype) if bias else None
     inputs = sample(*x, dtype=dtype, scale=1), sample(*weight, dtype=dtype, scale=1, seed=1)
     check(aten.convolution.default, *inputs, bias_tensor, *rest, rtol=tolerance, atol=tolerance)
