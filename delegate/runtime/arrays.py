@@ -1,4 +1,4 @@
-"""The arrays of a method's values, and the slots that are filled in every call.
+"""The memory of an execution plan: arenas, the arrays of values in them, and the slots that are filled in every call.
 
 Values in the arena, in constants or in states have fixed arrays. Values in the caller's arrays (INPUT), in new result
 arrays (OUTPUT), and views of these differ between calls. A list entry that holds such a value is a slot. A call fills
@@ -8,21 +8,21 @@ the slots before it runs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
 from delegate.memory.storage import assign_storage, concrete
+from delegate.program.blocks import walk
 from delegate.program.expr import Number, evaluate
-from delegate.program.model import Arg, Method, Ref, Storage, StorageKind
+from delegate.program.model import Arg, DelegateCall, DelegateSpec, Method, Program, Ref, Storage, StorageKind
 from delegate.program.raw import nbytes, shadow
-from delegate.runtime.backend import Array, DeviceTensor, TensorType
+from delegate.runtime.backend import Array, DeviceMemory, DeviceTensor, TensorType
 from delegate.runtime.resources import Resources
 
-if TYPE_CHECKING:
-    from delegate.runtime.arenas import Arena
-
+Arena = Array | dict[int, DeviceMemory]  # bytes of the host, or blocks of a device by offset
 Slot = tuple[list[Any], int]  # a list, and the index of the entry that a call fills
 
 
@@ -52,9 +52,9 @@ class Arrays:
         self._same: dict[int, int] = {}
         self._examples: dict[int, Array] = {}
         self.slots: dict[int, list[Slot]] = defaultdict(list)
-        self.storage, sizes = self._storages()
+        self.storage, totals = self._storages()
         self.shapes = [tuple(evaluate(d, symbols) for d in v.shape) for v in method.values]
-        self._arenas = arenas or self._own_arenas(sizes)
+        self._arenas = arenas or make_arenas(resources, method, self.storage, totals, self._nbytes)
         self._arrays = [self._fixed_array(i) for i in range(len(method.values))]
 
     def _storages(self) -> tuple[Sequence[Storage], Sequence[int]]:
@@ -64,13 +64,8 @@ class Arrays:
         plan = assign_storage(self._resources.program, method, self._resources.kernels, self._symbols)
         return plan.storages, plan.arenas
 
-    def _own_arenas(self, totals: Sequence[int]) -> Sequence[Arena]:
-        if len(totals) == 1:
-            return [self._resources.platform.memory(totals[0])]
-        from delegate.runtime.arenas import make_arenas  # not needed by most programs
-
-        sizes = [nbytes(shape, self.dtype(i)) for i, shape in enumerate(self.shapes)]
-        return make_arenas(self._resources, self._method, self.storage, totals, sizes)
+    def _nbytes(self, index: int) -> int:
+        return nbytes(self.shapes[index], self.dtype(index))
 
     def _fixed_array(self, index: int) -> Array | DeviceTensor | None:
         """Return the array of a value; None for views and for values that differ between calls."""
@@ -81,11 +76,10 @@ class Arrays:
             return self._resources.states[storage.index]
         if storage.kind is StorageKind.ARENA and storage.offset >= 0:
             shape, dtype = self.shapes[index], value.dtype.numpy
-            size = nbytes(shape, dtype)
             arena = self._arenas[storage.index]
             if isinstance(arena, dict):
                 return arena[storage.offset].tensor(shape, dtype)
-            return arena[storage.offset : storage.offset + size].view(dtype).reshape(shape)
+            return arena[storage.offset : storage.offset + self._nbytes(index)].view(dtype).reshape(shape)
         return None
 
     def dtype(self, index: int) -> np.dtype[Any]:
@@ -172,3 +166,45 @@ class Arrays:
             self.slots[index].append((entries, i))
             return None
         return self._arrays[index]
+
+
+def make_arenas(
+    resources: Resources,
+    method: Method,
+    storages: Sequence[Storage],
+    totals: Sequence[int],
+    size_of: Callable[[int], int],
+) -> list[Arena]:
+    """Return memory for every memory space of a method; raise as `Space.blocks` and `Platform.memory` do.
+
+    Args:
+        resources: of the context.
+        method: the method to bind.
+        storages: of its values.
+        totals: bytes of every memory space.
+        size_of: returns the bytes of a value.
+    """
+    arenas: list[Arena] = []
+    for number, total in enumerate(totals):
+        blocks: Arena | None = None
+        if total and 0 < number <= len(resources.spaces):
+            space = resources.spaces[number - 1]
+            blocks = space.blocks(_blocks(resources.program, method, storages, size_of, number))
+        arenas.append(resources.platform.memory(total) if blocks is None else blocks)
+    return arenas
+
+
+def _blocks(
+    program: Program, method: Method, storages: Sequence[Storage], size_of: Callable[[int], int], number: int
+) -> dict[int, tuple[int, DelegateSpec]]:
+    """Return the blocks of a memory space by offset: the size of its largest value, and a delegate that uses it."""
+    blocks: dict[int, tuple[int, DelegateSpec]] = {}
+    for call in walk(method.instructions):
+        if isinstance(call, DelegateCall):
+            for index in (*call.outputs, *call.inputs):
+                storage = storages[index]
+                if (storage.kind, storage.index) == (StorageKind.ARENA, number):
+                    spec = program.delegates[call.delegate]
+                    block = blocks.get(storage.offset, (0, spec))
+                    blocks[storage.offset] = max(block, (size_of(index), spec), key=itemgetter(0))
+    return blocks

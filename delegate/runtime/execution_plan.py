@@ -29,16 +29,15 @@ from delegate.program.model import (
     Structure,
     StructuredCall,
 )
-from delegate.runtime.arrays import Arrays, Slot
+from delegate.runtime.arrays import Arena, Arrays, Slot
 from delegate.runtime.backend import Array, DeviceTensor
+from delegate.runtime.parallel import ParallelStep, Stop
 from delegate.runtime.platform import no_memory
 from delegate.runtime.resources import Resources
 from delegate.runtime.steps import CompactStep, DelegateStep, SingleDelegateFastPath, Step, kernel_step, run_steps
-from delegate.runtime.structures import structured_step
 
 if TYPE_CHECKING:
     from delegate.kernels.kernel import Kernel
-    from delegate.runtime.arenas import Arena
 
 
 class _CallView:
@@ -198,11 +197,11 @@ class ExecutionPlan:
         elif instruction.kind is Structure.PARALLEL:
             self._bind_parallel(instruction)
         else:
+            from delegate.runtime.control_flow import structured_step  # not needed by most programs
+
             self.steps.append(structured_step(self._arrays, instruction, self._steps_of, self._method.name))
 
     def _bind_parallel(self, call: StructuredCall) -> None:
-        from delegate.runtime.parallel import ParallelStep, Stop  # not needed by most programs
-
         called = (c.delegate for block in call.blocks for c in walk(block.instructions) if isinstance(c, DelegateCall))
         stop = Stop([self._resources.delegates[number].interrupt for number in dict.fromkeys(called)])
         outside, self._begin = self._begin, (stop,)
@@ -295,20 +294,20 @@ class ExecutionPlan:
     def _delegate_step(self, inputs: Iterable[Any]) -> type[DelegateStep]:
         if not self._resources.spaces or not any(isinstance(i, DeviceTensor) for i in inputs):
             return DelegateStep
-        from delegate.runtime.device_steps import DeviceStep
+        from delegate.runtime.devices import DeviceStep
 
         return DeviceStep
 
     def _bind_fetch(self, call: KernelCall, source: DeviceTensor, outs: list[Any]) -> None:
         """Bind a copy of a tensor from a device: its backend copies it, not a kernel."""
-        from delegate.runtime.device_steps import FetchStep, partition_of
+        from delegate.runtime.devices import FetchStep, partition_of
 
         (index,) = refs(call.args)
         self.steps.append(FetchStep(source, outs, partition_of(self._resources.program, self._method, index)))
 
     def _bind_upload(self, call: KernelCall, args: list[Any], target: DeviceTensor) -> None:
         """Bind a copy of a tensor to a device, where several partitions read it."""
-        from delegate.runtime.device_steps import UploadStep, partition_of
+        from delegate.runtime.devices import UploadStep, partition_of
 
         (index,) = call.outputs
         space = self._resources.spaces[self._arrays.storage[index].index - 1]

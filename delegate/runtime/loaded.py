@@ -16,7 +16,7 @@ import numpy as np
 from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_mean
 from delegate.kernels.selection import kernels_of
 from delegate.program import file
-from delegate.program.model import Constant, Program, State, StructuredCall
+from delegate.program.model import Constant, Program, State
 from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.context import Context
@@ -25,18 +25,18 @@ from delegate.runtime.forking import leak, watch
 from delegate.runtime.lazy_constants import LazyConstantTable
 from delegate.runtime.lifecycle import closed_error
 from delegate.runtime.load_options import LoadOptions, with_load_options
+from delegate.runtime.parallel import Workers, split_threads
 from delegate.runtime.platform import DEFAULT, Platform
 from delegate.runtime.resources import Resources, segment_array
 from delegate.runtime.states import zeros
-from delegate.runtime.workers import Workers
 
 if TYPE_CHECKING:
     from delegate.kernels.libraries import KernelRequest
     from delegate.program.source import Source
     from delegate.report import Report
+    from delegate.runtime.devices import Space
     from delegate.runtime.fallback import FallbackEvent, Fallbacks
     from delegate.runtime.isolation.process import Isolated
-    from delegate.runtime.spaces import Space
 
 Policy = Literal["allow", "warn", "error"]
 _POLICIES = get_args(Policy)
@@ -187,7 +187,7 @@ class LoadedProgram(Context):
             context.mark_forked(self.ready)
 
     def _make_delegates(self, *, forked: bool) -> None:
-        program = _with_split_threads(self.program, self._registry)
+        program = split_threads(self.program, self._registry)
         if self._isolate:
             from delegate.runtime.isolation.process import Isolated  # not needed by most programs
 
@@ -272,20 +272,11 @@ def _fallbacks(shared: Resources, policy: str) -> Fallbacks | None:
     return Fallbacks(shared, warn=policy == "warn")
 
 
-def _with_split_threads(program: Program, registry: Registry) -> Program:
-    """Return the program with a number of threads for delegates that may run in parallel."""
-    if not any(isinstance(call, StructuredCall) for method in program.methods for call in method.instructions):
-        return program
-    from delegate.runtime.split_threads import split_threads  # most programs do without it
-
-    return split_threads(program, registry)
-
-
 def _spaces(program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks: Fallbacks | None) -> tuple[Space, ...]:
     """Return the memory spaces of devices of a program."""
     if not program.spaces:
         return ()
-    from delegate.runtime.spaces import make_spaces
+    from delegate.runtime.devices import make_spaces
 
     return make_spaces(program, runtimes, fallbacks)
 

@@ -128,7 +128,7 @@ class Method(NotPicklable):
         return self._bound.run(arrays, symbols)
 
     def _recover_from_lost_device(self, error: DeviceLost) -> bool:
-        from delegate.runtime.spaces import switch_lost_devices
+        from delegate.runtime.devices import switch_lost_devices
 
         return switch_lost_devices(self._resources.spaces, self.definition, error)
 

@@ -1,18 +1,32 @@
-"""Parallel execution of branches. Imported only by programs with parallel branches."""
+"""Branches that may run in parallel: their execution, its helper threads, and the CPU threads of their delegates.
+
+The caller runs its branches itself, and waits only for helpers that are running one. Without helpers it runs all of
+them. So a caller never waits for a missing thread, from however many threads it is called.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import Context, copy_context
+from typing import TYPE_CHECKING
+from weakref import finalize
 
-from delegate.errors import DelegateError, KernelError, Stopped
+from delegate.errors import BackendError, DelegateError, KernelError, Stopped
 from delegate.plugins import one_line
+from delegate.program.blocks import walk
+from delegate.program.model import DelegateCall, Program, Structure, StructuredCall
+from delegate.program.task import cores
+from delegate.registry import Registry
 from delegate.runtime.steps import Step, run_steps
-from delegate.runtime.workers import Workers
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 _POLL_SECONDS = 0.05  # a waiting thread checks for interrupts at this interval
+THREADS = "threads"  # of `BackendRuntime.load_options`: the number of threads of a call; absent or 0 means all
+Help = Callable[[], None]  # the work of a helper; it raises nothing
 
 
 class Stop:
@@ -180,3 +194,113 @@ class _Run:
                 self.abandon()
         if interrupt is not None:
             raise interrupt
+
+
+class Workers:
+    """The helpers of one program, whose contexts share them. They end with it.
+
+    Args:
+        most: the maximum number; None for one less than the number of cores, because the caller works too.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = max(cores() - 1, 1) if most is None else most
+        self._crew: _Crew | None = None
+        self._lock = threading.Lock()
+
+    def request_help(self, help_: Help, count: int) -> None:
+        """Call a function in up to `count` helpers that are idle or can be started; return immediately."""
+        with self._lock:
+            if self._crew is None:
+                self._crew = _Crew(self._most)
+                # not at the end of the process: its locks may be held by threads that are gone, after a fork
+                finalize(self, self._crew.close).atexit = False
+            crew = self._crew
+        crew.request_help(help_, count)
+
+    def close(self) -> None:
+        """End the helpers after their current work, and start no more."""
+        with self._lock:
+            crew, self._crew, self._most = self._crew, None, 0
+        if crew is not None:
+            crew.close()
+
+
+class _Crew:
+    """The threads. They refer to this object, not to the program."""
+
+    def __init__(self, most: int) -> None:
+        from queue import SimpleQueue  # not needed by most programs
+
+        self._most, self._threads, self._idle = most, 0, 0
+        self._queue: SimpleQueue[Help | None] = SimpleQueue()
+        self._lock = threading.Lock()
+
+    def request_help(self, help_: Help, count: int) -> None:
+        with self._lock:
+            idle = min(count, self._idle)
+            self._idle -= idle
+            started = max(min(count - idle, self._most - self._threads), 0)
+            self._threads += started
+        for _ in range(idle):
+            self._queue.put(help_)
+        for _ in range(started):
+            try:
+                threading.Thread(target=self._serve, args=(help_,), name="delegate-branch", daemon=True).start()
+            except RuntimeError:  # no more threads: there are fewer helpers
+                with self._lock:
+                    self._threads -= 1
+
+    def close(self) -> None:
+        with self._lock:
+            threads, self._most, self._idle = self._threads, 0, 0
+        for _ in range(threads):
+            self._queue.put(None)
+
+    def _serve(self, help_: Help | None) -> None:
+        while help_ is not None:
+            help_()
+            help_ = None  # free its references while this thread waits
+            with self._lock:
+                self._idle += 1
+            help_ = self._queue.get()
+
+
+def split_threads(program: Program, registry: Registry) -> Program:
+    """Return the program with a number of threads for each delegate that may run in parallel with others.
+
+    Branches that run in parallel get equal shares of the cores, if they have a delegate with a thread option. A number
+    set at lowering or at load stays.
+    """
+    parallel = list(_branches(program))
+    if not parallel:
+        return program
+    configurable = {n for n, spec in enumerate(program.delegates) if _has_thread_option(spec.backend, registry)}
+    shares: dict[int, int] = {}
+    for branches in parallel:
+        sharing = [configurable & branch for branch in branches if configurable & branch]
+        share = max(cores() // max(len(sharing), 1), 1)
+        for number in set().union(*sharing):
+            shares[number] = min(shares.get(number, share), share)
+    delegates = list(program.delegates)
+    for number, share in shares.items():
+        specs = delegates[number].compile_specs
+        if not specs.get(THREADS):
+            delegates[number] = delegates[number]._replace(compile_specs={**specs, THREADS: share})
+    return program._replace(delegates=tuple(delegates))
+
+
+def _branches(program: Program) -> Iterator[list[set[int]]]:
+    """Yield the delegates of each branch, for all branches that may run in parallel."""
+    for method in program.methods:
+        for call in walk(method.instructions):
+            if isinstance(call, StructuredCall) and call.kind is Structure.PARALLEL:
+                inner = (walk(block.instructions) for block in call.blocks)
+                yield [{c.delegate for c in calls if isinstance(c, DelegateCall)} for calls in inner]
+
+
+def _has_thread_option(backend: str, registry: Registry) -> bool:
+    try:
+        return THREADS in registry.runtime(backend).load_options
+    except BackendError:  # reported when its delegate is created
+        return False

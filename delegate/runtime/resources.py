@@ -11,13 +11,13 @@ from delegate.program.dtypes import DType
 from delegate.program.model import Program
 from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, Delegate
+from delegate.runtime.parallel import Workers
 from delegate.runtime.platform import Platform
-from delegate.runtime.workers import Workers
 
 if TYPE_CHECKING:
+    from delegate.runtime.devices import Space
     from delegate.runtime.lazy_constants import LazyConstantTable
     from delegate.runtime.profile import Watch
-    from delegate.runtime.spaces import Space
 
 
 class Resources(NamedTuple):

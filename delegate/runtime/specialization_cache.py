@@ -5,21 +5,19 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from delegate.memory.size_bounds import is_planned, views_hold
 from delegate.program.bounds import Bounds
 from delegate.program.expr import Number
 from delegate.program.model import Method
 from delegate.program.stages import used_symbols
+from delegate.runtime.arrays import Arena, make_arenas
 from delegate.runtime.backend import Array
 from delegate.runtime.execution_plan import ExecutionPlan
 from delegate.runtime.inputs import check_guards
 from delegate.runtime.resources import Resources
 from delegate.runtime.translate_errors import translate_binding_errors
-
-if TYPE_CHECKING:
-    from delegate.runtime.arenas import Arena
 
 _MAX_PLANS = 8  # the least recently used plan is evicted first
 
@@ -64,10 +62,10 @@ def _key(number: Number) -> Number | bytes:
 
 def _arenas(resources: Resources, method: Method) -> Sequence[Arena]:
     """Return the memory of a method with a saved memory plan, for all its sizes."""
-    if len(method.arenas) == 1:
-        return [resources.platform.memory(method.arenas[0])]
-    from delegate.runtime.arenas import make_arenas  # not needed by most programs
-
     bounds = Bounds(method.symbols)
-    sizes = [v.dtype.itemsize * (bounds.largest_count(v.shape) or 0) for v in method.values]
-    return make_arenas(resources, method, [v.storage for v in method.values], method.arenas, sizes)
+
+    def size_of(index: int) -> int:
+        value = method.values[index]
+        return value.dtype.itemsize * (bounds.largest_count(value.shape) or 0)
+
+    return make_arenas(resources, method, [v.storage for v in method.values], method.arenas, size_of)

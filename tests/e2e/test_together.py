@@ -316,7 +316,7 @@ def test_threads_are_shared(monkeypatch):
         return made(self, blob, data, specs)
 
     monkeypatch.setattr(XnnpackRuntime, "init_with_data", watched)
-    monkeypatch.setattr("delegate.runtime.split_threads.cores", lambda: 6)
+    monkeypatch.setattr("delegate.runtime.parallel.cores", lambda: 6)
     program = delegate.to_backend(ep, config=config(PAIR))
     program(X)
     names = {d.name for d in program.program.delegates}

@@ -46,8 +46,7 @@ from delegate.program.verifier import verify
 from delegate.registry import default_registry
 from delegate.runtime.backend import BackendRuntime, Delegate
 from delegate.runtime.loaded import LoadedProgram, load
-from delegate.runtime.parallel import ParallelStep, Stop
-from delegate.runtime.workers import Workers
+from delegate.runtime.parallel import ParallelStep, Stop, Workers
 from tests.runtime import stranger
 from tests.runtime.test_blocks import A, B, Builder, run
 from tests.sampling import every
@@ -614,7 +613,7 @@ def test_branches_share_the_cores(monkeypatch, given, at_load, told):
     seen: list[Any] = []
     paths = (f"{__name__}:None", f"{__name__}:Shares")
     default_registry().register(BackendInfo("sharing", "", *paths, lambda: Availability(True), "nothing"))
-    monkeypatch.setattr("delegate.runtime.split_threads.cores", lambda: 5)
+    monkeypatch.setattr("delegate.runtime.parallel.cores", lambda: 5)
     monkeypatch.setattr(Shares, "init", lambda self, blob, specs: seen.append(specs["threads"]) or stranger.Adder())
     program = towers(2, depth=1, backend="sharing", specs=lambda n: given)
     with load(serialize(program), options=at_load) as loaded:

@@ -1,21 +1,23 @@
-"""Memory spaces of devices: blocks from backends, and fallbacks if a device has no memory or is lost.
+"""Values in the memory of devices: its blocks, the steps that copy to and from it, and the reaction to a lost device.
 
-If a device is absent or its backend provides no memory, these values lie in the host's memory at the same offsets.
+If a device is absent or its backend provides no memory, its values lie in the memory of the host at the same offsets.
 Imported only by programs with memory spaces of devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from delegate.errors import BackendFailed, DeviceLost
+import numpy as np
+
+from delegate.errors import BackendFailed, DelegateError, DeviceLost
 from delegate.plugins import AUTHOR
 from delegate.program.alignment import align
 from delegate.program.blocks import walk
-from delegate.program.model import DelegateSpec, MemorySpace, Method, Program, StorageKind
-from delegate.runtime.backend import BackendRuntime, DeviceMemory
-from delegate.runtime.steps import failed
+from delegate.program.model import DelegateCall, DelegateSpec, MemorySpace, Method, Program, StorageKind
+from delegate.runtime.backend import BackendRuntime, DeviceMemory, DeviceTensor
+from delegate.runtime.steps import DelegateStep, failed, outputs_not_filled
 
 
 class SpaceFallbacks(Protocol):
@@ -100,3 +102,63 @@ def switch_lost_devices(spaces: Sequence[Space], method: Method, error: DeviceLo
         return False
     written = (method.values[o].storage.kind for call in walk(method.instructions) for o in call.outputs)
     return not {StorageKind.STATE, StorageKind.INPUT} & set(written)
+
+
+class DeviceStep(DelegateStep):
+    """Runs a delegate with inputs in device memory, or on the host after a fallback."""
+
+    __slots__ = ()
+
+    def __call__(self) -> None:
+        with self.lock:
+            if self.delegate.execute(tuple([_current(t) for t in self.inputs]), tuple(self.outputs)) is not None:
+                raise outputs_not_filled()
+
+
+def _current(tensor: Any) -> Any:
+    return tensor.host if isinstance(tensor, DeviceTensor) and tensor.host is not None else tensor
+
+
+class FetchStep:
+    """Copies a tensor from a device to the host. `outs` is a list of one array, which a call may replace."""
+
+    __slots__ = ("outs", "source", "spec")
+
+    def __init__(self, source: DeviceTensor, outs: list[Any], spec: DelegateSpec) -> None:
+        self.source, self.outs, self.spec = source, outs, spec
+
+    def __call__(self) -> None:
+        np.copyto(self.outs[0], self.source.fetch())
+
+    def failed(self, error: BaseException) -> DelegateError:
+        """Return the error that names the partition that wrote the tensor."""
+        return failed(self.spec, error)
+
+
+class UploadStep:
+    """Copies an array to a device, once for all delegates there that read it.
+
+    `args` begins with the array, which a call may replace. Partitions that run on their fallbacks get a copy on the
+    host.
+    """
+
+    __slots__ = ("args", "space", "spec", "target")
+
+    def __init__(self, args: list[Any], target: DeviceTensor, space: Space, spec: DelegateSpec) -> None:
+        self.args, self.target, self.space, self.spec = args, target, space, spec
+
+    def __call__(self) -> None:
+        if self.space.is_lost:
+            self.target.host = np.array(self.args[0], order="C")
+        else:
+            self.target.store(self.args[0])
+
+    def failed(self, error: BaseException) -> DelegateError:
+        """Return the error that names the first partition that reads the tensor."""
+        return failed(self.spec, error)
+
+
+def partition_of(program: Program, method: Method, index: int) -> DelegateSpec:
+    """Return the first delegate that writes or reads a value."""
+    calls = (c for c in walk(method.instructions) if isinstance(c, DelegateCall))
+    return next(program.delegates[c.delegate] for c in calls if index in c.outputs or index in c.inputs)
