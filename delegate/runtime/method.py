@@ -18,7 +18,6 @@ from delegate.runtime.inputs import InputChecker
 from delegate.runtime.lifecycle import Closed, NotPicklable
 from delegate.runtime.platform import DEFAULT
 from delegate.runtime.resources import Resources
-from delegate.runtime.specialization_cache import SpecializationCache
 from delegate.runtime.translate_errors import translate_binding_errors, translate_input_errors, translate_run_errors
 from delegate.runtime.tree import flatten, unflatten
 from delegate.runtime.writable_inputs import copy_back, writable_inputs
@@ -26,11 +25,11 @@ from delegate.runtime.writable_inputs import copy_back, writable_inputs
 if TYPE_CHECKING:
     from threading import Lock
 
+    from delegate.runtime.dynamic_shapes import SpecializationCache, StagedExecutor
     from delegate.runtime.profile import Watch
-    from delegate.runtime.stages import StagedExecutor
 
 
-_NONE = Symbols()
+_NO_SYMBOLS = Symbols()
 
 
 class Method(NotPicklable):
@@ -47,8 +46,8 @@ class Method(NotPicklable):
     def __init__(self, resources: Resources, definition: model.Method) -> None:
         self.definition = definition
         self._checker: InputChecker | Closed | ForkedChecker = InputChecker(definition)
-        self._only: ExecutionPlan | Closed | None
-        self._bound: SpecializationCache | StagedExecutor | Closed | None
+        self._plan: ExecutionPlan | Closed | None
+        self._dynamic: SpecializationCache | StagedExecutor | Closed | None
         self._lock = resources.lock
         self.written = written_inputs(resources.program, definition)
         self._positional = _only_positional_leaves(definition.in_tree)
@@ -91,13 +90,14 @@ class Method(NotPicklable):
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         """Run on the flat leaves of the arguments; return the flat leaves of the result."""
         arrays = self._checker.arrays(leaves)
-        if self._direct is not None:
-            return self._direct(arrays)
+        direct = self._direct  # a profile in another thread may exchange it
+        if direct is not None:
+            return direct(arrays)
         own: list[Array] = []
         if self.written:
             with translate_input_errors("an input that the method writes to"):
                 own = writable_inputs(self.definition, self.written, leaves, arrays)
-        symbols = _NONE if self._only is not None else self._checker.symbols(arrays)
+        symbols = _NO_SYMBOLS if self._plan is not None else self._checker.symbols(arrays)
         try:
             with self._lock:
                 try:
@@ -122,10 +122,10 @@ class Method(NotPicklable):
         return results
 
     def _once(self, arrays: Sequence[Any], symbols: Symbols) -> list[Any]:
-        if self._only is not None:
-            return self._only.run(arrays)
-        assert self._bound is not None
-        return self._bound.run(arrays, symbols)
+        if self._plan is not None:
+            return self._plan.run(arrays)
+        assert self._dynamic is not None
+        return self._dynamic.run(arrays, symbols)
 
     def _recover_from_lost_device(self, error: DeviceLost) -> bool:
         from delegate.runtime.devices import switch_lost_devices
@@ -154,32 +154,22 @@ class Method(NotPicklable):
         """Wait for a running call, and reject all later ones."""
         closed = Closed()
         with self._lock:
-            self._checker = self._only = self._bound = closed
+            self._checker = self._plan = self._dynamic = closed
         if self._direct is not None:
             self._direct.close(closed)
 
     def _bind(self, resources: Resources) -> None:
-        with translate_binding_errors(self.name):
-            self._bind_steps(resources)
-
-    def _bind_steps(self, resources: Resources) -> None:
         self._resources = resources
-        only = None if self.definition.symbols else ExecutionPlan(resources, self.definition, Symbols())
-        self._direct = only.direct if only is not None and resources.platform is DEFAULT and not self._bits else None
-        self._only = only
-        self._bound = _bound(resources, self.definition) if self.definition.symbols else None
+        plan, dynamic = None, None
+        with translate_binding_errors(self.name):
+            if self.definition.symbols:
+                from delegate.runtime.dynamic_shapes import executor_of  # most programs have no symbols
 
-
-def _bound(resources: Resources, definition: model.Method) -> SpecializationCache | StagedExecutor:
-    """Return the executor of a method with symbols."""
-    from delegate.program.stages import depends_on_data  # not needed by most programs
-    from delegate.runtime.stages import StagedExecutor
-
-    return (
-        StagedExecutor(resources, definition)
-        if depends_on_data(definition)
-        else SpecializationCache(resources, definition)
-    )
+                dynamic = executor_of(resources, self.definition)
+            else:
+                plan = ExecutionPlan(resources, self.definition, Symbols())
+        is_short = plan is not None and resources.platform is DEFAULT and not self._bits
+        self._plan, self._dynamic, self._direct = plan, dynamic, plan.direct if plan and is_short else None
 
 
 def _only_positional_leaves(tree: Tree) -> int:
