@@ -34,7 +34,7 @@ from delegate.plugins import PORTABLE
 from delegate.program.model import Program
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
-from delegate.runtime.load_options import with_load_options
+from delegate.runtime.loaded import with_load_options
 from delegate.selection import ConfigSource, Request, Selection, open_artifact_cache, select
 
 

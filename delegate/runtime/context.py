@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from delegate.errors import ProgramError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
-from delegate.runtime.forking import torn_states_error
-from delegate.runtime.lifecycle import NotPicklable, closed_error
+from delegate.runtime.lifecycle import NotPicklable, closed_error, torn_states_error
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 from delegate.runtime.states import Parts, States
@@ -49,7 +48,7 @@ class Context(NotPicklable):
         return f"<{type(self).__name__} of {', '.join(self._methods) or 'a closed program'}>"
 
     def mark_forked(self, ready: Callable[[], Resources]) -> None:
-        """Delay binding until the first call in this forked process: see `forking`.
+        """Delay binding until the first call in this forked process: see `lifecycle`.
 
         Args:
             ready: returns the resources of the contexts, created in this process.

@@ -1,22 +1,37 @@
-"""Checks of the caller's inputs, and the symbolic sizes in their shapes."""
+"""The inputs of a call: conversion to arrays, checks, symbolic sizes, and inputs that the method writes to.
+
+NumPy arrays, any DLPack object, numbers and lists are accepted. NumPy has no bfloat16; programs store its raw bits as
+uint16. Arrays of `ml_dtypes.bfloat16` and bfloat16 DLPack tensors are accepted, too. Neither library is imported here.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import operator
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from delegate.errors import InputError
+from delegate.kernels.half_precision import to_bfloat16
+from delegate.plugins import one_line
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Number, Symbols, evaluate
 from delegate.program.model import Input, Method, Symbol, Value
 from delegate.runtime.backend import Array
-from delegate.runtime.to_numpy import to_numpy
 from delegate.runtime.translate_errors import short_repr, translate_input_errors
 
 _ARRAY = np.ndarray
+_LAZY_BITS = ("conj", "neg")  # of torch's tensors, by the names of their methods; DLPack does not know them
+_CODE = 20  # bytes from the start of a DLTensor to the code of its dtype
+_BFLOAT, _UNSIGNED = 4, 1  # codes of DLPack
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_WORK = 1000  # candidates that NumPy may try to decide if two strided arrays share an element
 
 
 class InputChecker:
@@ -90,7 +105,7 @@ class InputChecker:
                     remedy=f"export fixed it to {declared.literal!r}; export again for another value",
                 )
             return None
-        array = to_numpy(leaf, value.dtype, declared.name)
+        array = _to_numpy(leaf, value.dtype, declared.name)
         if array.dtype != value.dtype.numpy:
             raise InputError(
                 f"input {declared.name!r} is {array.dtype}, but the program takes {_numpy_name(value.dtype)}",
@@ -162,3 +177,186 @@ def _numpy_name(dtype: DType) -> str:
     if dtype is DType.bfloat16:
         return "bfloat16 (of ml_dtypes, or its bits: array.view(numpy.uint16))"
     return dtype.name
+
+
+def _to_numpy(leaf: Any, dtype: DType, name: str) -> Array:
+    """Return an input as an array of its own dtype and shape.
+
+    Raises:
+        InputError: the input cannot become an array, or has integers in place of the bits of bfloat16.
+    """
+    if isinstance(leaf, np.ndarray):
+        # NumPy imports its masked arrays when they are first named; a fork in the middle of an import hangs the child.
+        if "numpy.ma" in sys.modules and np.ma.isMaskedArray(leaf):
+            raise InputError(f"input {name!r} is a masked array", remedy="fill what is masked, with .filled()")
+        array = np.asarray(leaf)  # a matrix or another subclass has rules of its own
+        return _bits(array, name) if dtype is DType.bfloat16 else array
+    if hasattr(leaf, "__dlpack__"):
+        for bit in _LAZY_BITS:
+            leaf = getattr(leaf, f"resolve_{bit}")() if hasattr(leaf, f"resolve_{bit}") else leaf
+        return _from_dlpack(leaf, name, dtype)
+    if isinstance(leaf, bool | int | float | complex | list | tuple | np.generic):
+        return _from_numbers(leaf, dtype, name)
+    raise InputError(f"input {name!r} is a {type(leaf).__name__}", remedy=f"give an array of {dtype.name}")
+
+
+def _has_lazy_bit(leaf: Any) -> bool:
+    """Return True for a torch tensor whose memory holds the conjugate or the negative of its values."""
+    return any(hasattr(leaf, f"is_{bit}") and getattr(leaf, f"is_{bit}")() for bit in _LAZY_BITS)
+
+
+def _from_numbers(leaf: Any, dtype: DType, name: str) -> Array:
+    """Return an array of numbers in the dtype of the input; a NumPy number keeps its own dtype."""
+    try:
+        array = np.asarray(leaf)
+        if isinstance(leaf, np.generic):
+            return _bits(array, name) if dtype is DType.bfloat16 else array
+        if array.dtype.kind in "fc" and dtype.numpy.kind in "iub" and dtype is not DType.bfloat16:
+            raise TypeError(f"{array.dtype} would lose its fractions")
+        return to_bfloat16(array.astype(np.float32)) if dtype is DType.bfloat16 else np.asarray(leaf, dtype.numpy)
+    except InputError:
+        raise
+    except Exception as error:  # objects of the caller's may raise anything
+        what = f"input {name!r} cannot be made a tensor of {dtype.name}: {one_line(error)}"
+        raise InputError(what, remedy="give an array of that type") from error
+
+
+def _bits(array: Array, name: str) -> Array:
+    """Return the bits of bfloat16 numbers as uint16; the array has dtype bfloat16 or is already a uint16 view."""
+    if _is_bfloat16(array):
+        if not array.dtype.isnative:
+            what = f"the bytes of input {name!r} are in the other order than this machine's"
+            raise InputError(what, remedy="convert it: array.astype(ml_dtypes.bfloat16)")
+        return array.view(np.uint16)
+    if array.dtype == np.uint16 and array.base is None and array.size:
+        raise InputError(
+            f"input {name!r} is uint16, of integers as it seems, but the program takes bfloat16",
+            remedy="give an array of ml_dtypes.bfloat16, or its bits: array.view(numpy.uint16)",
+        )
+    return array
+
+
+def _is_bfloat16(array: Array) -> bool:
+    """Return True if an array is of `ml_dtypes.bfloat16`, by its name."""
+    return array.dtype.name == "bfloat16" and array.dtype.itemsize == 2
+
+
+def _from_dlpack(leaf: Any, name: str, dtype: DType) -> Array:
+    if leaf.__dlpack_device__()[0] != 1:
+        return np.from_dlpack(leaf)  # raises the error for memory that is not the host's
+    capsule = leaf.__dlpack__()
+    code = ctypes.c_uint8.from_address(_get_pointer(capsule, b"dltensor") + _CODE)
+    if code.value == _BFLOAT:
+        if dtype is not DType.bfloat16:
+            what = f"input {name!r} is bfloat16, but the program takes {dtype.name}"
+            raise InputError(what, remedy=f"convert it to {dtype.name} first")
+        code.value = _UNSIGNED
+        return np.from_dlpack(_Exported(capsule))
+    array = np.from_dlpack(_Exported(capsule))
+    if dtype is DType.bfloat16 and array.dtype == np.uint16:
+        raise InputError(f"input {name!r} is uint16, but the program takes bfloat16", remedy="give a bfloat16 tensor")
+    return array
+
+
+class _Exported:
+    """A tensor that was exported through DLPack already."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def writable_inputs(
+    method: Method, written: Sequence[int], leaves: Sequence[Any], arrays: Sequence[Array | None]
+) -> list[Array]:
+    """Return the caller's arrays that will be written, one per number in `written`.
+
+    Args:
+        method: the called method.
+        written: numbers of its inputs.
+        leaves: the caller's values of all inputs.
+        arrays: the arrays of the leaves, which may be copies.
+
+    Raises:
+        InputError: an input is no array, is read-only, or shares memory with another input or within itself.
+    """
+    definitions = [method.inputs[number] for number in written]
+    own = [
+        _writable_array(i.name, method.values[i.value].dtype, leaves[n])
+        for i, n in zip(definitions, written, strict=True)
+    ]
+    memory = [np.asarray(x) if isinstance(x, np.ndarray) else a for x, a in zip(leaves, arrays, strict=True)]
+    memory = [a if a is not None and a.size else None for a in memory]
+    if _may_overlap(a for a in memory if a is not None):
+        for number, target in zip(written, own, strict=True):
+            _require_separate(method, number, target, memory)
+    for i, target in zip(definitions, own, strict=True):
+        if not target.flags.c_contiguous and _overlaps_itself(target):
+            raise _shared(f"elements of input {i.name!r} share memory", i.name)
+    return own
+
+
+def _may_overlap(arrays: Iterable[Array]) -> bool:
+    """Return True if the byte range of an array overlaps that of another."""
+    bounds = sorted(map(byte_bounds, arrays))
+    return any(end > start for (_, end), (start, _) in pairwise(bounds))
+
+
+def _require_separate(method: Method, number: int, target: Array, memory: Sequence[Array | None]) -> None:
+    name = method.inputs[number].name
+    for other, array in enumerate(memory):
+        if other != number and array is not None and _share(target, array):
+            raise _shared(f"inputs {name!r} and {method.inputs[other].name!r} share memory", name)
+
+
+def _shared(what: str, name: str) -> InputError:
+    """Return the error for shared memory. The export assumed separate arrays, so writes to one do not reach another."""
+    return InputError(f"{what}, and the method writes to {name!r}", remedy="give a copy of it")
+
+
+def _share(first: Array, second: Array) -> bool:
+    if not np.may_share_memory(first, second):
+        return False
+    try:
+        return np.shares_memory(first, second, max_work=_WORK)  # type: ignore[arg-type]  # NumPy's stubs know two
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _overlaps_itself(array: Array) -> bool:
+    """Return True if elements may share memory. Slices, transpositions and reshapes of an array never do."""
+    end = array.itemsize
+    for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True)):
+        if size > 1 and step < end:
+            return array.size > 0
+        end += step * (size - 1)
+    return False
+
+
+def _writable_array(name: str, dtype: DType, leaf: Any) -> Array:
+    array = np.asarray(leaf) if isinstance(leaf, np.ndarray) else None  # of a subclass, without its own rules
+    if array is None and _has_lazy_bit(leaf):
+        what = f"input {name!r} is conjugate or negative by a bit of torch's, and the method writes to it"
+        raise InputError(what, remedy="give it with .resolve_conj().resolve_neg()")
+    if array is None and hasattr(leaf, "__dlpack__"):
+        array = _to_numpy(leaf, dtype, name)
+    if array is None or not array.flags.writeable:
+        what = f"a {type(leaf).__name__}" if array is None else "read-only"
+        raise InputError(
+            f"input {name!r} is {what}, and the method writes to it", remedy="give an array that can be written"
+        )
+    return array.view(np.uint16) if _is_bfloat16(array) else array
+
+
+def copy_back(own: Sequence[Array], written: Sequence[int], arrays: Sequence[Array | None]) -> None:
+    """Copy new values to the caller's array if the method ran on a row-major copy of it."""
+    for target, number in zip(own, written, strict=True):
+        source = arrays[number]
+        assert source is not None
+        if not np.may_share_memory(target, source):
+            np.copyto(target, source)

@@ -8,23 +8,23 @@ from dataclasses import replace
 from functools import cached_property
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 from weakref import WeakSet
 
 import numpy as np
 
 from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_mean
 from delegate.kernels.selection import kernels_of
+from delegate.option_rules import Alternative, Rule
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
 from delegate.registry import Registry, default_registry
+from delegate.report import Report
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.context import Context
 from delegate.runtime.delegates import InProcess, close_delegates, make_delegates
-from delegate.runtime.forking import leak, watch
 from delegate.runtime.lazy_constants import LazyConstantTable
-from delegate.runtime.lifecycle import closed_error
-from delegate.runtime.load_options import LoadOptions, with_load_options
+from delegate.runtime.lifecycle import closed_error, leak, watch
 from delegate.runtime.parallel import Workers, split_threads
 from delegate.runtime.platform import DEFAULT, Platform
 from delegate.runtime.resources import Resources, segment_array
@@ -40,6 +40,14 @@ if TYPE_CHECKING:
 
 Policy = Literal["allow", "warn", "error"]
 _POLICIES = get_args(Policy)
+LoadOptions = Mapping[str, Mapping[str, Any]]  # backend -> option -> value
+# An option that does not exist at lowering has only the type of the runtime part.
+_BY_TYPE: Mapping[type, Rule] = {
+    int: Rule((Alternative("integer", minimum=0),)),
+    bool: Rule((Alternative("boolean"),)),
+    str: Rule((Alternative("string"),)),
+    float: Rule((Alternative("number"),)),
+}
 
 
 def load(
@@ -97,6 +105,44 @@ def load(
         raise
     platform.log("debug", f"loaded {', '.join(loaded.methods)} in {(platform.clock() - start) / 1e6:.3g} ms")
     return loaded
+
+
+def with_load_options(program: Program, options: LoadOptions, registry: Registry) -> Program:
+    """Return the program with changed compile specs, for options that the backend's runtime part allows.
+
+    Raises:
+        ConfigError: the program has no partition of a backend. Or an option is unknown, was fixed at lowering, or has a
+            value that lowering would reject, too.
+        ProgramError: the report, which holds the rules for values, cannot be read.
+        BackendError: the backend cannot be used here.
+    """
+    if not options:
+        return program
+    rules = Report.from_json(program.report).load_rules if program.report else {}
+    used = {spec.backend for spec in program.delegates}
+    for backend, requested in options.items():
+        if backend not in used:
+            what = f"options are given for backend {backend!r}, and the program has no partition of it"
+            raise ConfigError(what, remedy=did_you_mean(backend, used) if used else "give none")
+        known = {name: _BY_TYPE[kind] for name, kind in registry.runtime(backend).load_options.items()}
+        known |= {name: rule for name, rule in rules.get(backend, {}).items() if name in known}
+        fixed = {key for spec in program.delegates if spec.backend == backend for key in spec.compile_specs}
+        for key, value in requested.items():
+            _check_option(backend, key, value, known, fixed)
+    changed = (s._replace(compile_specs={**s.compile_specs, **options.get(s.backend, {})}) for s in program.delegates)
+    return program._replace(delegates=tuple(changed))
+
+
+def _check_option(backend: str, key: str, value: Any, known: Mapping[str, Rule], fixed: set[str]) -> None:
+    where = f"options of {backend}"
+    if key in known:
+        if not known[key].accepts(value):
+            raise ConfigError(f"{key} should be {known[key]}, not {value!r}", where=where)
+        return
+    if key in fixed:
+        raise ConfigError(f"{key} is fixed: the blob was compiled with it", where=where, remedy="lower the model anew")
+    remedy = did_you_mean(key, known) if known else "it has none that are given at load"
+    raise ConfigError(f"there is no option {key!r} at load", where=where, remedy=remedy)
 
 
 class LoadedProgram(Context):
@@ -235,8 +281,6 @@ class LoadedProgram(Context):
 
     @cached_property
     def _planned(self) -> Report:
-        from delegate.report import Report  # programs that only run do without it
-
         return Report.from_json(self.program.report)
 
     def close(self) -> None:

@@ -13,14 +13,12 @@ from delegate.program.model import Input, Ref, Tree
 from delegate.program.written_inputs import written_inputs
 from delegate.runtime.backend import Array
 from delegate.runtime.execution_plan import ExecutionPlan
-from delegate.runtime.forking import ForkedChecker
-from delegate.runtime.inputs import InputChecker
-from delegate.runtime.lifecycle import Closed, NotPicklable
+from delegate.runtime.inputs import InputChecker, copy_back, writable_inputs
+from delegate.runtime.lifecycle import Closed, ForkedChecker, NotPicklable
 from delegate.runtime.platform import DEFAULT
 from delegate.runtime.resources import Resources
 from delegate.runtime.translate_errors import translate_binding_errors, translate_input_errors, translate_run_errors
 from delegate.runtime.tree import flatten, unflatten
-from delegate.runtime.writable_inputs import copy_back, writable_inputs
 
 if TYPE_CHECKING:
     from threading import Lock

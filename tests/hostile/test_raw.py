@@ -28,7 +28,7 @@ ALLOWED = {
     ("program/segments.py", "frombuffer"),  # bytes of a view, for their place in memory
     ("backends/xnnpack/runtime/delegate.py", "resize("),  # of a model, not of an array
     ("backends/xnnpack/runtime/sharing.py", "resize("),
-    ("runtime/to_numpy.py", "from_address"),  # a field of the tensor that a caller in this process gives by DLPack
+    ("runtime/inputs.py", "from_address"),  # a field of the tensor that a caller in this process gives by DLPack
 }
 
 
