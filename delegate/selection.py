@@ -217,7 +217,7 @@ def _create(
         return isolate()
     checked = CheckedBackend(name, half, options)
     guarded: CheckedBackend | GuardedBackend = checked
-    if partitioner.isolate == "auto" and registry.is_plugin(name):
+    if partitioner.isolate == "auto" and (half.may_crash or registry.is_plugin(name)):
         outcomes = Outcomes(cache(partial(checked.identity, registry.state(name))), store)
         guarded = GuardedBackend(checked, path, isolate, outcomes, partitioner.time_limit)
     if is_requested:

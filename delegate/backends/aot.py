@@ -131,6 +131,7 @@ class Backend(ABC):
     name: ClassVar[str]
     most_constants: ClassVar[int | None] = None  # elements that one partition may hold: what has more is cut
     check_uses_library: ClassVar[bool] = True  # `check` may crash or hang: see "A compile that crashes" in the docs
+    may_crash: ClassVar[bool] = False  # `preprocess` may end the process; this is assumed of every plugin
 
     def __init__(self, options: Any) -> None:
         self.options = options

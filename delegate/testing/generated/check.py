@@ -45,14 +45,16 @@ def check(sample: Sample, backends: Any, tolerance: float, *, delegated_only: bo
     if delegated_only and not program.report.partitions:
         return program
     reference = exported.module()
-    assert_same(program(*map(_by_columns, first)), module(*first), tolerance, at_least=_SMALLEST)
-    for inputs in (first, *others):
-        try:
-            reference(*inputs)
-        except Exception:
-            _assert_refused(program, inputs)
-        else:
-            assert_same(program(*inputs), module(*inputs), tolerance, at_least=_SMALLEST)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*degrees of freedom is <= 0")  # eager's, of variances of one number
+        assert_same(program(*map(_by_columns, first)), module(*first), tolerance, at_least=_SMALLEST)
+        for inputs in (first, *others):
+            try:
+                reference(*inputs)
+            except Exception:
+                _assert_refused(program, inputs)
+            else:
+                assert_same(program(*inputs), module(*inputs), tolerance, at_least=_SMALLEST)
     return program
 
 

@@ -20,7 +20,7 @@ torch.manual_seed(0)
 X = torch.randn(2, 8, 6, 6)
 POSITIVE = X.abs() + 0.5
 UNIT = X.clamp(-0.9, 0.9)
-LINE, VOLUME = torch.randn(2, 8, 12), torch.randn(1, 4, 6, 6, 6)
+LINE, VOLUME, VOLUMES = torch.randn(2, 8, 12), torch.randn(1, 4, 6, 6, 6), torch.randn(3, 3, 3, 3, 3)
 MATRIX, OTHER = torch.randn(5, 7), torch.randn(5, 7)
 BATCHED = torch.randn(3, 5, 7)
 INDEX = torch.tensor([2, 0, 1, 1])
@@ -234,6 +234,9 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.clamp.default, integers": (lambda x: x.clamp(-3, 3), (NUMBERS,)),
         "aten.clamp.Tensor": (lambda x, y: x.clamp(y - 1, y + 1), (MATRIX, OTHER)),
         "aten.where.self": (lambda x, y: torch.where(x > 0, x, y), (MATRIX, OTHER)),
+        "aten.where.self, a mask of volumes": (
+            lambda x: x.masked_fill(torch.arange(3)[:, None] > 1, 2.0) + 1, (VOLUMES,),
+        ),
         "aten.where.self, numbers": (lambda x: torch.where(x > 0, 1.0, x), (MATRIX,)),
         "aten.where.self, integers": (lambda x, y: torch.where(x > 0, x, y), (NUMBERS, NUMBERS_2)),
         "aten.where.self, truth values": (lambda x, y: torch.where(x > 0, y > 0, x > 1), (MATRIX, OTHER)),
@@ -573,6 +576,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.constant_pad_nd.default, cut": (lambda x: F.pad(x, (-1, 2, 1, -2), value=1.5) * 2, (X,)),
         "aten.constant_pad_nd.default, integers": (lambda x: F.pad(x, (1, 2), value=3) + 0, (NUMBERS,)),
         "aten.constant_pad_nd.default": (lambda x: F.pad(x, (1, 2, 0, 1)) * 2, (X,)),
+        "aten.constant_pad_nd.default, of 5 dimensions": (lambda x: F.pad(x, (0, 1)) * 2, (VOLUMES,)),
         "aten.constant_pad_nd.default, infinite": (lambda x: F.pad(x, (1, 2), value=-torch.inf) + 1, (X,)),
         "aten.constant_pad_nd.default, value": (lambda x: F.pad(x, (1, 2), value=2.5) * 2, (X,)),
         **{

@@ -72,6 +72,10 @@ PORTABLE: dict[str, dict[str, str]] = {
         "aten.constant_pad_nd.default, integers": "QNN pads no integers",
         "aten.constant_pad_nd.default, infinite": "the HTP has no infinity",
         **dict.fromkeys(
+            ["aten.constant_pad_nd.default, of 5 dimensions", "aten.where.self, a mask of volumes"],
+            "QNN reads a broadcast constant condition wrongly in 5 dimensions",
+        ),
+        **dict.fromkeys(
             [
                 f"aten.{name}.default, one channel in long steps"
                 for name in ("convolution", "avg_pool2d", "adaptive_avg_pool2d")
@@ -84,6 +88,7 @@ PORTABLE: dict[str, dict[str, str]] = {
             ["aten.kthvalue.default", "aten.kthvalue.default, kept"], "QNN gathers no int64 that it made itself"
         ),
         "aten.grid_sampler_2d.default, bicubic zeros": "QNN does not sample bicubic",
+        "aten.grid_sampler_2d.default, nearest zeros": "QNN takes another pixel in the middle of two",
         "aten.elu.default, scaled within": "ONNX's Elu has no scale within",
         **dict.fromkeys(
             [f"aten.upsample_{mode}2d.vec, 1.3 times" for mode in ("nearest", "bilinear")], "QNN resizes by sizes alone"

@@ -21,7 +21,7 @@ from delegate.backends.lowering import every
 from delegate.backends.onnx.aot.translations import Operators
 from delegate.backends.onnx.aot.translations.row import plain
 from delegate.backends.rounding import returns_to_half
-from delegate.edge.node import arguments, decodes, tensor
+from delegate.edge.node import arguments, decodes, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 _FLOAT = frozenset({torch.float32, torch.float16})
@@ -125,6 +125,27 @@ def _finite(node: Node) -> Verdict:
     return _no_infinity(node) if isinstance(value, float) and not math.isfinite(value) else YES
 
 
+def _no_padded_volumes(node: Node) -> Verdict:
+    """Less than 5 dimensions are padded: the pad chooses elements by a constant mask (`_no_mask_of_volumes`)."""
+    widths = arguments(node)["pad"]
+    is_wider = any(isinstance(width, int) and width > 0 for width in widths)
+    return _no_volume(node) if is_wider else YES
+
+
+def _no_mask_of_volumes(node: Node) -> Verdict:
+    """A constant condition in 5 dimensions has the shape of the result: else QNN 2.7 reads wrong conditions."""
+    condition = node.all_input_nodes[0]
+    is_broadcast = is_constant(condition) and tensor(condition).shape != tensor(node).shape
+    return _no_volume(node) if is_broadcast else YES
+
+
+def _no_volume(node: Node) -> Verdict:
+    rank = tensor(node).dim()
+    return (
+        YES if rank < 5 else no(Reason.INACCURATE, f"elements chosen by a smaller constant mask in {rank} dimensions")
+    )
+
+
 def _plain_pool(node: Node) -> Verdict:
     """A pool has 2 dimensions and no dilation; steps exceed no window of several pixels: QNN 2.7 ends the process."""
     source, args = node.all_input_nodes[0], arguments(node)
@@ -145,10 +166,12 @@ def _no_infinity(node: Node) -> Verdict:
     return no(Reason.INACCURATE, "the HTP has neither NaN nor infinity")
 
 
-def _no_cubic(node: Node) -> Verdict:
-    """The interpolation is not bicubic."""
+def _bilinear(node: Node) -> Verdict:
+    """The interpolation is bilinear: the HTP rounds coordinates half away from zero, where torch rounds to even."""
     mode = arguments(node)["interpolation_mode"]
-    return YES if mode != 2 else no(Reason.ATTRIBUTE, "QNN does not sample bicubic")
+    if mode == 1:
+        return no(Reason.INACCURATE, "nearest: the HTP takes another pixel for coordinates in the middle of two")
+    return YES if mode == 0 else no(Reason.ATTRIBUTE, "QNN does not sample bicubic")
 
 
 def _by_sizes(node: Node) -> Verdict:
@@ -233,9 +256,10 @@ _AVERAGES = ("avg_pool2d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d")
 LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
     "aten.convolution.default": every(_plain_transposed, _no_long_steps, _no_wide_padding, _no_few_channels_of_bytes),
     "aten._to_copy.default": _preserved_cast,
-    "aten.constant_pad_nd.default": _finite,
+    "aten.constant_pad_nd.default": every(_finite, _no_padded_volumes),
+    "aten.where.self": _no_mask_of_volumes,
     "aten.addmm.default": plain(beta=1, alpha=1),
-    "aten.grid_sampler_2d.default": _no_cubic,
+    "aten.grid_sampler_2d.default": _bilinear,
     "aten.pow.Tensor_Scalar": _small_power,
     "aten.pow.Tensor_Tensor": _no_power,
     "aten.pow.Scalar": _positive_base,

@@ -28,6 +28,12 @@ def _no_alpha(node: Node) -> Verdict:
     return YES if alpha == 1 else no(Reason.ATTRIBUTE, f"alpha={alpha}")
 
 
+def _some_factor(node: Node) -> Verdict:
+    """One of beta and alpha is not 0: TVM's importer fails if both are."""
+    args = arguments(node)
+    return YES if args["beta"] or args["alpha"] else no(Reason.ATTRIBUTE, "beta=0 and alpha=0")
+
+
 def _unscaled(node: Node) -> Verdict:
     """The scale and the input_scale are 1, and alpha is finite."""
     args = arguments(node)
@@ -152,7 +158,7 @@ _ROWS = (
     *_rows("elu.default", check=_unscaled),
     *_rows("clamp.default", "hardtanh.default", check=no_nan),
     *_rows("mm.default", "bmm.default", products=("self", "mat2")),
-    *_rows("addmm.default", products=("mat1", "mat2")),
+    *_rows("addmm.default", products=("mat1", "mat2"), check=_some_factor),
     *_rows("baddbmm.default", products=("batch1", "batch2"), keep=True),
     *_rows("matmul.default", products=("self", "other"), keep=True),
     *_rows("linear.default", products=("input", "weight"), keep=True),

@@ -5,18 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import every, first_result_only
-from delegate.backends.onnx.aot.translations.own import ints, ops, scalar, typed
+from delegate.backends.onnx.aot.translations.own import constant, ints, ops, scalar, typed
 from delegate.backends.onnx.aot.translations.row import floating, plain, row
-from delegate.edge.node import is_static
+from delegate.edge.node import arguments, is_static
 from delegate.verdict import YES, Reason, Verdict, no
 
 
 def _static(node: Node) -> Verdict:
     """Its sizes are known before it runs."""
     return YES if is_static(node) else no(Reason.DYNAMIC_SHAPE, "its sizes depend on the inputs")
+
+
+def _known_shape(node: Node) -> Verdict:
+    """The sizes of the normalized dimensions are known before it runs."""
+    shape = arguments(node)["normalized_shape"]
+    if all(isinstance(size, int) for size in shape):
+        return YES
+    return no(Reason.DYNAMIC_SHAPE, "the sizes of the normalized dimensions depend on the inputs")
+
+
+def layer_norm(
+    x: Any, shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-05, cudnn_enable: bool = True
+) -> Any:
+    """Return a layer norm; without a weight, by ones of the shape. The exporter's have size 1 if sizes are symbols."""
+    op = ops()
+    if weight is None:
+        weight = op.CastLike(constant(torch.ones(shape)), x)
+    result, _, _ = op.LayerNormalization(x, weight, bias, axis=-len(shape), epsilon=eps)
+    return result
+
+
+def native_layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
+    """Return the first result of what torch decomposes layer_norm to."""
+    return (layer_norm(x, shape, weight, bias, eps),)
 
 
 def group_norm(
@@ -88,8 +113,19 @@ def batch_norm_of_the_batch(x: Any, weight: Any, bias: Any, training: bool, mome
 _BY_MEANS = ("ReduceMean", "Sub", "Mul", "Sqrt", "Add", "Div", "Reshape")
 
 ROWS = (
-    row("aten.layer_norm.default", ("LayerNormalization",), floating, keep=True),
-    row("aten.native_layer_norm.default", ("LayerNormalization",), every(floating, first_result_only)),
+    row(
+        "aten.layer_norm.default",
+        ("LayerNormalization",),
+        every(floating, _known_shape),
+        keep=True,
+        translate=layer_norm,
+    ),
+    row(
+        "aten.native_layer_norm.default",
+        ("LayerNormalization",),
+        every(floating, _known_shape, first_result_only),
+        translate=native_layer_norm,
+    ),
     row(
         "aten.group_norm.default",
         ("Reshape", "InstanceNormalization", "Mul", "Add"),
