@@ -141,9 +141,7 @@ def _no_mask_of_volumes(node: Node) -> Verdict:
 
 def _no_volume(node: Node) -> Verdict:
     rank = tensor(node).dim()
-    return (
-        YES if rank < 5 else no(Reason.INACCURATE, f"elements chosen by a smaller constant mask in {rank} dimensions")
-    )
+    return YES if rank < 5 else no(Reason.INACCURATE, f"chosen by a smaller constant mask in {rank} dimensions")
 
 
 def _plain_pool(node: Node) -> Verdict:
