@@ -244,7 +244,8 @@ def test_options_reach_the_library_and_run(options, heard, monkeypatch, capfd):
     require("dsp")
     monkeypatch.setattr(session, "_FATAL", 0)  # every line
     x = torch.ones(2, 6)
-    program = compiled(nn.ReLU(), (x,), config={"backends": [{"name": "dsp", "options": options}]})
+    choice = {"name": "dsp", "options": options, "isolate": "none"}  # so that its log is of this process
+    program = compiled(nn.ReLU(), (x,), config={"backends": [choice]})
     assert_runs(program, "dsp")
     compiling = "".join(capfd.readouterr())
     with LoadedProgram(program.program, trust_code=True) as loaded:
