@@ -19,11 +19,11 @@ from torch.fx.passes.operator_support import create_op_support
 
 from delegate.backends.aot import Claim, PreprocessResult
 from delegate.edge.program import EdgeInput, EdgeProgram
-from delegate.partitioner.capability import Capability
 from delegate.partitioner.extraction import LoweredDelegate, lower, regions
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
+from delegate.partitioner.support_query import Capability
 from delegate.verdict import YES, Reason, Verdict, no
 
 SIZES = (1_000, 10_000, 100_000)

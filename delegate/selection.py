@@ -35,9 +35,9 @@ from delegate.config import (
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
 from delegate.kernels.libraries import KernelRequest
 from delegate.partitioner.artifact_cache import ArtifactCache
-from delegate.partitioner.capability import Capability
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.rules import PartitionRules
+from delegate.partitioner.support_query import Capability
 from delegate.plugins import INSTANCE, PORTABLE, backend_of
 from delegate.registry import Registry
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -149,3 +151,18 @@ def extracted(
         copies[node] = copy_node(graph, node, copies)
     graph.output(tuple(copies[node] for node in results))
     return graph, copies
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Pause the cyclic collector, which would walk the whole graph repeatedly as new objects accumulate.
+
+    It took two fifths of the time to plan 100,000 nodes. It would free nothing, since all new objects stay in use.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

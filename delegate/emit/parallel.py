@@ -16,8 +16,7 @@ from delegate.edge.node import may_draw
 from delegate.emit.states import read_by
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
-from delegate.partitioner.parallel_groups import describe_group
-from delegate.partitioner.plan import Group
+from delegate.partitioner.plan import Group, describe_group
 from delegate.program.blocks import walk
 from delegate.program.expr import SymbolSets, members
 from delegate.program.lifetimes import refs

@@ -14,12 +14,9 @@ from typing import Any
 from torch.fx import Node
 
 from delegate.backends.aot import Claim
-from delegate.edge.node import elements, is_compute, is_constant, tensors
-from delegate.partitioner.boundary_views import BoundaryViews, boundary_views
+from delegate.edge.node import elements, is_compute, is_constant, is_number, is_static, nbytes, op_name, tensors
 from delegate.partitioner.cost import Sizes, call_seconds, is_layout, kernel_seconds, work
-from delegate.partitioner.scheduling import schedule
-from delegate.partitioner.symints import is_number
-from delegate.partitioner.units import Dependencies, topological_order, union_overlapping
+from delegate.partitioner.scheduling import Dependencies, schedule, topological_order, union_overlapping
 from delegate.verdict import YES, Reason, Verdict, no
 
 MAX_ROUNDS = 16  # of rejecting partitions; the last round accepts the partitions that are still too small
@@ -224,15 +221,15 @@ class _Assignment:
             self.verdicts[node][backend] = claimed[node].verdict
         fixed = self.threshold.pinned | claimed.keys()
         nodes = [self.nodes[i] for i in members]
-        views = boundary_views(nodes, fixed, self._delegated) if self.threshold.min_size else BoundaryViews()
-        outside = (*views.before, *views.after)
+        before, after = boundary_views(nodes, fixed, self._delegated) if self.threshold.min_size else ([], [])
+        outside = (*before, *after)
         self._delegated.difference_update(outside)
         for node in outside:
             self.verdicts[node][backend] = no(Reason.BORDER, "the runtime does it without a copy")
         moved = {self._index[n] for n in outside}
-        self.units += [_Unit((self._index[n],)) for n in views.before]
+        self.units += [_Unit((self._index[n],)) for n in before]
         self.units.append(_Unit(tuple(i for i in members if i not in moved), backend, tuple(patterns)))
-        self.units += [_Unit((self._index[n],)) for n in views.after]
+        self.units += [_Unit((self._index[n],)) for n in after]
 
     def _merge_claims(self, claims: list[Claim], backend: str) -> tuple[list[_Unit], set[int]]:
         """Merge the units of each claim; return all units in a valid order, and the positions of the merged ones.
@@ -320,3 +317,60 @@ class _Assignment:
 
 def _elements(constants: Set[Node]) -> int:
     return sum(elements(t) for node in constants for t in tensors(node))
+
+
+# Views that the runtime computes by strides, without a copy, so at a boundary they stay outside.
+# Permutations are not in the list: a library may fuse them with its operators before or after.
+_FREE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "view.default", "_unsafe_view.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default",
+        "expand.default", "slice.Tensor", "select.int", "alias.default", "detach.default",
+    )
+)  # fmt: skip
+
+
+def boundary_views(members: Sequence[Node], fixed: Set[Node], delegated: Set[Node]) -> tuple[list[Node], list[Node]]:
+    """Return the views that reduce the bytes across the boundary of a partition if outside, before and after it.
+
+    A view stays if other members need it, or if its size is dynamic. It also stays between two partitions, because
+    their tensors may stay on a device.
+
+    Args:
+        members: in topological order.
+        fixed: nodes that always stay.
+        delegated: the nodes of all partitions.
+    """
+    inside = set(members)
+    before: list[Node] = []
+    for node in members:
+        if _is_free(node, fixed) and _moves_in(node, inside, delegated):
+            inside.discard(node)
+            before.append(node)
+    after: list[Node] = []
+    for node in reversed(members):
+        if node in inside and _is_free(node, fixed) and _moves_out(node, inside, delegated):
+            inside.discard(node)
+            after.append(node)
+    return before, after[::-1]
+
+
+def _is_free(node: Node, fixed: Set[Node]) -> bool:
+    return op_name(node) in _FREE and len(node.all_input_nodes) == 1 and is_static(node) and node not in fixed
+
+
+def _moves_in(node: Node, inside: Set[Node], delegated: Set[Node]) -> bool:
+    """Return if the node reads a value of the host that no other member reads, and its result is smaller."""
+    (source,) = node.all_input_nodes
+    if source in inside or (source in delegated and op_name(source) not in _FREE) or is_constant(source):
+        return False
+    return nbytes(node) < nbytes(source) and not any(u in inside and u is not node for u in source.users)
+
+
+def _moves_out(node: Node, inside: Set[Node], delegated: Set[Node]) -> bool:
+    """Return if only the host reads the node, and its source, a member, is smaller or leaves the partition anyway."""
+    (source,) = node.all_input_nodes
+    if source not in inside or any(user in inside or user in delegated for user in node.users):
+        return False
+    leaves = any(user not in inside and user is not node for user in source.users)
+    return leaves or nbytes(source) < nbytes(node)

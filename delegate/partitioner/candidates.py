@@ -12,14 +12,13 @@ from torch.fx import Node
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp, RegionRefused
 from delegate.backends.bisection import failing_nodes
 from delegate.backends.structure import structure
-from delegate.edge.graphs import META_ORIGIN
+from delegate.edge.graphs import META_ORIGIN, gc_paused
 from delegate.edge.node import is_compute, op_name
 from delegate.partitioner.artifact_cache import ArtifactCache, CachedResult
-from delegate.partitioner.capability import Capability
 from delegate.partitioner.decomposition_policy import DecompositionPolicy
 from delegate.partitioner.extraction import LoweredDelegate, RegionExtractor
-from delegate.partitioner.gc_paused import gc_paused
 from delegate.partitioner.plan import Partition, Plan
+from delegate.partitioner.support_query import Capability
 from delegate.verdict import Reason, Verdict
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,16 @@ from delegate.edge.build import is_pure
 from delegate.edge.decompose import Decomposer
 from delegate.edge.graphs import META_IDENTITY, META_ORIGIN, extracted
 from delegate.edge.identity import identity
-from delegate.edge.node import META_CONSTANT, is_compute, is_constant, is_static, op_name, tensors
+from delegate.edge.node import (
+    META_CONSTANT,
+    is_compute,
+    is_constant,
+    is_number,
+    is_size_arithmetic,
+    is_static,
+    op_name,
+    tensors,
+)
 from delegate.edge.passes.canonicalize import Canonicalize
 from delegate.edge.passes.common_subexpressions import CommonSubexpressionElimination
 from delegate.edge.passes.dead_code import DeadCodeElimination
@@ -25,7 +34,6 @@ from delegate.edge.passes.no_ops import NoOpRemoval
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.passes.result import Pass
 from delegate.edge.program import META_VALUE, EdgeInput, EdgeProgram
-from delegate.partitioner.symints import is_number, is_size_arithmetic
 
 _TRIAL_PASSES: tuple[Pass, ...] = (
     Canonicalize(),

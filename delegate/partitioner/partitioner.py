@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
-from delegate.partitioner.capability import Check
+from delegate.partitioner.support_query import Check
 from delegate.verdict import Verdict
 
 

@@ -10,19 +10,17 @@ from torch.fx import Node
 
 from delegate.backends.aot import Claim
 from delegate.backends.untouched import Untouched
+from delegate.edge.control_flow import subprograms
+from delegate.edge.graphs import gc_paused
 from delegate.edge.node import describe, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
 from delegate.partitioner.assign import CostThreshold, NodeGroup, Verdicts, assign
-from delegate.partitioner.capability import Capability
 from delegate.partitioner.decomposition_policy import is_compound
-from delegate.partitioner.gc_paused import gc_paused
-from delegate.partitioner.parallel_groups import Place, with_parallel_groups
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
-from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
+from delegate.partitioner.plan import NodePlan, Partition, Place, Plan, Unit, with_parallel_groups
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
-from delegate.partitioner.submodules import subprograms
-from delegate.partitioner.support_query import SupportQuery, computing, not_for_delegates
+from delegate.partitioner.support_query import Capability, SupportQuery, computing, not_for_delegates
 from delegate.plugins import AUTHOR, BLOCK_VARIABLE, INSTANCE, PORTABLE
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -16,11 +16,10 @@ from delegate.edge.identity import identity
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
-from delegate.partitioner.capability import Check
 from delegate.partitioner.decomposition_policy import is_compound
-from delegate.partitioner.parallel_groups import Place, with_parallel_groups
 from delegate.partitioner.partitioner import Partitioner
-from delegate.partitioner.plan import Group, Partition, Plan
+from delegate.partitioner.plan import Group, Partition, Place, Plan, with_parallel_groups
+from delegate.partitioner.support_query import Check
 from delegate.plain_data import items
 from delegate.text_files import read_text, write_text
 from delegate.verdict import Reason, Verdict, no

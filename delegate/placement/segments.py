@@ -11,12 +11,11 @@ from typing import Any
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from delegate.edge.control_flow import subprograms
 from delegate.edge.identity import identity
-from delegate.edge.node import is_compute, module_path, nbytes, op_name, shape_text, tensors
+from delegate.edge.node import is_compute, is_number, module_path, nbytes, op_name, shape_text, tensors
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.cost import work
-from delegate.partitioner.submodules import subprograms
-from delegate.partitioner.symints import is_number
 from delegate.placement.runtime.costs import Segment
 
 MAX_SEGMENTS = 12

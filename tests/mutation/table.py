@@ -177,7 +177,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ("partitioner/extraction.py", "enumerate(boundary.outputs)", "enumerate(reversed(boundary.outputs))",
      "results of a partition swapped", ("partitioner/test_extraction.py",)),
 
-        ("partitioner/boundary_views.py", "nbytes(node) < nbytes(source) and not any(", "nbytes(node) > nbytes(source) and not any(",
+        ("partitioner/assign.py", "nbytes(node) < nbytes(source) and not any(", "nbytes(node) > nbytes(source) and not any(",
      "views at the border: comparison", ("partitioner/test_boundary_views.py",)),
     # -- quantization
     ("quantization/observers.py", "middle - 1 - sizes", "middle + sizes", "histogram: sign",

@@ -13,12 +13,12 @@ from delegate.edge.export import to_edge
 from delegate.edge.graphs import call
 from delegate.edge.node import op_name
 from delegate.edge.program import EdgeInput, EdgeProgram
-from delegate.partitioner.capability import Capability, Check
 from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram, call_delegate, lower, regions
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
+from delegate.partitioner.support_query import Capability, Check
 from delegate.verdict import YES, Reason, Verdict, no
 
 

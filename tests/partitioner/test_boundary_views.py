@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from delegate.partitioner.boundary_views import boundary_views
+from delegate.partitioner.assign import boundary_views
 from tests.partitioner.graphs import Function, edge
 
 # function of a float32[4, 3] -> targets of the views that stay outside, before and after
@@ -27,9 +27,9 @@ def test_which_views_stay_outside(name: str) -> None:
     function, before, after = CASES[name]
     program = edge(Function(function), torch.ones(4, 3))
     members = [n for n in program.graph.nodes if n.op == "call_function"]
-    views = boundary_views(members, set(), set(members))
-    assert [_operator(n) for n in views.before] == before
-    assert [_operator(n) for n in views.after] == after
+    outside = boundary_views(members, set(), set(members))
+    assert [_operator(n) for n in outside[0]] == before
+    assert [_operator(n) for n in outside[1]] == after
 
 
 def _operator(node: torch.fx.Node) -> str:

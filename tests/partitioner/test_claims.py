@@ -18,12 +18,12 @@ from delegate.edge.node import is_compute, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
 from delegate.partitioner.candidates import Artifacts, candidates
-from delegate.partitioner.capability import Capability
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
 from delegate.partitioner.saved import SavedPartition, SavedPlan
+from delegate.partitioner.support_query import Capability
 from delegate.verdict import YES, Reason, Verdict, no
 from tests.partitioner.graphs import Function, chain, edge, members, only, program_of
 

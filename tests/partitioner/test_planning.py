@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.fx import Graph, Node
 
+from delegate.edge.control_flow import subprograms
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
 from delegate.errors import LoweringError, PartitionError
 from delegate.partitioner.partitioner import CapabilityPartitioner, Check, Partitioner
 from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
-from delegate.partitioner.submodules import subprograms
 from delegate.testing import assert_same
 from delegate.verdict import YES, Reason, Verdict, no
 from tests.partitioner.graphs import (

@@ -20,13 +20,13 @@ from delegate.edge.node import is_compute, op_name
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.candidates import Candidate, candidates, refused_parts
-from delegate.partitioner.capability import Capability
 from delegate.partitioner.decomposition_policy import DecompositionPolicy
 from delegate.partitioner.extraction import LoweredDelegate, lower
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Partition, Plan
 from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
+from delegate.partitioner.support_query import Capability
 from delegate.testing import assert_same
 from delegate.verdict import YES, Reason, Verdict, no
 from tests.partitioner.graphs import Function, run

@@ -66,9 +66,9 @@ def test_a_library_is_asked(registry: Registry) -> None:
 
 def test_a_pattern_is_claimed(registry: Registry) -> None:
     """As the documentation says: taken whole, or refused with the reason."""
-    from delegate.partitioner.capability import Capability
     from delegate.partitioner.partitioner import CapabilityPartitioner
     from delegate.partitioner.planning import plan
+    from delegate.partitioner.support_query import Capability
     from tests.partitioner.graphs import Function, edge
 
     module = __import__("acme_delegate.patterns").patterns
