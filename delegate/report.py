@@ -389,14 +389,12 @@ def _node(data: Mapping[str, Any]) -> NodeReport:
 
 def _verdict(data: Mapping[str, Any]) -> Verdict:
     reason = None if data["reason"] is None else Reason(data["reason"])
-    cost = data.get("cost")
     return Verdict(
         reason,
         str(data["message"]),
         str(data["remedy"]),
         str(data["tag"]),
         bool(data.get("in_parts", False)),
-        None if cost is None else float(cost),
     )
 
 

@@ -43,7 +43,6 @@ class Verdict:
         remedy: a change that would make the answer yes, if known.
         tag: of a yes: nodes with different tags never share a partition. Most backends leave it empty.
         in_parts: of a yes: it runs the operators that this one is made of. The planner says so, not the backend.
-        cost: seconds of the node on the backend, measured or estimated, if known.
     """
 
     reason: Reason | None = None
@@ -51,17 +50,15 @@ class Verdict:
     remedy: str = ""
     tag: str = ""
     in_parts: bool = False
-    cost: float | None = None
 
     def __post_init__(self) -> None:
         texts = type(self.message) is type(self.remedy) is type(self.tag) is str
-        if texts and type(self.reason) in _REASONS and self.in_parts is False and self.cost is None:
+        if texts and type(self.reason) in _REASONS and self.in_parts is False:
             return  # graphs of 100,000 nodes have as many verdicts
         expect(self, "reason", self.reason is None or isinstance(self.reason, Reason), "a Reason, or None for yes")
         for field in ("message", "remedy", "tag"):
             expect(self, field, isinstance(getattr(self, field), str), "text")
         expect(self, "in_parts", isinstance(self.in_parts, bool), "True or False")
-        expect(self, "cost", self.cost is None or isinstance(self.cost, float), "seconds, or None")
 
     def __bool__(self) -> bool:
         return self.reason is None

@@ -12,7 +12,7 @@ from typing import Any
 from delegate import errors
 from delegate.backends.aot import Claim, PreprocessResult, RegionFailed, RegionGivenUp, RegionRefused
 from delegate.errors import DelegateError
-from delegate.plain_data import amount, count, flag, items, mapping, text, texts
+from delegate.plain_data import count, flag, items, mapping, text, texts
 from delegate.verdict import Reason, Verdict
 
 Decode = Callable[[Any], Any]
@@ -50,15 +50,13 @@ def decode_error(data: Mapping[str, Any]) -> Exception:
 def encode_verdict(verdict: Verdict) -> dict[str, Any]:
     """Return a backend's verdict as JSON."""
     reason = None if verdict.reason is None else verdict.reason.value
-    data = {"reason": reason, "message": verdict.message, "remedy": verdict.remedy, "tag": verdict.tag}
-    return data if verdict.cost is None else {**data, "cost": verdict.cost}
+    return {"reason": reason, "message": verdict.message, "remedy": verdict.remedy, "tag": verdict.tag}
 
 
 def decode_verdict(data: Mapping[str, Any]) -> Verdict:
     """Return the verdict that was encoded."""
     reason = None if data["reason"] is None else Reason(text(data, "reason"))
-    cost = amount(data, "cost") if "cost" in data else None
-    return Verdict(reason, text(data, "message"), text(data, "remedy"), text(data, "tag"), cost=cost)
+    return Verdict(reason, text(data, "message"), text(data, "remedy"), text(data, "tag"))
 
 
 def encode_claims(claims: Sequence[Claim]) -> list[dict[str, Any]]:
