@@ -26,9 +26,8 @@ from delegate.accuracy.samples import example_samples
 from delegate.edge.sources import exported_programs
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
-from delegate.placement.alternatives import Alternatives
-from delegate.placement.plans import Candidate, ChosenPlan, Task
-from delegate.placement.policy import Placer
+from delegate.placement.placer import Placer
+from delegate.placement.plans import Alternatives, Candidate, ChosenPlan, Task
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
 from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
 from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial, answer_timeout

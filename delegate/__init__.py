@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from delegate.kernels.table import KernelTable as KernelTable
     from delegate.partitioner.partitioner import Partitioner as Partitioner
     from delegate.partitioner.saved import SavedPlan as SavedPlan
-    from delegate.placement.requests import ByPreference as ByPreference
-    from delegate.placement.requests import Measured as Measured
-    from delegate.placement.requests import Remote as Remote
-    from delegate.placement.requests import Replay as Replay
+    from delegate.placement.policy import ByPreference as ByPreference
+    from delegate.placement.policy import Measured as Measured
+    from delegate.placement.policy import Remote as Remote
+    from delegate.placement.policy import Replay as Replay
     from delegate.program.dtypes import DType as DType
     from delegate.runtime.loaded import LoadedProgram as LoadedProgram
     from delegate.runtime.loaded import load as load
@@ -76,10 +76,10 @@ _PUBLIC = {
     "KernelTable": "delegate.kernels.table",
     "Partitioner": "delegate.partitioner.partitioner",
     "SavedPlan": "delegate.partitioner.saved",
-    "ByPreference": "delegate.placement.requests",
-    "Measured": "delegate.placement.requests",
-    "Remote": "delegate.placement.requests",
-    "Replay": "delegate.placement.requests",
+    "ByPreference": "delegate.placement.policy",
+    "Measured": "delegate.placement.policy",
+    "Remote": "delegate.placement.policy",
+    "Replay": "delegate.placement.policy",
     "DType": "delegate.program.dtypes",
     "load": "delegate.runtime.loaded",
     "LoadedProgram": "delegate.runtime.loaded",

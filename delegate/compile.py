@@ -29,7 +29,7 @@ from delegate.lowering.strategies import PlacementInputs, create_strategy, lock_
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import partition_options
-from delegate.placement.requests import PlacementRequest
+from delegate.placement.policy import PlacementRequest
 from delegate.plugins import PORTABLE
 from delegate.program.model import Program
 from delegate.registry import Registry, default_registry

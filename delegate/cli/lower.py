@@ -12,7 +12,7 @@ from delegate.cli import destinations, output
 from delegate.cli.importing import Imports, import_modules
 
 if TYPE_CHECKING:
-    from delegate.placement.requests import PlacementRequest
+    from delegate.placement.policy import PlacementRequest
 
 LOCKED = "locked: "  # prefix of a report's notes on an applied lock
 
@@ -158,7 +158,7 @@ def _placement(
     is_measured: bool, lock: Path | None, locked: Path | None, bundle: Path | None, costs: list[Path], ray: str | None
 ) -> PlacementRequest | None:
     """Return the placement that options request."""
-    from delegate.placement.requests import ByPreference, Measured, Remote, Replay
+    from delegate.placement.policy import ByPreference, Measured, Remote, Replay
 
     if locked is not None:
         return Replay(locked, lockfile=lock)

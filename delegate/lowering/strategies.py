@@ -34,9 +34,9 @@ from delegate.measured import Placement
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.cache import MOST_BYTES
-from delegate.placement.calls import samples_to_place
 from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, versions_of
 from delegate.placement.plans import Options
+from delegate.placement.policy import ByPreference, Measured, PlacementRequest, Remote, Replay
 from delegate.placement.program_placement import (
     MEASURED,
     BaseProgram,
@@ -44,8 +44,8 @@ from delegate.placement.program_placement import (
     choose_placements,
     unquantized_candidates,
 )
+from delegate.placement.reference_comparator import samples_to_place
 from delegate.placement.remote_placement import RemotePlacement, open_remote_placement
-from delegate.placement.requests import ByPreference, Measured, PlacementRequest, Remote, Replay
 from delegate.placement.runtime.cluster import Cluster
 from delegate.plugins import one_line
 from delegate.registry import Registry, default_registry

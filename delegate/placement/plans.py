@@ -1,4 +1,4 @@
-"""Data types and protocols that the policy, its callers and the measurements share."""
+"""Data types and protocols that the search, its callers and the measurements share, and the compiler of its plans."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from delegate.edge.program import EdgeProgram
+from delegate.kernels.selection import Kernels
 from delegate.measured import Placement
+from delegate.partitioner.partitioner import Partitioner
+from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.runtime.accuracy_check import AccuracyResult
 from delegate.placement.runtime.trials import ProgramRunner, Trial
@@ -162,3 +165,61 @@ def merge_options(plans: Iterable[MethodPlan]) -> dict[str, Mapping[str, Any]]:
 def saved_plans(plans: Mapping[str, MethodPlan]) -> dict[str, SavedPlan]:
     """Return the plans in saved form."""
     return {name: p.lowered.plan for name, p in plans.items()}
+
+
+class Compiler(Protocol):
+    """A compiler from edge programs to programs; see `delegate.compile`."""
+
+    @property
+    def partitioners(self) -> Sequence[Partitioner]:
+        """The partitioners in order of preference."""
+
+    kernels: Kernels
+
+    @property
+    def methods(self) -> Mapping[str, Any]:
+        """The methods by name, each with its program as `edge`."""
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans of all methods that have one."""
+
+    def fork_for_method(
+        self, method: str, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, *, keep_all: bool = False
+    ) -> Compiler:
+        """Return a compiler of one method with other partitioners. Both compile each partition once.
+
+        Branches run in parallel as in the plan, if there is one. `keep_all` keeps small partitions too.
+        """
+
+    def compile(self) -> tuple[Program, Any]:
+        """Return the program; raises DelegateError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """A compiler for plans of one method; a `plans.Lowering`."""
+
+    compiler: Compiler
+    method: str
+
+    def edge(self) -> EdgeProgram:
+        """Return the method that is planned."""
+        edge: EdgeProgram = self.compiler.methods[self.method].edge
+        return edge
+
+    def compile_preferring(self, candidate: str) -> Lowered:
+        """Compile the plan by preference with one candidate first; raises DelegateError."""
+        return self._compile(sorted(self.compiler.partitioners, key=lambda p: p.backend != candidate))
+
+    def compile_plan(self, plan: SavedPlan, *, keep_all: bool = False) -> Lowered:
+        """Compile a plan. Nodes that the plan cannot place run on kernels. Raises DelegateError."""
+        return self._compile(plan.partitioners(self.compiler.partitioners), plan, keep_all)
+
+    def _compile(
+        self, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, keep_all: bool = False
+    ) -> Lowered:
+        other = self.compiler.fork_for_method(self.method, partitioners, plan, keep_all=keep_all)
+        program, _ = other.compile()
+        self.compiler.methods[self.method].edge = other.methods[self.method].edge
+        return Lowered(SavedPlan.of(other.plans), program)

@@ -1,143 +1,81 @@
-"""The measured policy: measure single-backend plans, then combined plans, and choose the winner."""
+"""How a user requests a placement: one value, given as `to_backend(placement=...)`.
+
+A `SavedPlan` is a request too: it places every node as it says.
+"""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from delegate.placement.cross_backend_plans import compile_cross_backend_plans, survey_all_backends
-from delegate.placement.parallel_plans import compile_parallel_plans
-from delegate.placement.plans import ChosenPlan, Comparator, MethodPlan, Progress, Task
-from delegate.placement.runtime.elimination import NOISE_FACTOR, choose_winner
-from delegate.placement.runtime.trials import BUDGET_OVER, RunnerFactory
-from delegate.placement.search import Search
-from delegate.placement.search_state import report_placement
-from delegate.placement.single_backend_plans import compile_single_backend_plans
-from delegate.placement.survey import SegmentCostStore
+from delegate.partitioner.saved import SavedPlan
 
-_SINGLE_BACKEND_SHARE = 0.4  # of the budget, for single-backend plans
-_MIN_SQNR_DB = 20.0  # the default of `verify`
-_PAUSE = 2.0  # seconds between the two measurements, so that one disturbance does not hit both
+PathLike = str | os.PathLike[str]
+Objective = Literal["latency", "throughput", "memory", "file size"]
 
 
-class Placer:
-    """The search for the best plan of one method.
+@dataclass(frozen=True, slots=True)
+class ByPreference:
+    """Run a node on the first backend, in the order of preference, that supports it. Nothing is measured.
 
     Args:
-        task: the method, its candidates and the objective.
-        factory: starts programs to measure.
-        comparator: compares results with the reference.
-        known: segment costs of earlier measurements.
-        progress: receives a short text for each step.
-        clock: returns seconds.
-        pause: sleeps for a number of seconds. None if costs come from elsewhere, so that nothing is measured twice.
-        late: seconds of the budget that are spent already.
+        lockfile: path of a lockfile to write, with the backend of each node.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        factory: RunnerFactory,
-        comparator: Comparator,
-        known: SegmentCostStore | None = None,
-        progress: Progress = lambda text: None,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] | None = time.sleep,
-        late: float = 0.0,
-    ) -> None:
-        self._search = Search(task, factory, comparator, known, progress, clock, clock() - late)
-        self._state, self._pause = self._search.state, pause
+    lockfile: PathLike | None = None
 
-    def place(self) -> ChosenPlan:
-        """Choose the plan. If no plan was measured, choose the one of the preferred candidate.
 
-        Raises:
-            DelegateError: no candidate can be compiled.
-        """
-        search, state = self._search, self._state
-        compile_single_backend_plans(search)
-        state.records = search.measure(list(state.plans.values()), 1.0 if search.is_simple else _SINGLE_BACKEND_SHARE)
-        best = choose_winner(state.records, search.accurate(state.plans))
-        if best is None:
-            state.not_tried.append("a choice: not one plan that may be taken was measured")
-            return self._result(self._choose_unmeasured())
-        raced = search.spent
-        others = [*compile_cross_backend_plans(search, best), *compile_parallel_plans(search, best)]
-        again = [p for name, p in state.plans.items() if name == best or self._is_rival(name, best)]
-        if others or (len(again) > 1 and search.is_timed and self._pause is not None):
-            best = self._confirm(best, again, others, raced)
-        return self._result(best)
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Run single-backend and mixed plans, and take the best. See docs/placement.md.
 
-    def survey(self) -> None:
-        """Measure the segments on the first candidates too, for a bundle of another machine."""
-        survey_all_backends(self._search)
+    Args:
+        budget: seconds for compiling candidates and measuring them. None: as configured, which is 60 unless changed.
+        objective: what is least in the best plan. None: as configured, which is the latency unless changed.
+        lockfile: path of a lockfile to write, with the backend of each node and its measured cost.
+        cluster: address of a Ray cluster, as for `ray.init`. Candidates are measured on its nodes that have the
+            backends as resources. None: this machine measures.
+    """
 
-    @property
-    def was_cut_short(self) -> bool:
-        """True if a larger budget might find another plan."""
-        return not self._search.has_time() or any("budget" in what for what in self._state.not_tried)
+    budget: float | None = None
+    objective: Objective | None = None
+    lockfile: PathLike | None = None
+    cluster: str | None = None
 
-    @property
-    def was_disturbed(self) -> bool:
-        """True if other processes used the cores during the measurement."""
-        return not self._state.is_quiet
 
-    def _confirm(self, best: str, again: Sequence[MethodPlan], others: Sequence[MethodPlan], raced: float) -> str:
-        """Measure the rivals again, together with the combined plans, and return the winner."""
-        search, state = self._search, self._state
-        if self._pause is not None:
-            pause = min(_PAUSE, 0.05 * search.task.budget) - (search.spent - raced)
-            self._pause(max(0.0, min(pause, search.task.budget - search.spent)))
-        state.plans.update((plan.name, plan) for plan in others)
-        final = search.measure([*again, *others], 1.0)
-        won = choose_winner(final, search.accurate(p.name for p in (*again, *others)))
-        was_disturbed = won is not None and not final[won].is_quiet and state.records[best].is_quiet
-        if won is None or was_disturbed:
-            state.not_tried += ["the best plan once more: other work had the cores"] * was_disturbed
-            state.final = {p.name: final[p.name] for p in others}
-            return best
-        state.final = final
-        return won
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Take the best plan by measurements of another machine, where `delegate measure` runs a bundle of programs.
 
-    def _is_rival(self, name: str, best: str) -> bool:
-        """Return True if a plan may turn out to be faster than the best one."""
-        record, least = self._state.records[name], self._state.records[best].cost or 0.0
-        runs = not record.failure and record.cost is not None and name not in self._state.inaccurate
-        return runs and (record.cost or 0.0) < NOISE_FACTOR * least
+    Without costs the plan of the first candidate is used meanwhile. At least one of `bundle` and `costs` is required.
 
-    def _choose_unmeasured(self) -> str:
-        """Choose a plan without measurements.
+    Args:
+        bundle: path of the bundle to write, with the candidates' programs and inputs. With costs it has the plans that
+            are promising by these.
+        costs: path of the results of `delegate measure`, or a list, one for each bundle.
+        objective: see `Measured`.
+        lockfile: path of a lockfile to write, with the backend of each node and its measured cost.
+    """
 
-        Prefer plans that ran, then plans that had no time to run. Among them take the first that meets the accuracy
-        bound, or the most accurate one.
-        """
-        search, state = self._search, self._state
-        why = {name: state.records[name].failure for name in state.plans}
-        failed = {state.plans[name].candidate.name for name, words in why.items() if words not in ("", BUDGET_OVER)}
-        runs = [n for n, words in why.items() if not words]
-        runs = runs or [n for n, p in state.plans.items() if p.candidate.name not in failed] or list(state.plans)
-        return next(iter(search.accurate(runs)), max(runs, key=lambda n: search.comparator.sqnr_db(n) or -math.inf))
+    bundle: PathLike | None = None
+    costs: PathLike | Sequence[PathLike] = ()
+    objective: Objective | None = None
+    lockfile: PathLike | None = None
 
-    def _accuracy_notes(self, chosen: str) -> list[str]:
-        """Return the notes for the report on the accuracy of the chosen plan."""
-        comparator, sqnr_db = self._search.comparator, self._search.comparator.sqnr_db(chosen)
-        if comparator.is_random:
-            return ["results: not compared, for the method draws random numbers"]
-        if self._state.records_of(chosen)[chosen].failure == BUDGET_OVER and sqnr_db is None:
-            return ["results: not compared with torch's, for the budget was over"]
-        if sqnr_db is None or sqnr_db >= _MIN_SQNR_DB:
-            return []
-        if math.isnan(sqnr_db):
-            return ["results: not compared, for torch's are empty, or have no finite numbers"]
-        return [f"a plan that is near torch's results: this one keeps {sqnr_db:.1f} dB, see docs/accuracy.md"]
 
-    def _result(self, chosen: str) -> ChosenPlan:
-        search, state = self._search, self._state
-        state.not_tried += self._accuracy_notes(chosen)
-        spent = search.spent
-        if not search.has_time():
-            state.not_tried.append("more rounds: the budget was over")
-        plan = state.plans[chosen]
-        placement = report_placement(state, search.task, search.comparator, chosen, spent)
-        return ChosenPlan(plan.candidate, plan.lowered.plan, plan.options, placement)
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Place every node as a lockfile says. Nothing is measured.
+
+    Args:
+        locked: path of the lockfile to apply.
+        lockfile: path of a lockfile to write, with the versions of this machine.
+    """
+
+    locked: PathLike
+    lockfile: PathLike | None = None
+
+
+PlacementRequest = ByPreference | Measured | Remote | Replay | SavedPlan

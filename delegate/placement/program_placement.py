@@ -21,10 +21,9 @@ from delegate.edge.keys import NotCacheable, exported_key
 from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.alternatives import Alternatives, Compiler
 from delegate.placement.cache import CostCache, PlacementCache, choice_key
-from delegate.placement.plans import Candidate, ChosenPlan, Options, Progress, Task
-from delegate.placement.policy import Placer
+from delegate.placement.placer import Placer
+from delegate.placement.plans import Alternatives, Candidate, ChosenPlan, Compiler, Options, Progress, Task
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
 from delegate.placement.remote_placement import RemotePlacement
 from delegate.placement.runtime.cluster import Cluster, ClusterRunnerFactory

@@ -17,8 +17,8 @@ from delegate.compiled import to_array
 from delegate.destinations import require_file
 from delegate.edge.node import dtype_of
 from delegate.errors import PartitionError, ProgramError
+from delegate.placement.placer import Placer
 from delegate.placement.plans import ChosenPlan, Progress, Task
-from delegate.placement.policy import Placer
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
 from delegate.placement.runtime import bundle
 from delegate.placement.runtime.accuracy_check import AccuracyResult, Array, check_accuracy, widen_bfloat16

@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delegate.placement.policy._PAUSE", 0.0)
+    monkeypatch.setattr("delegate.placement.placer._PAUSE", 0.0)

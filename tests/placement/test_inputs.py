@@ -13,7 +13,7 @@ from delegate.edge.sources import exported_programs
 from delegate.errors import ConfigError, InputError
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
-from delegate.placement.calls import samples_to_place
+from delegate.placement.reference_comparator import samples_to_place
 from delegate.placement.runtime.accuracy_check import check_accuracy
 from delegate.registry import default_registry
 from delegate.selection import select

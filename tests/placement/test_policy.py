@@ -15,9 +15,8 @@ from delegate.edge.sources import exported_programs
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
 from delegate.measured import PlanCost
-from delegate.placement.alternatives import Alternatives
-from delegate.placement.plans import Candidate, ChosenPlan, Task
-from delegate.placement.policy import Placer
+from delegate.placement.placer import Placer
+from delegate.placement.plans import Alternatives, Candidate, ChosenPlan, Task
 from delegate.placement.runtime.accuracy_check import AccuracyResult
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.program.model import DelegateCall, Program
