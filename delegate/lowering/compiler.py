@@ -138,6 +138,29 @@ class Compiler:
         for method in self.methods.values():
             self._plan_method(method)
 
+    def plan_each_backend_first(self) -> list[dict[str, Plan]]:
+        """Return plans of each method: backend -> the plan that prefers it, with small partitions too."""
+        result = []
+        for name, method in self.methods.items():
+            fork = self.fork_for_method(name, self.partitioners, keep_all=True)
+            fork.plan()  # decomposes what none of the backends and no kernel runs
+            method.edge = fork.methods[name].edge
+            plans: dict[str, Plan] = {}
+            for first in self.partitioners:
+                fork.partitioners = [first, *(p for p in self.partitioners if p is not first)]
+                plans[first.backend] = fork._plan_once(fork.methods[name])
+            result.append(plans)
+        return result
+
+    def apply(self, plan: SavedPlan, refusal: Verdict) -> None:
+        """Assign nodes as in a plan, by the next `compile`.
+
+        Args:
+            plan: of the present graphs.
+            refusal: the verdict on a node that a backend supports but the plan assigns to another one.
+        """
+        self.partitioners, self.concurrency_plan = plan.partitioners(self.partitioners, refusal), plan
+
     def compile(self) -> tuple[Program, list[LoweredProgram]]:
         """Lower the methods that are not lowered yet, and return the program and its methods.
 

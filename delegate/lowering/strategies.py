@@ -32,11 +32,19 @@ from delegate.lowering.compiler import Compiler
 from delegate.lowering.quantized import configured, quantized
 from delegate.measured import Placement
 from delegate.partitioner.plan import Plan
-from delegate.partitioner.saved import SavedPlan
+from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
 from delegate.placement.cache import MOST_BYTES
 from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, versions_of
 from delegate.placement.plans import Options
-from delegate.placement.policy import ByPreference, Measured, PlacementRequest, Remote, Replay
+from delegate.placement.policy import (
+    ByPreference,
+    Measured,
+    PlacementPolicy,
+    PlacementRequest,
+    Remote,
+    Replay,
+    SupportTable,
+)
 from delegate.placement.program_placement import (
     MEASURED,
     BaseProgram,
@@ -182,6 +190,26 @@ class _Locked(Strategy):
         return self._lock.notes(here)
 
 
+class _ByPolicy(Strategy):
+    """Place as a policy of the user chooses."""
+
+    is_cacheable = False  # nobody can compare the code of a policy
+
+    def __init__(self, policy: PlacementPolicy) -> None:
+        super().__init__()
+        self._policy = policy
+
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
+        table = SupportTable.of(compiler.plan_each_backend_first())
+        plan = self._policy.place(table)
+        if not isinstance(plan, SavedPlan):
+            what = f"{type(self._policy).__name__}.place returned a {type(plan).__name__}"
+            raise ConfigError(what, where=_WHERE, remedy="return a delegate.SavedPlan, e.g. of `table.plan`")
+        compiler.apply(plan, BY_THE_PLAN)
+        table.require_supported(plan)
+        return Placed(compiler, exported)
+
+
 class _Measuring(Strategy):
     """Place by measurement, here, on a Ray cluster, or by measurements of another machine.
 
@@ -246,8 +274,7 @@ class _Measuring(Strategy):
             self._remote.finish()
         chosen = outcome.base.compiler
         assert isinstance(chosen, Compiler)
-        chosen.partitioners = outcome.plan.partitioners(chosen.partitioners, MEASURED)
-        chosen.concurrency_plan = outcome.plan
+        chosen.apply(outcome.plan, MEASURED)
         return Placed(chosen, outcome.base.exported, outcome.placements, outcome.options, outcome.base.quantization)
 
     def _bases(
@@ -298,6 +325,8 @@ def create_strategy(request: PlacementRequest | None, settings: Placing) -> Stra
     match request:
         case SavedPlan():
             return Strategy(plan=request)
+        case PlacementPolicy():
+            return _ByPolicy(request)
         case ByPreference(lockfile):
             return Strategy(lockfile)
         case Replay(locked, lockfile):

@@ -1,16 +1,23 @@
-"""How a user requests a placement: one value, given as `to_backend(placement=...)`.
+"""Requests of a placement: one value, given as `to_backend(placement=...)`.
 
-A `SavedPlan` is a request too: it places every node as it says.
+A `SavedPlan` is a request too: it places every node as it says. A `PlacementPolicy` is a choice of your own.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from delegate.partitioner.saved import SavedPlan
+from delegate.edge.identity import identity
+from delegate.edge.node import module_path
+from delegate.errors import PartitionError
+from delegate.partitioner.cost import work
+from delegate.partitioner.plan import NodePlan, Plan
+from delegate.partitioner.saved import SavedPartition, SavedPlan
+from delegate.verdict import Verdict
 
 PathLike = str | os.PathLike[str]
 Objective = Literal["latency", "throughput", "memory", "file size"]
@@ -78,4 +85,101 @@ class Replay:
     lockfile: PathLike | None = None
 
 
-PlacementRequest = ByPreference | Measured | Remote | Replay | SavedPlan
+@dataclass(frozen=True, slots=True)
+class NodeSupport:
+    """The support of the backends for one node.
+
+    Args:
+        graph: the method, or a graph of its control flow, e.g. "forward.true_graph_0".
+        identity: stable name of the node, as in saved plans, e.g. "encoder.0:aten.linear.default#0".
+        op: name of its operator, e.g. "aten.linear.default".
+        module: path of its module; empty if it is in none.
+        work: estimated operations: 2 per multiply-add, else 1 per element read or written.
+        verdicts: by backend, in order of preference.
+    """
+
+    graph: str
+    identity: str
+    op: str
+    module: str
+    work: int
+    verdicts: Mapping[str, Verdict]
+
+    @property
+    def supported_by(self) -> tuple[str, ...]:
+        """The backends that support the node, in order of preference."""
+        return tuple(name for name, verdict in self.verdicts.items() if verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class SupportTable:
+    """The support of the backends for all nodes of a program.
+
+    Args:
+        backends: in order of preference.
+        nodes: those that compute, in the order of methods and graphs.
+    """
+
+    backends: tuple[str, ...]
+    nodes: tuple[NodeSupport, ...]
+
+    @classmethod
+    def of(cls, plans: Sequence[Mapping[str, Plan]]) -> SupportTable:
+        """Return the table of plans of one graph per method: backend -> the plan that prefers it.
+
+        So the verdict on a node counts the patterns of its backend.
+        """
+        nodes = []
+        for by_backend in plans:
+            for parts in zip(*(plan.walk() for plan in by_backend.values()), strict=True):
+                for same in zip(*(part.nodes for part in parts), strict=True):
+                    verdicts = {name: n.verdicts[name] for name, n in zip(by_backend, same, strict=True)}
+                    nodes.append(_support(parts[0].program.name, same[0], verdicts))
+        return cls(tuple(plans[0]) if plans else (), tuple(nodes))
+
+    def plan(self, choose: Callable[[NodeSupport], str | None]) -> SavedPlan:
+        """Return the plan of a choice for each node.
+
+        Args:
+            choose: returns the name of a backend that supports the node; None for portable kernels. Neighbours on one
+                backend share a partition if their partition is convex.
+        """
+        nodes_of: dict[tuple[str, str], list[str]] = {}
+        for node in self.nodes:
+            if (backend := choose(node)) is not None:
+                nodes_of.setdefault((node.graph, backend), []).append(node.identity)
+        return SavedPlan(
+            tuple(SavedPartition(graph, backend, backend, tuple(own)) for (graph, backend), own in nodes_of.items())
+        )
+
+    def require_supported(self, plan: SavedPlan) -> None:
+        """Raise PartitionError if a plan has a node that the table does not have, or its backend does not support."""
+        rows = {(node.graph, node.identity): node for node in self.nodes}
+        for (graph, name), backend in plan.places().items():
+            row = rows.get((graph, name))
+            if row is None or not row.verdicts[backend]:
+                why = f"{backend} does not support it ({row.verdicts[backend]})" if row else "there is no such node"
+                remedy = "place only nodes of the table, each on a backend of its `supported_by`"
+                raise PartitionError(f"the policy places {name} of {graph} on {backend}: {why}", remedy=remedy)
+
+
+def _support(graph: str, node: NodePlan, verdicts: Mapping[str, Verdict]) -> NodeSupport:
+    return NodeSupport(graph, identity(node.node), node.op, module_path(node.node), work(node.node), verdicts)
+
+
+class PlacementPolicy(ABC):
+    """A choice of one backend for each node, from the support of the backends. See docs/placement.md."""
+
+    @abstractmethod
+    def place(self, table: SupportTable) -> SavedPlan:
+        """Return the plan. Nodes without a partition run on portable kernels.
+
+        The method is called once for a program. `to_backend` raises a PartitionError for a node on a backend that does
+        not support it. As in all plans, partitions that cost more than they save run on kernels instead.
+
+        Args:
+            table: the support of the requested backends; empty if there are none.
+        """
+
+
+PlacementRequest = ByPreference | Measured | Remote | Replay | SavedPlan | PlacementPolicy
