@@ -18,7 +18,7 @@ from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.restore_torch_on_error import restore_torch_on_error
 from delegate.edge.sources import Model, exported_programs
 from delegate.edge.training import warn_of_training
-from delegate.emit.device_copies import with_device_copies
+from delegate.emit.device_memory import with_device_copies
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of

@@ -1,23 +1,136 @@
-"""The tables of one method during emission: its values, source lines and missing kernels."""
+"""The tables of a program and of one method during emission."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.fx import Node
 
+from delegate.backends.aot import PreprocessResult
+from delegate.edge.constants import raw_bytes
 from delegate.edge.node import describe, dtype_of, source_line, tensors
-from delegate.emit.shared import SharedTables
 from delegate.emit.symbols import Symbols
 from delegate.errors import LoweringError
 from delegate.kernels.selection import HOW_TO_GIVE, Kernels
 from delegate.program.dtypes import DType
 from delegate.program.lifetimes import refs
-from delegate.program.model import Arg, KernelCall, Storage, Value
+from delegate.program.model import Arg, Constant, DelegateSpec, KernelCall, MemorySpace, State, Storage, Value
+from delegate.program.small_integers import is_small, packed
 
 if TYPE_CHECKING:
     from delegate.kernels.kernel import Kernel
+
+
+_LEAST = 4096  # fewer numbers are not packed
+
+_Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+
+
+class SharedTables:
+    """Tables of the objects that methods refer to by index. A tensor that two methods share is stored once."""
+
+    def __init__(self) -> None:
+        self.operators: dict[str, int] = {}
+        self.constants: list[Constant] = []
+        self.states: list[State] = []
+        self.delegates: list[DelegateSpec] = []
+        self.segments: list[memoryview | bytes] = []
+        self.warnings: list[str] = []  # for users
+        self.spaces: dict[MemorySpace, int] = {}
+        self._constant_of: dict[_Key, int] = {}
+        self._packed: dict[_Key, torch.Tensor] = {}
+        self._state_of: dict[str, int] = {}
+
+    def mark(self) -> dict[str, int]:
+        """Return the lengths of all tables, for `rollback`."""
+        return {name: len(table) for name, table in vars(self).items()}
+
+    def rollback(self, mark: dict[str, int]) -> None:
+        """Remove all entries added since `mark` was called. Tables only grow, at their ends."""
+        for name, length in mark.items():
+            table = getattr(self, name)
+            while len(table) > length:
+                table.popitem() if isinstance(table, dict) else table.pop()
+
+    def operator(self, name: str) -> int:
+        """Return the index of an operator."""
+        return self.operators.setdefault(name, len(self.operators))
+
+    def operator_name(self, index: int) -> str:
+        """Return the operator of an index."""
+        return list(self.operators)[index]
+
+    def constant(self, name: str, value: torch.Tensor) -> int:
+        """Return the index of a constant."""
+        key = _key(value)
+        if key in self._constant_of:
+            return self._constant_of[key]
+        index = len(self.constants)
+        if value.numel():  # all empty tensors have address 0
+            self._constant_of[key] = index
+        self.constants.append(Constant(name, _dtype(value, name), tuple(value.shape), self._segment(value)))
+        return index
+
+    def packed(self, value: torch.Tensor) -> torch.Tensor | None:
+        """Return the packed form, of half the bytes, of an int8 constant with 4-bit values; None for another."""
+        if value.dtype is not torch.int8 or value.numel() < _LEAST:
+            return None
+        key = _key(value)
+        if key not in self._packed:
+            numbers = raw_bytes(value).view(np.int8)
+            if not is_small(numbers):
+                return None
+            self._packed[key] = torch.from_numpy(packed(numbers))
+        return self._packed[key]
+
+    def state(self, name: str, value: torch.Tensor) -> int:
+        """Return the index of the state that all methods share under this name.
+
+        Raises:
+            LoweringError: two methods have different buffers of this name.
+        """
+        if name not in self._state_of:
+            self._state_of[name] = len(self.states)
+            start = value.detach().clone()  # the module may change its own tensor later
+            self.states.append(State(name, _dtype(value, name), tuple(value.shape), self._segment(start)))
+        known = self.states[self._state_of[name]]
+        same_type = (known.dtype, known.shape) == (_dtype(value, name), tuple(value.shape))
+        if not same_type or not np.array_equal(self.segments[known.segment], raw_bytes(value)):
+            raise LoweringError(
+                f"two methods have a buffer {name!r} of different {'content' if same_type else 'shape or dtype'}",
+                remedy="methods that share a mutable buffer must be exported from the same module, in the same state",
+            )
+        return self._state_of[name]
+
+    def delegate(self, name: str, backend: str, result: PreprocessResult) -> int:
+        """Add a lowered partition; return its index."""
+        first = len(self.segments)
+        self.segments += (result.blob, *result.data)
+        specs, space = dict(result.compile_specs), self._space(backend, result.space)
+        data = tuple(range(first + 1, len(self.segments)))
+        self.delegates.append(DelegateSpec(name, backend, first, specs, space=space, data=data))
+        return len(self.delegates) - 1
+
+    def _space(self, backend: str, name: str) -> int:
+        """Return the number of a device's memory space; 0, the host, for an empty name."""
+        return self.spaces.setdefault(MemorySpace(backend, name), len(self.spaces) + 1) if name else 0
+
+    def _segment(self, value: torch.Tensor) -> int:
+        self.segments.append(raw_bytes(value).data.toreadonly())
+        return len(self.segments) - 1
+
+
+def _key(value: torch.Tensor) -> _Key:
+    return (value.data_ptr(), tuple(value.shape), tuple(value.stride()), value.dtype)
+
+
+def _dtype(value: torch.Tensor, name: str) -> DType:
+    dtype = dtype_of(value.dtype)
+    if dtype is None:
+        raise LoweringError(f"programs hold no tensors of {value.dtype}", where=f"constant {name}")
+    return dtype
 
 
 class Tables:

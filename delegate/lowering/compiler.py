@@ -16,8 +16,7 @@ from delegate.edge.export import to_edge
 from delegate.edge.identity import identify
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
-from delegate.emit.emitting import emit
-from delegate.emit.runnable import has_kernel
+from delegate.emit.program import emit, has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
 from delegate.partitioner.artifact_cache import ArtifactCache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from delegate.backends.aot import PreprocessResult
-from delegate.emit.shared import SharedTables
+from delegate.emit.tables import SharedTables
 
 
 def grown(tables: SharedTables, suffix: str) -> SharedTables:

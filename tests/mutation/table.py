@@ -141,7 +141,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
      ("runtime/test_run.py",)),
     ("emit/qdq_fusion.py", 'args["axis"] == 0', 'args["axis"] != 0', "table of embeddings: axis",
      ("emit/test_qdq_fusion.py",)),
-    ("emit/shared.py", "if value.numel():", "if not value.numel():", "shared weights stored twice",
+    ("emit/tables.py", "if value.numel():", "if not value.numel():", "shared weights stored twice",
      ("emit/test_shared.py",)),
     ("emit/numbers.py", '("aten.div.Tensor_mode", ("floor",))', '("aten.div.Tensor_mode", ("trunc",))',
      "number from data: rounding", ("runtime/test_run.py",)),

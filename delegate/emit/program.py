@@ -1,16 +1,27 @@
-"""Lowered methods -> one Program, its memory planned."""
+"""Lowered methods -> one Program, its memory planned, with fallbacks of its partitions.
+
+A fallback is the region of a partition as a hidden method on kernels, for machines that cannot run its delegate.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
+import torch.utils._pytree as pytree
+from torch.fx import Graph, GraphModule, Node
+
+from delegate.backends.aot import Region
+from delegate.edge.decompose import compound_nodes, decompose
+from delegate.edge.graphs import drop_unused, extracted
+from delegate.edge.node import dtype_of, op_name, tensors
+from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.emit.device_memory import assign_device_memory
-from delegate.emit.fallback import emit_fallback
 from delegate.emit.method import emit_method
 from delegate.emit.parallel import form_parallel_regions
-from delegate.emit.shared import SharedTables
+from delegate.emit.tables import SharedTables
 from delegate.errors import LoweringError
 from delegate.kernels.selection import Kernels
 from delegate.memory.size_bounds import planned_at_bounds
@@ -104,3 +115,56 @@ def _planned(program: Program, method: Method, kernels: Kernels) -> Method:
     plan = assign_storage(program, method, kernels, {})
     values = tuple(v._replace(storage=s) for v, s in zip(method.values, plan.storages, strict=True))
     return method._replace(values=values, arenas=plan.arenas)
+
+
+def emit_fallback(region: Region, ranges: Mapping[Any, Any], shared: SharedTables, kernels: Kernels) -> Method:
+    """Return a method with the inputs and outputs of the region's delegate, without planned memory.
+
+    Args:
+        region: not changed.
+        ranges: torch's range constraints of the program of the region.
+        shared: of the program; the fallback shares constants with its methods.
+        kernels: that run the fallback. Compound operators without a kernel are decomposed.
+
+    Raises:
+        LoweringError: an operator has no kernel, or a size cannot be known from the shapes of the region's inputs.
+    """
+    program = _program(region, ranges)
+    try:
+        while leftover := compounds_without_kernel(program.graph, kernels):
+            program = decompose(program, leftover)
+            drop_unused(program.graph)
+        return emit_method(LoweredProgram(program, {}), shared, kernels)
+    except LoweringError as error:
+        where = ", ".join(part for part in (f"fallback of partition {region.name}", error.where) if part)
+        remedy = "; ".join(part for part in (error.remedy, "or set fallback.keep to false") if part)
+        raise LoweringError(error.what, where=where, remedy=remedy) from error
+
+
+def _program(region: Region, ranges: Mapping[Any, Any]) -> EdgeProgram:
+    """Return a copy of the region as a program; constants come first, as in every program."""
+    graph, _ = extracted((*region.constants, *region.inputs), region.calls, region.outputs)
+    return EdgeProgram(
+        name=region.name,
+        graph_module=GraphModule({}, graph),
+        inputs=tuple(EdgeInput(n.name, n.name) for n in region.inputs),
+        constants={n.name: tensor for n, tensor in region.constants.items()},
+        constant_names={},
+        states={},
+        mutated=(),
+        in_spec=pytree.tree_structure(((0,) * len(region.inputs), {})),
+        out_spec=pytree.tree_structure((0,) * len(region.outputs)),
+        range_constraints=ranges,
+    )
+
+
+def has_kernel(node: Node, kernels: Kernels) -> bool:
+    """Return if a kernel without torch runs the node's operator on its dtypes."""
+    dtypes = {d for n in (node, *node.all_input_nodes) for t in tensors(n) if (d := dtype_of(t.dtype))}
+    find, op = kernels.torch_free.find, op_name(node)
+    return find(op, dtypes) is not None or find(op, dtypes, allocates=True) is not None
+
+
+def compounds_without_kernel(graph: Graph, kernels: Kernels) -> list[Node]:
+    """Return the nodes without a kernel that can be decomposed."""
+    return [n for n in compound_nodes(graph) if not has_kernel(n, kernels)]
