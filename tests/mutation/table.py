@@ -143,7 +143,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
      ("emit/test_qdq_fusion.py",)),
     ("emit/tables.py", "if value.numel():", "if not value.numel():", "shared weights stored twice",
      ("emit/test_shared.py",)),
-    ("emit/numbers.py", '("aten.div.Tensor_mode", ("floor",))', '("aten.div.Tensor_mode", ("trunc",))',
+    ("emit/graph.py", '("aten.div.Tensor_mode", ("floor",))', '("aten.div.Tensor_mode", ("trunc",))',
      "number from data: rounding", ("runtime/test_run.py",)),
     # -- runtime
     ("runtime/inputs.py", "symbol.minimum <= number and", "symbol.minimum < number and", "least size refused",
