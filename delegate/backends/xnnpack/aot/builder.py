@@ -22,15 +22,15 @@ from torch.fx.node import map_arg
 from delegate.backends.aot import Region, RegionRefused
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.coding import decoded_as
+from delegate.backends.xnnpack.aot.emitter import Emitter
 from delegate.backends.xnnpack.aot.layout import Order
-from delegate.backends.xnnpack.aot.mover import Mover
 from delegate.backends.xnnpack.aot.operand import Operand, example, shape_of, signature
 from delegate.backends.xnnpack.aot.quantized import Coded, Integers
 from delegate.backends.xnnpack.aot.tflite import Array
 from delegate.edge.node import tensor, tensors
 
 
-class RegionBuilder(Mover):
+class RegionBuilder(Emitter):
     """The model of one region, as its nodes are lowered in order.
 
     Attributes:
