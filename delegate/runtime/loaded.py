@@ -18,6 +18,7 @@ from delegate.kernels.selection import kernels_of
 from delegate.option_rules import Alternative, Rule
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
+from delegate.program.raw import array_over
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
@@ -27,7 +28,7 @@ from delegate.runtime.lazy_constants import LazyConstantTable
 from delegate.runtime.lifecycle import closed_error, leak, watch
 from delegate.runtime.parallel import Workers, split_threads
 from delegate.runtime.platform import DEFAULT, Platform
-from delegate.runtime.resources import Resources, segment_array
+from delegate.runtime.resources import Resources
 from delegate.runtime.states import zeros
 
 if TYPE_CHECKING:
@@ -333,4 +334,7 @@ def _initial_states(program: Program) -> tuple[Array, ...]:
 
 
 def _array(program: Program, tensor: Constant | State) -> Array:
-    return segment_array(program.segments[tensor.segment], tensor.dtype, tensor.shape)
+    """Return a read-only array over the bytes of a constant or of an initial state."""
+    array = array_over(program.segments[tensor.segment], tensor.dtype.numpy, tensor.shape)
+    array.flags.writeable = False
+    return array

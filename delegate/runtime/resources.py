@@ -7,9 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delegate.kernels.selection import Kernels
-from delegate.program.dtypes import DType
 from delegate.program.model import Program
-from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, Delegate
 from delegate.runtime.parallel import Workers
 from delegate.runtime.platform import Platform
@@ -52,10 +50,3 @@ class Resources(NamedTuple):
     portable_shares: dict[str, float]
     watch: Watch | None = None
     spaces: tuple[Space, ...] = ()
-
-
-def segment_array(data: memoryview | bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """Return a read-only array over the bytes of a segment."""
-    array = array_over(data, dtype.numpy, shape)
-    array.flags.writeable = False
-    return array
