@@ -85,13 +85,6 @@ class Space:
             return None
 
 
-def make_spaces(
-    program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks: SpaceFallbacks | None
-) -> tuple[Space, ...]:
-    """Return the memory spaces of a program; `runtimes` are those that have created a delegate."""
-    return tuple(Space(n, s, runtimes.get(s.backend), fallbacks) for n, s in enumerate(program.spaces, 1))
-
-
 def switch_lost_devices(spaces: Sequence[Space], method: Method, error: DeviceLost) -> bool:
     """Run all partitions on lost devices on their fallbacks. Return True if the failed call may be repeated.
 

@@ -318,12 +318,12 @@ def _fallbacks(shared: Resources, policy: str) -> Fallbacks | None:
 
 
 def _spaces(program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks: Fallbacks | None) -> tuple[Space, ...]:
-    """Return the memory spaces of devices of a program."""
+    """Return the memory spaces of devices of a program; `runtimes` are those that have created a delegate."""
     if not program.spaces:
         return ()
-    from delegate.runtime.devices import make_spaces
+    from delegate.runtime.devices import Space  # most programs have none
 
-    return make_spaces(program, runtimes, fallbacks)
+    return tuple(Space(n, s, runtimes.get(s.backend), fallbacks) for n, s in enumerate(program.spaces, 1))
 
 
 def _initial_states(program: Program) -> tuple[Array, ...]:
