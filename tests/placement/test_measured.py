@@ -301,7 +301,7 @@ def test_a_candidate_that_is_right_on_the_first_sample_alone_is_out(site: Site) 
     first = (torch.zeros(64), torch.ones(64))
     config = {
         "backends": ["bad", "good"],
-        "placement": {"policy": "measured", "budget": 6},
+        "placement": {"policy": "measured", "budget": 20},
         "partitioning": {"min_partition_size": 0},
     }
     samples = [first, (torch.ones(64), torch.ones(64))]

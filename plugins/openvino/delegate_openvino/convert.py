@@ -13,7 +13,7 @@ from openvino.frontend import FrontEndManager
 from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
 from openvino.frontend.pytorch.torchdynamo.export_decompositions import ops_to_not_decompose
 from torch.export.graph_signature import InputKind
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule, Node, map_arg
 
 from delegate.backends.aot import Region
 from delegate.backends.exported import exported_program
@@ -130,6 +130,8 @@ def _module(region: Region) -> GraphModule:
             root.register_buffer(held[node.name], program.state_dict[held[node.name]])
             copies[node] = graph.create_node("get_attr", held[node.name])
             copies[node].meta = dict(node.meta)
+        elif node.op == "output":
+            graph.output(map_arg(node.args[0], lambda result: _rounded(graph, copies[result])))
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             _squeeze_to_scalar(copies[node])
@@ -167,6 +169,19 @@ def _with_whole_numbers(graph: Graph, node: Node) -> Node:
             node.replace_input_with(source, wide)
     rounded = graph.call_function(cast, (node,), {"dtype": dtype})
     rounded.meta["val"], node.meta["val"] = tensor(node), tensor(node).float()
+    return rounded
+
+
+def _rounded(graph: Graph, result: Node) -> Node:
+    """Return a result of the region rounded to bfloat16: inside, OpenVINO computes in float32 on most CPUs."""
+    if result.op != "call_function" or tensor(result).dtype is not torch.bfloat16:
+        return result
+    cast = torch.ops.aten._to_copy.default
+    wide = graph.call_function(cast, (result,), {"dtype": torch.float32})
+    wide.meta["val"] = tensor(result).float()
+    rounded = graph.call_function(cast, (wide,), {"dtype": torch.bfloat16})
+    rounded.meta["val"] = tensor(result)
+    _round_before_truncation(graph, rounded)
     return rounded
 
 
