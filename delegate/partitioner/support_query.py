@@ -148,7 +148,8 @@ class SupportQuery:
 
     def _query_forms(self, node: Node) -> Verdict:
         """Query the preserved node, then its decomposition."""
-        own = self._query(node) if self.capability.policy.preserves(node) else no(Reason.OPERATOR)
+        is_preserved = self.capability.policy.preserves(node)
+        own = self.capability.query(self.backend, node) if is_preserved else no(Reason.OPERATOR)
         if own.reason is None or not is_compound(node):
             return own
         if op_name(node) in LOOPS and self.has_kernel(node):
@@ -181,7 +182,7 @@ class SupportQuery:
         verdict = self.book.excluded(op_name(node), self.backend)
         if verdict is None:
             verdict = not_for_delegates([node]).get(node)
-        return self._query(node) if verdict is None else verdict
+        return self.capability.query(self.backend, node) if verdict is None else verdict
 
     def _slower(self, node: Node, parts: Iterable[Node]) -> Verdict | None:
         """Return a refusal if a kernel of the operator is faster than its decomposition; else None."""
@@ -191,9 +192,6 @@ class SupportQuery:
         if factor <= MOST_TRAFFIC:
             return None
         return no(Reason.SLOWER, f"its parts move {factor:.0f} times the bytes that a kernel of the whole does")
-
-    def _query(self, node: Node) -> Verdict:
-        return self.capability.query(self.backend, node)
 
     def _claims(self, node: Node) -> Sequence[Claim]:
         assert self.capability.claims is not None
