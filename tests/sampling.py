@@ -12,7 +12,11 @@ def only(quick: Collection[Any], cases: Iterable[Any]) -> list[Any]:
 
 
 def every(step: int, cases: Iterable[Any]) -> list[Any]:
-    """Return all cases as parameters, those after each first of `step` marked slow."""
+    """Return all cases as parameters, those after each first of `step` marked slow; a tuple is several parameters."""
     return [
-        case if not place % step else pytest.param(case, marks=pytest.mark.slow) for place, case in enumerate(cases)
+        pytest.param(
+            *(case if type(case) is tuple else (case,)),
+            marks=[pytest.mark.slow] if place % step else [],
+        )
+        for place, case in enumerate(cases)
     ]

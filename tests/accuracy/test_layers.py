@@ -14,6 +14,7 @@ from torch.export import ExportedProgram, export
 import delegate
 from delegate.errors import AccuracyError
 from tests import zoo
+from tests.sampling import every
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 
@@ -128,10 +129,10 @@ def require_no_move(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "backend", "scheme"),
     [
-        *((name, "xnnpack", "static_int8") for name in MODELS),
-        ("moving", "dsp", "static_int8"),
+        *every(3, ((name, "xnnpack", "static_int8") for name in MODELS)),
+        pytest.param("moving", "dsp", "static_int8", marks=pytest.mark.slow),
         ("shared", "xnnpack", "dynamic_int8"),
-        ("shared", "xnnpack", "weight_only_int8"),
+        pytest.param("shared", "xnnpack", "weight_only_int8", marks=pytest.mark.slow),
     ],
 )
 def test_pasted_lines_keep_layers_in_float_until_the_bound_holds(name: str, backend: str, scheme: str) -> None:

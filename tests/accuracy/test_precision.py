@@ -16,6 +16,7 @@ from delegate.accuracy.bounds import DEFAULTS
 from delegate.accuracy.precision import precision_of
 from delegate.errors import AccuracyError
 from tests import zoo
+from tests.sampling import every
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
@@ -86,7 +87,7 @@ QUANTIZED: dict[str, tuple[Callable[[], ExportedProgram], str]] = {
 
 
 @pytest.mark.filterwarnings("ignore:XNNPACKQuantizer is deprecated")
-@pytest.mark.parametrize("way", QUANTIZED)
+@pytest.mark.parametrize("way", every(3, QUANTIZED))
 def test_a_model_quantized_by_the_user(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the name and the default bound of its precision, and a missed bound names its layers."""
     quantize, precision = QUANTIZED[way]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import pytest
@@ -16,6 +17,7 @@ from delegate.errors import AccuracyError, DelegateError, InputError
 pytest.importorskip("torchao")
 
 from delegate.quantization import Settings, quantize
+from tests.sampling import every
 
 # Some models of these tests end in float as a whole, and one has a layer that no scale fits.
 pytestmark = pytest.mark.filterwarnings("ignore:nothing of the model is quantized", "ignore:values are too small")
@@ -100,8 +102,7 @@ def sqnr_db(program: delegate.CompiledProgram, ep: torch.export.ExportedProgram)
     return float(10 * torch.log10(expected.square().sum() / (program(x) - expected).square().sum()))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "backend"), every(3, itertools.product(MODELS, BACKENDS)))
 def test_a_quantized_model_that_misses_its_bound(name: str, backend: str) -> None:
     """It is an error that names the layers; with `move`, layers go back to float until the bound holds."""
     bound, ep = BACKENDS[backend], exported(name)

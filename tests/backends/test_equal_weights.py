@@ -13,6 +13,7 @@ from tests.backends.equal_weights import CASES, FILTERS, compare
 from tests.backends.onnx.quantizer import last_step, quantized
 from tests.backends.onnx.test_rows import require
 from tests.lowering import assert_runs, assert_same
+from tests.sampling import every
 
 decomposed = torch.ops.quantized_decomposed
 STEP = 0.3
@@ -26,7 +27,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", every(2, CASES))
 @pytest.mark.parametrize("backend", TOLERANCE)
 def test_each_use_has_its_numbers(backend, case):
     require(backend)

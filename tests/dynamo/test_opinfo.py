@@ -131,7 +131,7 @@ def entries() -> list[Any]:
     return database()
 
 
-@pytest.mark.parametrize("name", every(2, SOME))
+@pytest.mark.parametrize("name", every(4, SOME))
 def test_some_entries(entries: list[Any], name: str, lowered: Lowered) -> None:
     chosen = [entry for entry in entries if entry.name == name]
     assert chosen

@@ -13,6 +13,7 @@ from delegate.dynamo.training import autograd_safe
 from delegate.edge.verifier import AUTOGRAD_SAFE
 from delegate.testing import assert_same
 from tests.dynamo.compiling import Lowered, compiled
+from tests.sampling import every
 
 T = torch.Tensor
 F = nn.functional
@@ -66,7 +67,7 @@ def gradients(net: nn.Module, forward: Callable[[T], T], x: T) -> list[T]:
 
 
 @pytest.mark.parametrize("backends", ["xnnpack", []])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", every(2, NETWORKS))
 def test_gradients(name: str, backends: object, lowered: Lowered) -> None:
     torch.manual_seed(0)
     make, shape = NETWORKS[name]

@@ -21,6 +21,7 @@ from delegate.errors import LoweringError, PartitionError
 from delegate.program.model import Block, DelegateCall, Instruction, StructuredCall
 from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.lowering import answers, assert_same, compiled
+from tests.sampling import every
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # torch's own
@@ -382,7 +383,7 @@ ON_XNNPACK: dict[str, dict[str, int]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", every(2, CASES), ids=lambda c: c.name)
 def test_as_eager(case: Case) -> None:
     module = case.module.eval()
     exported = torch.export.export(module, case.inputs[0], dynamic_shapes=case.dynamic)

@@ -145,7 +145,7 @@ def sqnr(expected: np.ndarray, got: np.ndarray) -> float:
     [
         pytest.param("qwen3", {"cache": "float16"}, 50, marks=pytest.mark.slow),
         pytest.param("gemma3_text", {"cache": "int8"}, 30, marks=pytest.mark.slow),
-        ("gemma", {"weights": "int8"}, 20),
+        pytest.param("gemma", {"weights": "int8"}, 20, marks=pytest.mark.slow),
         pytest.param("qwen3", {"weights": "int4"}, 8, marks=pytest.mark.slow),
         ("llama", {"weights": "int4", "prefill_weights": "int8", "cache": "int8"}, 8),
     ],
@@ -223,6 +223,7 @@ def test_guesses_of_the_same_model_are_right(guessing):
     assert both.calls == -(-(TOKENS - 1) // 4)  # 4 tokens a call
 
 
+@pytest.mark.slow
 def test_guesses_of_another_model(guessing, tmp_path):
     """Most are wrong: the tokens are those of the large one all the same."""
     source, large = guessing
@@ -232,6 +233,7 @@ def test_guesses_of_another_model(guessing, tmp_path):
     assert both.calls > TOKENS / 2
 
 
+@pytest.mark.slow
 def test_guesses_up_to_a_full_context(guessing, tmp_path):
     """Guesses at some tokens are right, at others wrong: those of a model whose head was changed a little."""
     source, large = guessing

@@ -35,6 +35,7 @@ print(-run(2000) + run(100_000))
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read as on Linux")
+@pytest.mark.slow
 def test_many_runs_leave_memory_flat(tmp_path):
     """Inputs of two shapes, results of 200 bytes: 100,000 of either that were kept would take 20 MB."""
 

@@ -22,6 +22,7 @@ from delegate.registry import default_registry
 from delegate.testing import assert_same
 from delegate.verdict import Reason, Verdict, no
 from tests import zoo
+from tests.sampling import every
 
 
 class Counted(XnnpackBackend):
@@ -96,7 +97,7 @@ def _registered() -> Iterator[None]:
     default_registry.cache_clear()
 
 
-@pytest.mark.parametrize("model", ["swin_t", "llama_mini"])
+@pytest.mark.parametrize("model", every(2, ["llama_mini", "swin_t"]))
 def test_three_backends(model: str) -> None:
     module, inputs = zoo.make(model)
     with zoo.libraries():

@@ -10,6 +10,7 @@ from delegate.kernels.portable import TABLE
 from delegate.program.dtypes import DType
 from delegate.testing import assert_same
 from tests.kernels.compare import check, sample, to_runtime
+from tests.sampling import every
 
 RNN = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn_tanh": torch.nn.RNN, "rnn_relu": torch.nn.RNN}
 
@@ -100,7 +101,7 @@ class Tagger(torch.nn.Module):
 
 @pytest.mark.filterwarnings("ignore:The tensor attributes")
 @pytest.mark.parametrize("backends", [[], ["xnnpack"]], ids=str)
-@pytest.mark.parametrize("op", RNN)
+@pytest.mark.parametrize("op", every(2, RNN))
 def test_programs_keep_layers_whole(op, backends):
     """Check any number of steps, which torch fixes at export, and a dynamic batch."""
     module = Tagger(op).eval()

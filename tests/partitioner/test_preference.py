@@ -161,7 +161,7 @@ def gotten(found: Sequence[Candidate], backend: str) -> Counter[str]:
     return Counter(op_name(n) for region in mine for n in region.calls if is_compute(n))
 
 
-@pytest.mark.parametrize("seed", only(range(0, 40, 3), range(40)))
+@pytest.mark.parametrize("seed", only(range(0, 40, 8), range(40)))
 def test_a_later_backend_changes_nothing_for_those_before_it(seed: int) -> None:
     made = case(seed)
     order = list(made.toys)
@@ -175,7 +175,7 @@ def test_a_later_backend_changes_nothing_for_those_before_it(seed: int) -> None:
                 assert count[0] == count[1]
 
 
-@pytest.mark.parametrize("seed", only(range(42, 100, 3), range(40, 100)))
+@pytest.mark.parametrize("seed", only(range(42, 100, 8), range(40, 100)))
 def test_every_node_lands_once_and_answers_are_those_of_eager(seed: int) -> None:
     made = case(seed)
     result, found = made.lowered(list(made.toys))

@@ -18,6 +18,7 @@ from delegate.testing import assert_same
 from tests import zoo
 from tests.backends.xnnpack.test_integers import floats_within, require_whole
 from tests.backends.xnnpack.test_run_time import sqnr
+from tests.sampling import every
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
@@ -92,7 +93,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("name", "scheme"), CASES, ids=str)
+@pytest.mark.parametrize(("name", "scheme"), every(2, CASES), ids=str)
 def test_whole_and_as_exact_as_in_eager(name: str, scheme: str, tmp_path: Path) -> None:
     build, shape = BUILDS[name]
     batch = torch.export.Dim("batch", min=1, max=8)
@@ -168,7 +169,7 @@ HYBRIDS: Mapping[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize("name", every(2, HYBRIDS))
 def test_hybrid(name: str) -> None:
     options, expected = HYBRIDS[name]
     module, program, compiled, inputs = quantized(Encoder, (2, 6, 64), Settings(**{"backend": "xnnpack", **options}))

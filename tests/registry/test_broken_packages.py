@@ -26,7 +26,7 @@ from delegate.program.file import serialize
 from delegate.registry import Registry, default_registry
 from tests.lowering import assert_runs, assert_same
 from tests.packages import HERE, install
-from tests.sampling import only
+from tests.sampling import every, only
 
 OWN = ("cuda", "dsp", "gpu", "webgpu", "openvino", "onnxruntime")  # of no matter here, and slow to ask
 HANGS = ("import_hang", "probe_hang")
@@ -195,9 +195,7 @@ COMPILES: dict[str, tuple[set[str], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", only(["healthy", "check_crash", "preprocess_crash_at_mul", "preprocess_hang"], COMPILES)
-)
+@pytest.mark.parametrize("name", only(["healthy", "preprocess_crash_at_mul"], COMPILES))
 def test_a_compile_in_a_process_of_its_own(site: Path, name: str) -> None:
     runs, words = COMPILES[name]
     limit = 3.0 if "hang" in name else 60.0
@@ -237,7 +235,7 @@ ASKED: dict[str, tuple[type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", every(2, ASKED))
 def test_faults_of_one_that_is_asked_for_are_errors_there_too(site: Path, name: str) -> None:
     kind, words = ASKED[name]
     with pytest.raises(kind) as caught:
@@ -275,7 +273,7 @@ AT_RUN_TIME = {
 }
 
 
-@pytest.mark.parametrize("name", AT_RUN_TIME)
+@pytest.mark.parametrize("name", every(2, AT_RUN_TIME))
 def test_nobody_asked_for_one_that_fails_at_run_time(site: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Its partitions were kept in kernels, and run there from then on; asked for, it is an error, as ever."""
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", ",".join({*Registry().names()} - {name}))

@@ -68,7 +68,7 @@ TOLERANCE = {"dsp": 3e-3, "webgpu": 8e-7}  # 7.8e-4 and 2e-7 are measured
 IN_INTEGERS = {torch.int8: 4e-2, torch.int16: 2.8e-3}  # 1.6e-2 and 7.2e-4 are measured: one step of the result
 # What QNN 2.7 does not load, or computes wrongly: it refuses a node of these.
 REFUSED = {("transposed", torch.int16), ("2x2 of each channel", torch.int8)}
-QUICK = ("rows", "columns", "part", "roll of two", "pad around", "joined rows", "repeated")
+QUICK = ("rows", "part", "pad around", "joined rows")
 SOME = ("3x3", "2x2 of each channel", "mean of 2", "mean of 2, apart", "mean of 2, padded", "largest of 2")
 
 
@@ -108,7 +108,7 @@ def test_windows_behind_what_moves(move, window, backend):
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16], ids=str)
 @pytest.mark.parametrize("window", only(("mean of 2, apart", "mean of 3, padded", "2x2 of each channel"), WINDOWS))
-@pytest.mark.parametrize("move", only(("as it is", "rows", "rows, then relu", "pad around"), MOVES))
+@pytest.mark.parametrize("move", only(("as it is", "rows, then relu"), MOVES))
 def test_in_integers(move, window, dtype):
     require("dsp")
     batches = [(torch.randn(2, 4, 8, 6),) for _ in range(2)]

@@ -19,6 +19,7 @@ from delegate.errors import BackendFailed, ConfigError
 from tests.backends.onnx.test_rows import require
 from tests.backends.xnnpack.harness import Call
 from tests.lowering import assert_runs, assert_same, compiled, relative_error
+from tests.sampling import every
 
 BATCH, LENGTH = Dim("batch", min=1, max=16), Dim("length", min=2, max=64)
 
@@ -273,7 +274,7 @@ _RUN = (
 )
 
 
-@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("keep", every(2, [True, False]))
 def test_a_vulkan_loader_without_driver(keep, tmp_path):
     require("webgpu")
     program = compiled(nn.ReLU(), (torch.ones(3),), config={"backends": ["webgpu"], "fallback": {"keep": keep}})
