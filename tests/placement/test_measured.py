@@ -220,10 +220,12 @@ def test_explaining_measures_nothing_and_says_so(exported) -> None:
 def test_the_page_shows_what_works(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = (Path(__file__).parents[2] / "docs" / "placement.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    example, policy = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, object] = {}
     exec(example, names)
     assert names["program"].report.placements[0].chosen == "xnnpack"
+    exec(policy, names)
+    assert [n.backend for n in names["program"].report.nodes] == ["xnnpack", "portable", "xnnpack"]
     for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
         Placing.model_validate(yaml.safe_load(block)["placement"])
 
