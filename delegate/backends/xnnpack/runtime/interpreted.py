@@ -11,8 +11,8 @@ import numpy as np
 
 from delegate.backends.xnnpack.info import INSTALL
 from delegate.backends.xnnpack.runtime.coverage import covered_operators
+from delegate.backends.xnnpack.runtime.litert import create_first_delegate
 from delegate.backends.xnnpack.runtime.model_file import ModelFile
-from delegate.backends.xnnpack.runtime.quiet import create_first_delegate
 from delegate.backends.xnnpack.runtime.verified import Graph
 from delegate.errors import BackendFailed, BackendUnavailable
 

@@ -6,20 +6,22 @@ are those of version 2.3, so no other version is called.
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import functools
 import math
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import byref, c_bool, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint, c_uint32, c_void_p
 from itertools import accumulate
+from threading import Lock
 from typing import Any
 
 import numpy as np
-
-from delegate.backends.xnnpack.runtime.quiet import create_first_delegate
 
 VERSION = "2.3."  # of LiteRT with these structures
 PADDING = 64  # bytes: alignment of arrays; XNNPACK may read this many bytes beyond their ends
@@ -291,3 +293,43 @@ def _buffer(array: Array) -> c_void_p:
     layout = _Layout(array.ndim, 0, (c_int32 * 8)(*array.shape))
     kind = _TensorType(_TYPES[array.dtype], layout)
     return _create("CreateTensorBufferFromHostMemory", byref(kind), array.ctypes.data, array.nbytes, None)
+
+
+_ONE_AT_A_TIME = Lock()  # otherwise stderr would be restored in the wrong order
+_LINE = b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\n"
+_MODEL = zlib.decompress(  # y = -x for one number, as `tflite.Model` writes it
+    base64.b85decode(
+        "c-oU-U|<Mw^D$;%;A0SB5Mbb8-~fuS0C@~R9s`365I+H8W*}w+Vu&mVLiivxJaC;XKoTNm1H=wM?1H3@fq@Gw4^qbkHH!x-55o*t"
+        "_)Ji<Kz82y|NlQo3Z@q%S7L~)UJUFO2B`TEzz!6J7>%OO0M#ytUw9a}!Ac>1v4-fg1^}Js3hM"
+    )
+)
+
+
+def create_first_delegate(make: Callable[[bytes], object]) -> None:
+    """Let LiteRT create its first XNNPACK delegate, for a small model, and remove its line from stderr.
+
+    Other output to stderr in the meantime, from any thread, is passed on.
+
+    Args:
+        make: creates the delegate for the bytes of a model.
+    """
+    with _ONE_AT_A_TIME, _stderr_without(_LINE):
+        make(_MODEL)
+
+
+@contextmanager
+def _stderr_without(line: bytes) -> Iterator[None]:
+    try:
+        stderr = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    with tempfile.TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            captured.seek(0)
+            os.write(2, captured.read().replace(line, b""))
