@@ -8,7 +8,7 @@ from torch import nn
 import delegate
 from delegate.backends.xnnpack.runtime import delegate as runtime
 from delegate.backends.xnnpack.runtime import interpreted, litert, packed, sharing
-from delegate.backends.xnnpack.runtime.model_file import ModelFile
+from delegate.backends.xnnpack.runtime.interpreted import ModelFile
 from delegate.quantization import Settings, quantize
 from tests.lowering import assert_runs, assert_same
 

@@ -17,8 +17,7 @@ import delegate
 from delegate.backends.xnnpack.runtime import delegate as runtime
 from delegate.backends.xnnpack.runtime.accepted import OPERATORS, OPTIONS
 from delegate.backends.xnnpack.runtime.delegate import XnnpackRuntime
-from delegate.backends.xnnpack.runtime.interpreted import open_interpreter
-from delegate.backends.xnnpack.runtime.model_file import ModelFile
+from delegate.backends.xnnpack.runtime.interpreted import ModelFile, open_interpreter
 from delegate.backends.xnnpack.runtime.reader import Malformed
 from delegate.backends.xnnpack.runtime.sharing import share
 from delegate.backends.xnnpack.runtime.verifier import verify

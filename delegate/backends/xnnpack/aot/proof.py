@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from delegate.backends.xnnpack.aot.tflite import Model
-from delegate.backends.xnnpack.runtime.coverage import covered_operators
-from delegate.backends.xnnpack.runtime.interpreted import open_interpreter
+from delegate.backends.xnnpack.runtime.interpreted import covered_operators, open_interpreter
 
 _WHY = "LiteRT's XNNPACK does not take {} here"
 

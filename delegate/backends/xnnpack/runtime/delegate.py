@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from delegate.backends.xnnpack.runtime.interpreted import Interpreted, litert, open_interpreter
-from delegate.backends.xnnpack.runtime.model_file import ModelFile
+from delegate.backends.xnnpack.runtime.interpreted import Interpreted, ModelFile, litert, open_interpreter
 from delegate.backends.xnnpack.runtime.verified import Graph
 from delegate.backends.xnnpack.runtime.verifier import verify
 from delegate.backends.xnnpack.runtime.weights import Piece, assemble, pieces, split_at_constants

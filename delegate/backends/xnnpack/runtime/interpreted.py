@@ -1,8 +1,17 @@
-"""LiteRT's interpreter, whose one operator is XNNPACK's. It runs models whose packed weights are not shared."""
+"""LiteRT's interpreter, whose one operator is XNNPACK's. It runs models whose packed weights are not shared.
+
+A large model is a file in memory, which LiteRT maps, without the weights that XNNPACK has packed. Otherwise a process
+would hold them twice, and a third time if LiteRT received bytes. LiteRT silently runs rejected operators with slow
+kernels, so the operators inside XNNPACK are counted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import mmap
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -10,9 +19,7 @@ from typing import Any
 import numpy as np
 
 from delegate.backends.xnnpack.info import INSTALL
-from delegate.backends.xnnpack.runtime.coverage import covered_operators
 from delegate.backends.xnnpack.runtime.litert import create_first_delegate
-from delegate.backends.xnnpack.runtime.model_file import ModelFile
 from delegate.backends.xnnpack.runtime.verified import Graph
 from delegate.errors import BackendFailed, BackendUnavailable
 
@@ -123,3 +130,86 @@ class _Number:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self._wrapper.GetTensor(self._index, 0), dtype)
+
+
+Buffer = Any  # bytes, or an object with the buffer protocol
+
+
+class ModelFile:
+    """The bytes of a model in an unnamed file, initially zeros; on Linux.
+
+    Args:
+        size: bytes.
+
+    Attributes:
+        descriptor: of the file.
+        path: by which this process may open it.
+
+    Raises:
+        OSError: there is no such file here, or no memory for it.
+    """
+
+    def __init__(self, size: int) -> None:
+        if sys.platform != "linux":
+            raise OSError("files in memory are Linux's")
+        self.descriptor = os.memfd_create("model")
+        try:
+            os.ftruncate(self.descriptor, size)
+            self._memory = mmap.mmap(self.descriptor, 0)
+            self.path = f"/proc/self/fd/{self.descriptor}"
+            os.stat(self.path)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def view(self) -> memoryview:
+        """Return its bytes."""
+        return memoryview(self._memory).toreadonly()
+
+    def write(self, start: int, part: Buffer) -> None:
+        """Write bytes at a position, not through the mapping: its pages would count as this process's memory."""
+        left = memoryview(part).cast("B")
+        while left.nbytes:
+            count = os.pwrite(self.descriptor, left, start)
+            left, start = left[count:], start + count
+
+    def release(self, places: Iterable[tuple[int, int]]) -> None:
+        """Release the memory of parts, each (start, size). Later reads return zeros."""
+        for start, size in places:
+            first, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + size) // mmap.PAGESIZE * mmap.PAGESIZE
+            if end > first:
+                self._memory.madvise(mmap.MADV_REMOVE, first, end - first)
+
+    def close(self) -> None:
+        """Close the file; existing mappings stay valid. A second call does nothing."""
+        descriptor, self.descriptor = self.descriptor, -1
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+def covered_operators(wrapper: Any, count: int) -> set[int]:
+    """Return the positions of the operators that run inside XNNPACK, from inputs to outputs of its delegate nodes.
+
+    Args:
+        wrapper: the object below LiteRT's class of interpreters, with its tensors allocated.
+        count: number of operators of the model.
+    """
+    makers = {int(t): i for i in range(count) for t in wrapper.NodeOutputs(i)}
+    covered: set[int] = set()
+    for node in range(count, wrapper.NumNodes()):
+        if wrapper.NodeName(node) == "DELEGATE":
+            covered |= _operators_inside(wrapper, makers, node)
+    return covered
+
+
+def _operators_inside(wrapper: Any, makers: dict[int, int], delegate: int) -> set[int]:
+    inputs = {int(t) for t in wrapper.NodeInputs(delegate)}
+    stack = [int(t) for t in wrapper.NodeOutputs(delegate)]
+    operators: set[int] = set()
+    while stack:
+        maker = makers.get(stack.pop())
+        if maker is not None and maker not in operators:
+            operators.add(maker)
+            stack += [int(t) for t in wrapper.NodeInputs(maker) if int(t) not in inputs]
+    return operators

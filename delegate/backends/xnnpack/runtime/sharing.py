@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from delegate.backends.xnnpack.runtime.interpreted import ModelFile
 from delegate.backends.xnnpack.runtime.litert import CompiledModel, library, version
-from delegate.backends.xnnpack.runtime.model_file import ModelFile
 from delegate.backends.xnnpack.runtime.packed import PackedWeights, evict, get, put
 from delegate.backends.xnnpack.runtime.packing import packing_key
 from delegate.backends.xnnpack.runtime.verified import Graph
