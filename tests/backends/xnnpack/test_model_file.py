@@ -7,7 +7,7 @@ from torch import nn
 
 import delegate
 from delegate.backends.xnnpack.runtime import delegate as runtime
-from delegate.backends.xnnpack.runtime import interpreted, litert, packed, sharing
+from delegate.backends.xnnpack.runtime import interpreted, litert, sharing
 from delegate.backends.xnnpack.runtime.interpreted import ModelFile
 from delegate.quantization import Settings, quantize
 from tests.lowering import assert_runs, assert_same
@@ -161,7 +161,7 @@ def test_packed_weights_of_other_layers_are_not_taken(tmp_path, released, monkey
     program = delegate.load(tmp_path / "model.dlg")
     assert type(other._shared.delegates[0]._engine) is sharing.Shared
     assert type(program._shared.delegates[0]._engine) is not sharing.Shared
-    assert "the same" not in packed._OPEN
+    assert "the same" not in sharing._OPEN
     monkeypatch.setattr(runtime, "LARGE", 2**62)
     assert_equal([program, delegate.load(tmp_path / "model.dlg")], ROWS, [2])
 

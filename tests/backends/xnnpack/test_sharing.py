@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.xnnpack.runtime import litert, packed, sharing
+from delegate.backends.xnnpack.runtime import litert, sharing
 from tests.lowering import assert_runs, assert_same
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
@@ -199,13 +199,13 @@ def test_closed_programs_free_everything(program: Path) -> None:
     assert once(True) == before
     once(False)
     assert descriptors() == before
-    assert len(packed._OPEN) == 0
+    assert len(sharing._OPEN) == 0
 
 
 def test_weights_of_others_are_not_shared(module: nn.Module, program: Path, tmp_path: Path) -> None:
     """Check that another bias gives another key."""
     first = delegate.load(program)
-    keys = set(packed._OPEN.keys())
+    keys = set(sharing._OPEN.keys())
     assert len(keys) == 1
     with torch.no_grad():
         module[0].bias[0] += 1
@@ -216,8 +216,8 @@ def test_weights_of_others_are_not_shared(module: nn.Module, program: Path, tmp_
         other.save(tmp_path / "other.dlg")
         x = torch.randn(1, WIDTH)
         second = delegate.load(tmp_path / "other.dlg")
-        assert len(packed._OPEN) == 2
-        assert keys < set(packed._OPEN.keys())
+        assert len(sharing._OPEN) == 2
+        assert keys < set(sharing._OPEN.keys())
         with torch.no_grad():
             assert_same(second(x), module(x))
     finally:

@@ -3,22 +3,29 @@
 XNNPACK reads its packed weights from this file and never the model's own weights. So the model is a file with zeros
 instead of weights. If a packed weight were missing, XNNPACK would silently pack zeros. So each model is first compiled
 with an outline of the packed file, in which XNNPACK records missing weights.
+
+Models of the same key may use the same packed weights. XNNPACK identifies packed weights by the numbers of buffers and
+by a number for the kind of packing. The key contains all inputs of packing for every layer: the operator with its
+options, the numbers and contents of its constants, and their scales. Sizes of activations are not part of it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from delegate.backends.xnnpack.runtime.interpreted import ModelFile
 from delegate.backends.xnnpack.runtime.litert import CompiledModel, library, version
-from delegate.backends.xnnpack.runtime.packed import PackedWeights, evict, get, put
-from delegate.backends.xnnpack.runtime.packing import packing_key
-from delegate.backends.xnnpack.runtime.verified import Graph
+from delegate.backends.xnnpack.runtime.verified import Graph, Layer, Operand, Tensor
 from delegate.backends.xnnpack.runtime.weights import Piece
 from delegate.cache.environment import host_features
+from delegate.cache.files import MappedFiles
+from delegate.cache.folder import PACKED, cache_folder, private
 from delegate.program.segments import checksum
 
 LEAST_HOLE = 1 << 16  # bytes of the smallest omitted weight, which covers whole pages
@@ -51,14 +58,14 @@ class Shared:
 
     @property
     def sources(self) -> Sequence[Any]:
-        """The arrays to fill, in this thread."""
+        """Return the arrays to fill, in this thread."""
         if self._is_dynamic:
             self._compiled.move_to_thread()
         return self._compiled.sources
 
     @property
     def results(self) -> Sequence[Any]:
-        """The arrays that are filled."""
+        """Return the arrays that hold results."""
         return self._compiled.results
 
     def look(self) -> None:
@@ -98,11 +105,11 @@ def share(
     about = {"litert": version(), "host": host_features()}
     key = packing_key(graph, _contents(model, constants), about)
     try:
-        packed = get(key, on_disk)
+        packed = get_packed(key, on_disk)
         if packed is None:
-            packed = put(key, _pack(model, graph, holes, threads), on_disk)
+            packed = put_packed(key, _pack(model, graph, holes, threads), on_disk)
         if _lacks_weights(model, graph, packed):
-            evict(key, on_disk)
+            evict_packed(key, on_disk)
             return None
         shared = Shared(model, graph, packed, threads, dynamic)
     except RuntimeError:
@@ -152,3 +159,120 @@ def _contents(model: ModelFile, constants: Sequence[Piece]) -> Callable[[tuple[i
 def _content(view: memoryview, known: Mapping[tuple[int, int], bytes], place: tuple[int, int]) -> bytes:
     digest = known.get(place)
     return hashlib.sha256(view[place[0] : sum(place)]).digest() if digest is None else digest
+
+
+MOST_BYTES = 4 << 30  # of all files in the cache
+_HEADER, _LIST = 1 << 12, 1 << 20  # bytes that XNNPACK's header and its list of weights have at most
+
+
+class PackedWeights:
+    """A file of packed weights, closed when nothing refers to it.
+
+    Args:
+        descriptor: of the file, which this closes.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def empty(cls) -> PackedWeights:
+        """Create an empty file in memory; raise OSError if this is not possible."""
+        return cls(os.memfd_create("packed weights"))
+
+    @property
+    def size(self) -> int:
+        """Return its size in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def reader(self) -> int:
+        """Return a new read-only descriptor."""
+        return os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def writer(self) -> int:
+        """Return a new descriptor to write a file in memory."""
+        return os.dup(self._descriptor)
+
+    def outline(self) -> PackedWeights:
+        """Copy its start and its end, which hold XNNPACK's header and list, to a file in memory, with zeros between."""
+        copy = PackedWeights.empty()
+        os.ftruncate(copy._descriptor, self.size)
+        for start, size in ((0, _HEADER), (max(0, self.size - _LIST), _LIST)):
+            os.pwrite(copy._descriptor, os.pread(self._descriptor, size, start), start)
+        return copy
+
+    def header(self) -> tuple[int, bytes]:
+        """Return its size and its header, in which XNNPACK records missing weights."""
+        return self.size, os.pread(self._descriptor, _HEADER, 0)
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            os.close(self._descriptor)
+
+
+_OPEN = WeakValueDictionary[str, PackedWeights]()  # by key, those that delegates of this process use
+
+
+def get_packed(key: str, on_disk: bool) -> PackedWeights | None:
+    """Return the weights packed under a key, by this process or, if `on_disk`, by another; else None."""
+    packed = _OPEN.get(key)
+    if packed is None and on_disk and (files := _files()) is not None:
+        descriptor = files.open(key)
+        if descriptor is not None:
+            packed = _OPEN[key] = PackedWeights(descriptor)
+    return packed
+
+
+def put_packed(key: str, packed: PackedWeights, on_disk: bool) -> PackedWeights:
+    """Store packed weights under a key; return the file to use, which is that of the cache if there is one."""
+    if on_disk and (files := _files()) is not None and files.keep(key, packed._descriptor):
+        descriptor = files.open(key)
+        if descriptor is not None:
+            packed = PackedWeights(descriptor)
+    _OPEN[key] = packed
+    return packed
+
+
+def evict_packed(key: str, on_disk: bool) -> None:
+    """Remove the packed weights of a key."""
+    _OPEN.pop(key, None)
+    if on_disk and (files := _files()) is not None:
+        files.remove(key)
+
+
+def _files() -> MappedFiles | None:
+    folder = private(cache_folder())
+    return None if folder is None else MappedFiles(folder / PACKED, MOST_BYTES)
+
+
+_VERSION = 1  # of this key
+
+
+def packing_key(graph: Graph, content: Callable[[tuple[int, int]], bytes], about: Mapping[str, str]) -> str:
+    """Return the key of a model's packed weights.
+
+    Args:
+        graph: the model, verified.
+        content: returns a digest of the bytes at a place (start, size) of the file.
+        about: other inputs of packing: versions, the machine.
+    """
+    parts = [_VERSION, sorted(about.items()), [_layer(layer, content) for layer in graph.layers]]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _layer(layer: Layer, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
+    operands = [None if x is None else _operand(x, content) for x in (*layer.inputs, *layer.outputs)]
+    padding = layer.padding and _tensor(layer.padding, content)
+    return [layer.name, sorted(layer.options.items()), operands, padding]
+
+
+def _operand(operand: Operand, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
+    scales = operand.scales and _tensor(operand.scales, content)
+    return [operand.decoded, _tensor(operand.tensor, content), scales]
+
+
+def _tensor(tensor: Tensor, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
+    parts = [tensor.kind, hashlib.sha256(repr((*tensor.numbers, tensor.blocks[1])).encode()).hexdigest()]
+    if tensor.is_constant:
+        return [*parts, tensor.shape, tensor.buffer, content(tensor.place).hex()]
+    return [*parts, tensor.signature[-1:]]
