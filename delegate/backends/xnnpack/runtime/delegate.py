@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from delegate.backends.xnnpack.runtime.interpreted import Interpreted, ModelFile, litert, open_interpreter
-from delegate.backends.xnnpack.runtime.verified import Graph
-from delegate.backends.xnnpack.runtime.verifier import verify
+from delegate.backends.xnnpack.runtime.verifier import Graph, verify
 from delegate.backends.xnnpack.runtime.weights import Piece, assemble, pieces, split_at_constants
 from delegate.errors import BackendFailed
 from delegate.kernels.half_precision import from_bfloat16, from_float16, to_bfloat16

@@ -20,7 +20,7 @@ import numpy as np
 
 from delegate.backends.xnnpack.info import INSTALL
 from delegate.backends.xnnpack.runtime.litert import create_first_delegate
-from delegate.backends.xnnpack.runtime.verified import Graph
+from delegate.backends.xnnpack.runtime.verifier import Graph
 from delegate.errors import BackendFailed, BackendUnavailable
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from delegate.backends.xnnpack.runtime.interpreted import ModelFile
 from delegate.backends.xnnpack.runtime.litert import CompiledModel, library, version
-from delegate.backends.xnnpack.runtime.verified import Graph, Layer, Operand, Tensor
+from delegate.backends.xnnpack.runtime.verifier import Graph, Layer, Operand, Tensor
 from delegate.backends.xnnpack.runtime.weights import Piece
 from delegate.cache.environment import host_features
 from delegate.cache.files import MappedFiles

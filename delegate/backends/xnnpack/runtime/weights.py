@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from delegate.backends.xnnpack.runtime.verified import Graph
-from delegate.backends.xnnpack.runtime.verifier import verify
+from delegate.backends.xnnpack.runtime.verifier import Graph, verify
 from delegate.program.raw import array_over
 from delegate.program.small_integers import is_small, packed, unpacked
 
