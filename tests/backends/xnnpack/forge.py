@@ -15,7 +15,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from delegate.backends.xnnpack.aot.tflite import _Buffer as AlignedBuffer
-from delegate.backends.xnnpack.runtime.accepted import OPERATORS
+from delegate.backends.xnnpack.runtime.schema import OPERATORS
 
 Case = tuple[bytes, list[int], list[int]]  # a model, its inputs, its outputs
 

@@ -15,10 +15,9 @@ from torch import nn
 
 import delegate
 from delegate.backends.xnnpack.runtime import delegate as runtime
-from delegate.backends.xnnpack.runtime.accepted import OPERATORS, OPTIONS
 from delegate.backends.xnnpack.runtime.delegate import XnnpackRuntime
 from delegate.backends.xnnpack.runtime.interpreted import ModelFile, open_interpreter
-from delegate.backends.xnnpack.runtime.reader import Malformed
+from delegate.backends.xnnpack.runtime.schema import OPERATORS, OPTIONS, Malformed
 from delegate.backends.xnnpack.runtime.sharing import share
 from delegate.backends.xnnpack.runtime.verifier import verify
 from delegate.errors import BackendFailed

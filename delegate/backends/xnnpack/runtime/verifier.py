@@ -13,12 +13,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from delegate.backends.xnnpack.runtime.accepted import LARGEST, LAYERS, NAMES, OPERATORS, OPTIONS, PACKING, RANK, RATIOS
-from delegate.backends.xnnpack.runtime.reader import (
+from delegate.backends.xnnpack.runtime.schema import (
     BYTES,
     FLOATS,
     INTEGERS,
+    LARGEST,
+    LAYERS,
     LONGS,
+    NAMES,
+    OPERATORS,
+    OPTIONS,
+    PACKING,
+    RANK,
+    RATIOS,
     TABLE,
     TABLES,
     TEXT,
