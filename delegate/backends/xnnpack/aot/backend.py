@@ -26,8 +26,8 @@ from delegate.backends.xnnpack.aot.lowerings import TABLE
 from delegate.backends.xnnpack.aot.lowerings.integers import lower_in_integers
 from delegate.backends.xnnpack.aot.lowerings.patterns import SCALED_PRODUCT, lower_layer
 from delegate.backends.xnnpack.aot.lowerings.table import HALVES, whole_precision
+from delegate.backends.xnnpack.aot.operand import Coded
 from delegate.backends.xnnpack.aot.proof import find_rejected
-from delegate.backends.xnnpack.aot.quantized import Coded
 from delegate.backends.xnnpack.aot.rewrite import rewrite
 from delegate.backends.xnnpack.aot.schemes import SCHEMES
 from delegate.backends.xnnpack.aot.tflite import ModelTooLarge

@@ -26,8 +26,7 @@ from delegate.backends.aot import Region, RegionRefused
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.coding import decoded_as
 from delegate.backends.xnnpack.aot.layout import Order, Size
-from delegate.backends.xnnpack.aot.operand import Operand, example, shape_of, signature
-from delegate.backends.xnnpack.aot.quantized import Coded, Integers, exact
+from delegate.backends.xnnpack.aot.operand import Coded, Integers, Operand, exact, example, shape_of, signature
 from delegate.backends.xnnpack.aot.tflite import Array, Model, Quantization
 from delegate.edge.node import tensor, tensors
 

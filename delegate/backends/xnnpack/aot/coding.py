@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from delegate.backends.xnnpack.aot.quantized import SCALES, Coded, Integers
+from delegate.backends.xnnpack.aot.operand import SCALES, Coded, Integers
 from delegate.edge.node import arguments, is_constant, op_name
 
 QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"

@@ -18,7 +18,7 @@ from delegate.program.raw import array_over
 from delegate.program.small_integers import is_small, packed, unpacked
 
 if TYPE_CHECKING:
-    from delegate.backends.xnnpack.aot.quantized import Coded
+    from delegate.backends.xnnpack.aot.operand import Coded
 
 LEAST = 4096  # bytes; smaller constants stay in the model
 

@@ -14,8 +14,7 @@ from delegate.backends.lowering import every, no_nan, with_dimensions
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, extreme, unary
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, arg, constant, floats
-from delegate.backends.xnnpack.aot.operand import Operand, shape_of
-from delegate.backends.xnnpack.aot.quantized import SIGMOID
+from delegate.backends.xnnpack.aot.operand import SIGMOID, Operand, shape_of
 from delegate.edge.node import arguments, results_used, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -17,8 +17,7 @@ from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC, NWC, Size
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, constant, floats, ranks
-from delegate.backends.xnnpack.aot.operand import Operand, example, shape_of
-from delegate.backends.xnnpack.aot.quantized import Coded
+from delegate.backends.xnnpack.aot.operand import Coded, Operand, example, shape_of
 from delegate.backends.xnnpack.aot.tflite import Array
 from delegate.edge.node import tensor
 from delegate.verdict import YES, Reason, Verdict, no

@@ -22,8 +22,7 @@ from delegate.backends.xnnpack.aot.coding import DECODES, QUANTIZE, integers_of
 from delegate.backends.xnnpack.aot.lowerings.pooling import uncorrected
 from delegate.backends.xnnpack.aot.lowerings.shape import ALIASES, RESHAPES, SQUEEZES
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, Lower, arg
-from delegate.backends.xnnpack.aot.operand import shape_of
-from delegate.backends.xnnpack.aot.quantized import HIGH, LOW, SIGMOID, Coded, Integers, exact
+from delegate.backends.xnnpack.aot.operand import HIGH, LOW, SIGMOID, Coded, Integers, exact, shape_of
 from delegate.edge.node import arguments, op_name
 
 Bounds = tuple[float, float]

@@ -14,8 +14,7 @@ from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import Order, Size
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, broadcasting
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, floats
-from delegate.backends.xnnpack.aot.operand import Operand, example, shape_of
-from delegate.backends.xnnpack.aot.quantized import Coded
+from delegate.backends.xnnpack.aot.operand import Coded, Operand, example, shape_of
 from delegate.backends.xnnpack.aot.tflite import Array
 from delegate.edge.node import op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no

@@ -21,8 +21,7 @@ from delegate.backends.xnnpack.aot.lowerings.integers import ROWS
 from delegate.backends.xnnpack.aot.lowerings.linear import fully_connected
 from delegate.backends.xnnpack.aot.lowerings.quantization import LAYERS_ONLY
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, arg
-from delegate.backends.xnnpack.aot.operand import shape_of
-from delegate.backends.xnnpack.aot.quantized import Coded
+from delegate.backends.xnnpack.aot.operand import Coded, shape_of
 from delegate.edge.node import arguments, is_constant, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

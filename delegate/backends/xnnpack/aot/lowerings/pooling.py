@@ -16,8 +16,7 @@ from delegate.backends.xnnpack.aot.layout import NHWC, Size
 from delegate.backends.xnnpack.aot.lowerings.convolution import depthwise, pad_zeros, spatial
 from delegate.backends.xnnpack.aot.lowerings.nan import clamped_windows, ones, propagate_nan_of_windows
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, arg, floats, ranks
-from delegate.backends.xnnpack.aot.operand import Operand
-from delegate.backends.xnnpack.aot.quantized import LOW, exact
+from delegate.backends.xnnpack.aot.operand import LOW, Operand, exact
 from delegate.backends.xnnpack.aot.tflite import Array
 from delegate.edge.node import op_name, results_used, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no

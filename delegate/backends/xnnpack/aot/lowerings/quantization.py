@@ -20,7 +20,7 @@ from delegate.backends.xnnpack.aot.coding import (
     integers_of,
 )
 from delegate.backends.xnnpack.aot.lowerings.table import MAX_RANK, TABLE
-from delegate.backends.xnnpack.aot.quantized import SCALES
+from delegate.backends.xnnpack.aot.operand import SCALES
 from delegate.edge.node import arguments, is_constant, is_empty, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
