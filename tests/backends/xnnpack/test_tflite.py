@@ -8,8 +8,7 @@ from torch import nn
 
 from delegate.backends.aot import RegionRefused
 from delegate.backends.lowering import Lowering, LoweringTable
-from delegate.backends.xnnpack.aot.backend import XnnpackBackend, XnnpackOptions
-from delegate.backends.xnnpack.aot.proof import find_rejected
+from delegate.backends.xnnpack.aot.backend import XnnpackBackend, XnnpackOptions, find_rejected
 from delegate.backends.xnnpack.aot.tflite import Model
 from delegate.verdict import YES
 from tests.backends.xnnpack.harness import Call, export, lower, region_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -18,19 +19,18 @@ from delegate.backends.emptiness import PRODUCTS, collapsed_sizes
 from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend, normal_numbers
 from delegate.backends.nan import Nan, note_of
-from delegate.backends.quantizable import QuantizationScheme
+from delegate.backends.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
 from delegate.backends.rounding import unrounded
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.coding import DECODES, coded
 from delegate.backends.xnnpack.aot.lowerings import TABLE
-from delegate.backends.xnnpack.aot.lowerings.integers import lower_in_integers
-from delegate.backends.xnnpack.aot.lowerings.patterns import SCALED_PRODUCT, lower_layer
+from delegate.backends.xnnpack.aot.lowerings.integers import ROWS, lower_in_integers
+from delegate.backends.xnnpack.aot.lowerings.patterns import BLOCK, SCALED_PRODUCT, lower_layer
 from delegate.backends.xnnpack.aot.lowerings.table import HALVES, whole_precision
 from delegate.backends.xnnpack.aot.operand import Coded
-from delegate.backends.xnnpack.aot.proof import find_rejected
 from delegate.backends.xnnpack.aot.rewrite import rewrite
-from delegate.backends.xnnpack.aot.schemes import SCHEMES
-from delegate.backends.xnnpack.aot.tflite import ModelTooLarge
+from delegate.backends.xnnpack.aot.tflite import Model, ModelTooLarge
+from delegate.backends.xnnpack.runtime.interpreted import covered_operators, open_interpreter
 from delegate.backends.xnnpack.runtime.weights import extract_constants, pieces, verify_without_constants
 from delegate.edge.graphs import call
 from delegate.edge.node import arguments, describe, is_static, op_name, tensor, tensors
@@ -176,3 +176,76 @@ def _rounding(border: Iterable[Node]) -> Iterator[str]:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+_WHY = "LiteRT's XNNPACK does not take {} here"
+
+
+def find_rejected(model: Model, blob: bytes, inputs: list[int], outputs: list[int]) -> dict[str, str]:
+    """Return the nodes whose operators XNNPACK rejects, name -> reason; empty if there are none.
+
+    Args:
+        model: the builder of `blob`.
+        blob: the model.
+        inputs, outputs: its tensors.
+    """
+    count = len(model.origins)
+    covered = _find_covered(blob, count)
+    if len(covered) == count:
+        return {}
+    names = model.operators
+    if not covered:  # XNNPACK rejected the model as a whole, or it is one operator: test each operator separately
+        covered = {i for i in range(count) if _find_covered(model.single(i), 1)}
+    reasons = {model.origins[i]: _WHY.format(names[i]) for i in range(count) if i not in covered}
+    return reasons or dict.fromkeys(model.origins, "LiteRT's XNNPACK does not take this partition as a whole")
+
+
+def _find_covered(blob: bytes, count: int) -> set[int]:
+    """Return the positions of the operators that run inside XNNPACK."""
+    interpreter = open_interpreter(blob, 1)
+    try:
+        interpreter._interpreter.AllocateTensors()
+    except (RuntimeError, ValueError):
+        return set()
+    return covered_operators(interpreter._interpreter, count)
+
+
+_LINEAR = "aten.linear.default"
+
+
+def _static(node: Node) -> str:
+    """Return the reason to reject a transposed convolution with groups or dilation; else an empty text."""
+    named = arguments(node)
+    dilation = named.get("dilation", 1)
+    dilated = any(d != 1 for d in ([dilation] if isinstance(dilation, int) else dilation))
+    if "transpose" in str(node.target) and (named["groups"] != 1 or dilated):
+        return "a transposed convolution with groups or dilation"
+    return ""
+
+
+def _dynamic(node: Node) -> str:
+    """Return the reason to reject a depthwise convolution, or one of `_static`; else an empty text."""
+    weight = tensor(node.args[1])  # type: ignore[arg-type]
+    grouped = arguments(node).get("groups", 1) > 1
+    return "a depthwise convolution" if grouped and weight.shape[1] == 1 else _static(node)
+
+
+def _even(node: Node) -> str:
+    """Return the reason to reject an odd number of inputs, because int4 values are stored in pairs; else ""."""
+    return "an odd number of inputs" if tensor(node.args[1]).shape[-1] % 2 else ""  # type: ignore[arg-type]
+
+
+_ROWS = [row.quantized for row in ROWS.values()]
+_LAYERS = [row for row in _ROWS if row.weight is not None]
+STATIC = tuple(row if row.weight is None or row.op == _LINEAR else replace(row, accepts=_static) for row in _ROWS)
+DYNAMIC = tuple(row if row.op == _LINEAR else replace(row, accepts=_dynamic) for row in _LAYERS)
+LINEAR = tuple(replace(row, accepts=_even) for row in _LAYERS if row.op == _LINEAR)
+_GROUPS = replace(INT4_WEIGHT, group=BLOCK)
+
+SCHEMES = (
+    QuantizationScheme("static_int8", (*STATIC, TABLES), INT8, INT8_WEIGHT),
+    QuantizationScheme("dynamic_int8", (*DYNAMIC, TABLES), INT8, INT8_WEIGHT, dynamic=True),
+    QuantizationScheme("dynamic_int4", (*LINEAR, TABLES), INT8, _GROUPS, dynamic=True),
+    QuantizationScheme("weight_only_int8", (*_LAYERS, TABLES), None, INT8_WEIGHT),
+    QuantizationScheme("weight_only_int4", (*LINEAR, TABLES), None, _GROUPS),
+)
