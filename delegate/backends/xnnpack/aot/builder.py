@@ -104,7 +104,7 @@ class RegionBuilder:
         self.set(node, operand)
 
     def keeps_nan(self) -> bool:
-        """Return true if a lowering must propagate NaN that XNNPACK's operators lose, see `lowerings.nan`.
+        """Return true if a lowering must propagate NaN that XNNPACK's operators lose, see `lowerings.table`.
 
         If not, record the node in `nan_lost`. Integers have no NaN.
         """

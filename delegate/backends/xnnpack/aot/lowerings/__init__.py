@@ -2,7 +2,6 @@
 
 from delegate.backends.xnnpack.aot.lowerings import (
     activations,
-    adaptive,
     attention,
     convolution,
     elementwise,
@@ -27,7 +26,6 @@ from delegate.backends.xnnpack.aot.lowerings.table import TABLE
 __all__ = [
     "TABLE",
     "activations",
-    "adaptive",
     "attention",
     "convolution",
     "elementwise",

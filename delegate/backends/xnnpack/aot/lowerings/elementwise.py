@@ -12,13 +12,17 @@ from torch.fx import Node
 from delegate.backends.aot import RegionRefused
 from delegate.backends.lowering import every, no_nan
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.lowerings.nan import (
+from delegate.backends.xnnpack.aot.lowerings.table import (
+    TABLE,
+    arg,
+    floats,
+    floats_or_truths,
     propagate_nan,
     propagate_nan_of_log,
     propagate_nan_of_operand,
+    whole_precision,
     without_large_angles,
 )
-from delegate.backends.xnnpack.aot.lowerings.table import TABLE, arg, floats, floats_or_truths, whole_precision
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
 from delegate.edge.node import arguments, op_name
 from delegate.verdict import YES, Reason, Verdict, no

@@ -14,10 +14,9 @@ from torch.fx import Node
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, unary
-from delegate.backends.xnnpack.aot.lowerings.nan import propagate_nan_along
 from delegate.backends.xnnpack.aot.lowerings.reduction import deviation, mean_square, reduce
 from delegate.backends.xnnpack.aot.lowerings.shape import repeat_each, source
-from delegate.backends.xnnpack.aot.lowerings.table import TABLE, floats
+from delegate.backends.xnnpack.aot.lowerings.table import TABLE, floats, propagate_nan_along
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
 from delegate.edge.node import arguments, results_used
 from delegate.verdict import YES, Reason, Verdict, no

@@ -13,9 +13,8 @@ from torch.fx import Node
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, unary
-from delegate.backends.xnnpack.aot.lowerings.nan import propagate_nan_along
 from delegate.backends.xnnpack.aot.lowerings.shape import dynamic_sizes, source, without
-from delegate.backends.xnnpack.aot.lowerings.table import FLOATS, TABLE, floats
+from delegate.backends.xnnpack.aot.lowerings.table import FLOATS, TABLE, floats, propagate_nan_along
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
 from delegate.edge.node import arguments, op_name, results_used, tensor
 from delegate.verdict import YES, Reason, Verdict, no
