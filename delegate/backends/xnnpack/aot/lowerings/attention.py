@@ -1,27 +1,215 @@
-"""Lowering of scaled dot-product attention to two batched products around a softmax, with masks and grouped heads."""
+"""Lowerings of scaled dot-product attention and of masks.
+
+Attention becomes two batched products around a softmax, with masks and grouped heads. Constant masks become bounds;
+masks computed at run time are inputs that hold 0 and 1.
+
+XNNPACK has no booleans. The runtime part writes a mask into the model's input as floats. Tensors derived from a mask
+are computed once for all layers.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch.fx import Node
 
+from delegate.backends.aot import RegionRefused
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary
-from delegate.backends.xnnpack.aot.lowerings.masks import masked_scores
 from delegate.backends.xnnpack.aot.lowerings.normalization import softmax
 from delegate.backends.xnnpack.aot.lowerings.reduction import LARGEST, reduce
-from delegate.backends.xnnpack.aot.lowerings.shape import dynamic_sizes, same_shape
-from delegate.backends.xnnpack.aot.lowerings.table import FLOATS, TABLE
+from delegate.backends.xnnpack.aot.lowerings.shape import RESHAPES, dynamic_sizes, same_shape
+from delegate.backends.xnnpack.aot.lowerings.table import FLOATS, MAX_RANK, TABLE
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
 from delegate.backends.xnnpack.aot.tflite import Array
-from delegate.edge.node import arguments, tensor
+from delegate.edge.node import arguments, is_constant, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
+
+Value = Node | float
+
+_PRODUCTS = frozenset(
+    f"aten.{name}.default" for name in ("mm", "bmm", "matmul", "addmm", "baddbmm", "linear", "einsum")
+)
+_FILLS = ("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+_ARITHMETIC = tuple(f"aten.{name}.{form}" for name in ("add", "sub", "mul", "div") for form in ("Tensor", "Scalar"))
+_MOVES = ("aten.expand.default", "aten.clone.default", "aten.permute.default", *RESHAPES)
+_ON_SCORES = frozenset((*_ARITHMETIC, *_MOVES, *_FILLS, "aten.where.self"))
+_SOFTMAX = frozenset({"aten._softmax.default", "aten._safe_softmax.default"})
+_MAX_DISTANCE = 12  # operators between a product, its masks, and the softmax
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def _maskable(node: Node) -> Verdict:
+    """The values are float32, float16 or bfloat16, of the result's shape or constants.
+    A mask that is known at run time only masks scores before a softmax.
+    """
+    mask, masked, value = _mask_and_values(node)
+    for operand in (node, masked, value):
+        verdict = _float(operand) if isinstance(operand, Node) else YES
+        if not verdict:
+            return verdict
+    for operand in (masked, value):
+        if isinstance(operand, Node) and not is_constant(operand) and not same_shape(shape_of(operand), shape_of(node)):
+            return no(
+                Reason.ATTRIBUTE, f"{operand.name} broadcasts, and its masked form would not have the result's shape"
+            )
+    return YES if is_constant(mask) else _masks_scores(mask, masked, value, node)
+
+
+def _float(value: Node) -> Verdict:
+    meta = tensor(value)
+    if meta.dtype not in FLOATS:
+        return no(Reason.DTYPE, f"{value.name} is {meta.dtype}, and XNNPACK computes in float32".replace("torch.", ""))
+    if meta.dim() > MAX_RANK or any(type(s) is int and s == 0 for s in meta.shape):
+        return no(Reason.RANK, f"{value.name} has the shape {list(meta.shape)}")
+    return YES
+
+
+def _masks_scores(mask: Node, masked: Value, value: Value, node: Node) -> Verdict:
+    """Check that a mask masks scores before a softmax.
+
+    Other masks may be there to remove NaN, which bounds propagate.
+    """
+    if tensor(mask).dtype is not torch.bool:
+        return no(Reason.DTYPE, f"the mask {mask.name} is {tensor(mask).dtype}".replace("torch.", ""))
+    if isinstance(value, Node) and not is_constant(value):
+        masked, value = value, masked
+    if isinstance(value, Node) and not (is_constant(value) and tensor(value).numel() == 1):
+        return no(Reason.NON_CONSTANT, f"the mask {mask.name} and both values are computed at run time")
+    if not isinstance(masked, Node) or is_constant(masked):
+        return no(Reason.NON_CONSTANT, f"the mask {mask.name} picks one of two constants, outside of any partition")
+    if not _is_product(masked, _MAX_DISTANCE) or not _is_softmaxed(node, _MAX_DISTANCE):
+        what = f"the mask {mask.name} is computed at run time, and NaN that it takes away elsewhere than in scores"
+        return no(Reason.INACCURATE, f"{what} before a softmax would stay", "multiply with the mask")
+    return YES
+
+
+def _is_product(node: Node, distance: int) -> bool:
+    if op_name(node) in _PRODUCTS:
+        return True
+    if node.op != "call_function" or op_name(node) not in _ON_SCORES or not distance:
+        return False
+    floats = (n for n in node.all_input_nodes if not is_constant(n) and _is_float(n))
+    return any(_is_product(n, distance - 1) for n in floats)
+
+
+def _is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _is_softmaxed(node: Node, distance: int) -> bool:
+    if op_name(node) in _SOFTMAX:
+        return True
+    if node.op != "call_function" or op_name(node) not in _ON_SCORES | _PRODUCTS or not distance:
+        return False
+    return bool(node.users) and all(op_name(u) not in _PRODUCTS and _is_softmaxed(u, distance - 1) for u in node.users)
+
+
+def _mask_and_values(node: Node) -> tuple[Node, Value, Value]:
+    """Return the mask, the values for true elements, and the values for false elements."""
+    if op_name(node) in _FILLS:
+        x, mask, value = cast(Any, node.args)
+        return mask, value, x
+    return cast(tuple[Node, Value, Value], node.args)
+
+
+# -- where and masked_fill ---------------------------------------------------------------------------------------------
+
+
+@TABLE.lowers("aten.where.self", check=_maskable)
+@TABLE.lowers(*_FILLS, check=_maskable, keep=True)
+def lower_masked(builder: RegionBuilder, node: Node) -> None:
+    """Lower to bounds that keep an element or force it to a constant: exact, also for infinities (NaN stays NaN)."""
+    mask, x, y = _mask_and_values(node)
+    forced = _forced if builder.is_constant(mask) else _forced_at_run_time
+    if _is_known(builder, y):
+        builder.set(node, forced(builder, node, cast(Node, x), mask, True, _array(builder, y)))
+    elif _is_known(builder, x):
+        builder.set(node, forced(builder, node, cast(Node, y), mask, False, _array(builder, x)))
+    else:
+        zero = np.zeros((), np.float32)
+        terms = [_forced(builder, node, cast(Node, value), mask, free, zero) for value, free in ((x, True), (y, False))]
+        order = builder.common_order(terms, len(shape_of(node)))
+        operands = builder.broadcast(terms, len(shape_of(node)), order)
+        builder.set(node, builder.emit("ADD", operands, shape_of(node), order, "AddOptions"))
+
+
+def _is_known(builder: RegionBuilder, value: Value) -> bool:
+    return not isinstance(value, Node) or builder.is_constant(value)
+
+
+def _array(builder: RegionBuilder, value: Value) -> Array:
+    return builder.array(value) if isinstance(value, Node) else np.asarray(value, np.float32)
+
+
+def _forced(builder: RegionBuilder, node: Node, x: Node, mask: Node, free: bool, value: Array) -> Operand:
+    """Emit x where the constant mask equals `free`, and `value` otherwise."""
+    _refuse_unforced(node, value)
+    is_free = (builder.array(mask) != 0) == free
+    result, rank = builder.operand(x), len(shape_of(node))
+    for name, neutral in (("MAXIMUM", -np.inf), ("MINIMUM", np.inf)):
+        bound = np.where(is_free, np.float32(neutral), value).astype(np.float32)
+        if (bound != neutral).any():
+            full = builder.constant(bound.reshape((1,) * (rank - bound.ndim) + bound.shape), result.order)
+            result = builder.emit(name, [full, result], result.shape, result.order)  # NaN of result is propagated
+    return result
+
+
+def _forced_at_run_time(builder: RegionBuilder, node: Node, x: Node, mask: Node, free: bool, value: Array) -> Operand:
+    """Emit the same for a mask known at run time: its bounds are infinite where x is free, otherwise one value."""
+    _refuse_unforced(node, value)
+    result, number = builder.operand(x), float(value.reshape(()))
+    for name, other, neutral in (("MAXIMUM", "MINIMUM", -math.inf), ("MINIMUM", "MAXIMUM", math.inf)):
+        if number != neutral:
+            sign = neutral if free else -neutral
+            key = (name, mask, sign, number, result.rank, result.order)
+            bound = builder.once(key, partial(_bound, builder, mask, result, other, sign, number))
+            result = builder.emit(name, [bound, result], result.shape, result.order)  # NaN of result is propagated
+    return result
+
+
+def _bound(builder: RegionBuilder, mask: Node, x: Operand, name: str, at_true: float, number: float) -> Operand:
+    """Emit an infinity where the mask is true, and the opposite one, bounded by the number, where it is false."""
+    (truths,) = builder.broadcast([builder.operand(mask)], x.rank, x.order)
+    infinite = binary(builder, "MUL", binary(builder, "SUB", truths, 0.5), at_true)
+    return infinite if number == -at_true else binary(builder, name, infinite, number)
+
+
+# -- attention masks -------------------------------------------------------------------------------------------------
+
+
+def masked_scores(builder: RegionBuilder, mask: Node, scores: Operand) -> tuple[Operand, Operand]:
+    """Return scores with a mask of truth values known at run time, and a factor per row: 0 if the row is masked.
+
+    Masked scores become the lowest number, for which softmax gives 0.
+    """
+    key = (mask, scores.rank, scores.order)
+
+    def broadcast() -> Operand:
+        return builder.broadcast([builder.operand(mask)], scores.rank, scores.order)[0]
+
+    truths = builder.once(key, broadcast)
+    lowest = builder.once(
+        (*key, "lowest"), lambda: binary(builder, "MUL", binary(builder, "SUB", truths, 1.0), LARGEST)
+    )
+    alive = builder.once(
+        (*key, "alive"), lambda: reduce(builder, "REDUCE_MAX", truths, [truths.rank - 1], keepdim=True)
+    )
+    return binary(builder, "ADD", scores, lowest), alive
+
+
+def _refuse_unforced(node: Node, value: Array) -> None:
+    if np.isnan(value).any() or (np.signbit(value) & (value == 0)).any():
+        raise RegionRefused({node.name: "it masks with NaN or -0.0, which bounds cannot force"})
 
 
 def product(builder: RegionBuilder, a: Operand, b: Operand, shape: tuple[Any, ...], transposed: bool) -> Operand:
