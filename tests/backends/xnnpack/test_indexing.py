@@ -6,7 +6,7 @@ from torch import nn
 from torch.export import Dim
 
 import delegate
-from delegate.backends.xnnpack.aot.lowerings.gathering import evenly_repeated, runs
+from delegate.backends.xnnpack.aot.lowerings.gather_scatter import evenly_repeated, runs
 from delegate.testing import assert_same
 from delegate.verdict import Reason
 from tests.backends.xnnpack.harness import Call, assert_as_eager, lower, refusal, run

@@ -5,7 +5,6 @@ from delegate.backends.xnnpack.aot.lowerings import (
     attention,
     convolution,
     elementwise,
-    gathering,
     indexing,
     integers,
     linear,
@@ -17,7 +16,6 @@ from delegate.backends.xnnpack.aot.lowerings import (
     regroup,
     resize,
     results,
-    scattering,
     shape,
 )
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE
@@ -28,7 +26,7 @@ __all__ = [
     "attention",
     "convolution",
     "elementwise",
-    "gathering",
+    "gather_scatter",
     "indexing",
     "integers",
     "linear",
@@ -40,6 +38,5 @@ __all__ = [
     "regroup",
     "resize",
     "results",
-    "scattering",
     "shape",
 ]

@@ -15,7 +15,7 @@ from delegate.backends.lowering import every
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import Size
-from delegate.backends.xnnpack.aot.lowerings.gathering import MAX_PIECES
+from delegate.backends.xnnpack.aot.lowerings.gather_scatter import MAX_PIECES
 from delegate.backends.xnnpack.aot.lowerings.indexing import concatenate, take
 from delegate.backends.xnnpack.aot.lowerings.shape import (
     RESHAPES,

@@ -13,7 +13,7 @@ from delegate.backends.lowering import every
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC, Order
-from delegate.backends.xnnpack.aot.lowerings.gathering import MAX_PIECES, evenly_repeated, gather, pieces
+from delegate.backends.xnnpack.aot.lowerings.gather_scatter import MAX_PIECES, evenly_repeated, gather, pieces
 from delegate.backends.xnnpack.aot.lowerings.indexing import concatenate, pad_zeros, take
 from delegate.backends.xnnpack.aot.lowerings.shape import dynamic_sizes, quotient, relabel, repeat_each, source
 from delegate.backends.xnnpack.aot.lowerings.table import MAX_RANK, TABLE, floats, ranks
