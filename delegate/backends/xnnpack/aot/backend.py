@@ -25,7 +25,7 @@ from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.coding import DECODES, coded
 from delegate.backends.xnnpack.aot.lowerings import TABLE
 from delegate.backends.xnnpack.aot.lowerings.integers import ROWS, lower_in_integers
-from delegate.backends.xnnpack.aot.lowerings.patterns import BLOCK, SCALED_PRODUCT, lower_layer
+from delegate.backends.xnnpack.aot.lowerings.quantization import BLOCK, SCALED_PRODUCT, lower_layer
 from delegate.backends.xnnpack.aot.lowerings.table import HALVES, whole_precision
 from delegate.backends.xnnpack.aot.operand import Coded
 from delegate.backends.xnnpack.aot.rewrite import rewrite
