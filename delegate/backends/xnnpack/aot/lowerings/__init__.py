@@ -13,9 +13,9 @@ from delegate.backends.xnnpack.aot.lowerings import (
     pooling,
     quantization,
     reduction,
-    regroup,
     resize,
     shape,
+    views,
 )
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE
 
@@ -33,7 +33,7 @@ __all__ = [
     "pooling",
     "quantization",
     "reduction",
-    "regroup",
     "resize",
     "shape",
+    "views",
 ]
