@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from delegate.backends.gpu.webgpu.aot.operators import OPERATORS
 from delegate.backends.onnx.aot.model import to_onnx
 from delegate.backends.onnx.aot.translations import table_of
-from delegate.backends.onnx.aot.translations.own import scalar
+from delegate.backends.onnx.aot.translations.row import scalar
 from tests.backends.onnx.test_rows import _Call
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'delegate[onnx]'")

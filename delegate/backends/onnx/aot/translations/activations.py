@@ -7,8 +7,7 @@ from typing import Any
 from torch.fx import Node
 
 from delegate.backends.lowering import every, no_nan
-from delegate.backends.onnx.aot.translations.own import ints, ops, scalar, typed
-from delegate.backends.onnx.aot.translations.row import floating, row
+from delegate.backends.onnx.aot.translations.row import floating, ints, ops, row, scalar, typed
 from delegate.edge.node import arguments
 from delegate.verdict import YES, Reason, Verdict, no
 

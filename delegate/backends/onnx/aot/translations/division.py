@@ -12,8 +12,16 @@ from typing import Any
 from torch.fx import Node
 
 from delegate.backends.lowering import every
-from delegate.backends.onnx.aot.translations.own import is_integer, operand, ops, scalar
-from delegate.backends.onnx.aot.translations.row import numbers, promoted, row, same_dtypes
+from delegate.backends.onnx.aot.translations.row import (
+    is_integer,
+    numbers,
+    operand,
+    ops,
+    promoted,
+    row,
+    same_dtypes,
+    scalar,
+)
 from delegate.edge.node import arguments
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -8,14 +8,16 @@ from torch.fx import Node
 
 from delegate.backends.lowering import anything, every, no_nan
 from delegate.backends.onnx.aot.translations.logic import truth
-from delegate.backends.onnx.aot.translations.own import cast_like, ops, scalar
 from delegate.backends.onnx.aot.translations.row import (
     BOOL,
+    cast_like,
     floating,
     floating_inputs,
     numbers,
+    ops,
     row,
     same_dtypes,
+    scalar,
 )
 from delegate.edge.node import tensor
 from delegate.verdict import YES, Reason, Verdict, no

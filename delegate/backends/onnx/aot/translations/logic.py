@@ -8,8 +8,18 @@ from typing import Any
 from torch.fx import Node
 
 from delegate.backends.lowering import anything, every
-from delegate.backends.onnx.aot.translations.own import cast_like, is_bool, operand, ops, scalar
-from delegate.backends.onnx.aot.translations.row import BOOL, floating_inputs, row, same_dtypes, truths
+from delegate.backends.onnx.aot.translations.row import (
+    BOOL,
+    cast_like,
+    floating_inputs,
+    is_bool,
+    operand,
+    ops,
+    row,
+    same_dtypes,
+    scalar,
+    truths,
+)
 from delegate.edge.node import tensors
 from delegate.verdict import YES, Verdict
 

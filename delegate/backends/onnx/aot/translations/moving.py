@@ -10,8 +10,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import anything, every
-from delegate.backends.onnx.aot.translations.own import END, ints, ops, scalar, taken
-from delegate.backends.onnx.aot.translations.row import row, same_dtypes, static
+from delegate.backends.onnx.aot.translations.row import END, ints, ops, row, same_dtypes, scalar, static, taken
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -9,8 +9,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import every, first_result_only
-from delegate.backends.onnx.aot.translations.own import constant, ints, ops, scalar, typed
-from delegate.backends.onnx.aot.translations.row import floating, plain, row
+from delegate.backends.onnx.aot.translations.row import constant, floating, ints, ops, plain, row, scalar, typed
 from delegate.edge.node import arguments, is_static
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -10,9 +10,8 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import every
-from delegate.backends.onnx.aot.translations.own import END, ints, ops, scalar, taken
-from delegate.backends.onnx.aot.translations.own import constant as filled
-from delegate.backends.onnx.aot.translations.row import Row, floating, row, static
+from delegate.backends.onnx.aot.translations.row import END, Row, floating, ints, ops, row, scalar, static, taken
+from delegate.backends.onnx.aot.translations.row import constant as filled
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

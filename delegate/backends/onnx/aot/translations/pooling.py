@@ -12,8 +12,17 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from delegate.backends.lowering import every, first_result_only
-from delegate.backends.onnx.aot.translations.own import constant, ints, ops, taken, weighted
-from delegate.backends.onnx.aot.translations.row import floating, floating_inputs, row, static
+from delegate.backends.onnx.aot.translations.row import (
+    constant,
+    floating,
+    floating_inputs,
+    ints,
+    ops,
+    row,
+    static,
+    taken,
+    weighted,
+)
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

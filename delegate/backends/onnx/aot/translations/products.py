@@ -7,8 +7,7 @@ from typing import Any
 
 from delegate.backends.lowering import every
 from delegate.backends.onnx.aot import attention
-from delegate.backends.onnx.aot.translations.own import ints, ops, scalar
-from delegate.backends.onnx.aot.translations.row import BOOL, floating, row, same_dtypes
+from delegate.backends.onnx.aot.translations.row import BOOL, floating, ints, ops, row, same_dtypes, scalar
 
 
 def row_products(x: Any, matrix: Any, vector: Any, *, beta: float = 1, alpha: float = 1) -> Any:

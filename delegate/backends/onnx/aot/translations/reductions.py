@@ -10,15 +10,20 @@ from torch.fx import Node
 
 from delegate.backends.lowering import anything, every, with_dimensions
 from delegate.backends.onnx.aot.translations.logic import truth
-from delegate.backends.onnx.aot.translations.own import axis_of, cast_like, ints, ops, scalar, shaped
 from delegate.backends.onnx.aot.translations.row import (
     BOOL,
     INDICES,
+    axis_of,
+    cast_like,
     floating,
     floating_inputs,
+    ints,
     numbers,
+    ops,
     row,
     same_dtypes,
+    scalar,
+    shaped,
 )
 from delegate.edge.node import arguments, is_static, tensor
 from delegate.verdict import YES, Reason, Verdict, no

@@ -10,8 +10,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import every
-from delegate.backends.onnx.aot.translations.own import ints, ops, taken, weighted
-from delegate.backends.onnx.aot.translations.row import floating, row
+from delegate.backends.onnx.aot.translations.row import floating, ints, ops, row, taken, weighted
 from delegate.edge.node import is_static, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

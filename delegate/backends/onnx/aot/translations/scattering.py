@@ -17,8 +17,19 @@ from delegate.backends.onnx.aot.translations.indexing import (
     split,
     stacked,
 )
-from delegate.backends.onnx.aot.translations.own import END, axis_of, constant, ints, ops, scalar, taken
-from delegate.backends.onnx.aot.translations.row import BOOL, INDICES, row, static
+from delegate.backends.onnx.aot.translations.row import (
+    BOOL,
+    END,
+    INDICES,
+    axis_of,
+    constant,
+    ints,
+    ops,
+    row,
+    scalar,
+    static,
+    taken,
+)
 from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -7,8 +7,7 @@ from typing import Any
 from torch.fx import Node
 
 from delegate.backends.lowering import every
-from delegate.backends.onnx.aot.translations.own import axis_of, ints, ops
-from delegate.backends.onnx.aot.translations.row import INDICES, floating_inputs, row
+from delegate.backends.onnx.aot.translations.row import INDICES, axis_of, floating_inputs, ints, ops, row
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from delegate.backends.lowering import every
-from delegate.backends.onnx.aot.translations.own import ops, scalar, typed
-from delegate.backends.onnx.aot.translations.row import floating, row, same_dtypes
+from delegate.backends.onnx.aot.translations.row import floating, ops, row, same_dtypes, scalar, typed
 
 
 def tan(x: Any) -> Any:
