@@ -130,7 +130,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
      (_DSP.format("sorting"),)),
     ("backends/onnx/aot/translations/activations.py", "op.Elu(op.Div(x, scalar(alpha, x)))",
      "op.Elu(op.Mul(x, scalar(alpha, x)))", "celu: argument", (_DSP.format("activations"),)),
-    ("backends/onnx/aot/attention.py", ".tril().bool()", ".triu().bool()", "attention: causal mask",
+    ("backends/onnx/aot/translations/products.py", ".tril().bool()", ".triu().bool()", "attention: causal mask",
      ("backends/onnx/test_attention.py",)),
     ("backends/onnx/aot/biases.py", "_MOST = 2**31 - 1", "_MOST = 2**60", "bias that exceeds 32 bits is taken",
      ("backends/onnx/test_biases.py",)),

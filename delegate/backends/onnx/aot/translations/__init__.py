@@ -17,7 +17,6 @@ from torch.fx import Node
 from delegate.backends.lowering import Check, LoweringTable, every
 from delegate.backends.onnx.aot.translations import (
     activations,
-    convolutions,
     division,
     elementwise,
     indexing,
@@ -45,7 +44,6 @@ _FAMILIES = (
     logic,
     activations,
     reductions,
-    convolutions,
     products,
     pooling,
     normalization,

@@ -32,7 +32,7 @@ class Translation:
         onnx: names from the providers' tables, e.g. "Pad", "Pad(edge)".
         also: further dtypes of its tensors, which these ONNX operators need not support, such as a mask's.
         between: ONNX operators on intermediate values; their dtypes do not limit those of its own tensors.
-        translate: function that adds the ONNX nodes, in place of the exporter's own; see `own.py`.
+        translate: function that adds the ONNX nodes, in place of the exporter's own.
     """
 
     onnx: tuple[str, ...]
