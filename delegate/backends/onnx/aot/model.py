@@ -13,7 +13,7 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,8 @@ from torch.fx import Node
 
 from delegate.backends.aot import RegionFailed
 from delegate.backends.lowering import LoweringTable
-from delegate.backends.onnx.aot.outputs import replace_identities
-from delegate.backends.onnx.aot.shared_weights import part_uses
-from delegate.backends.onnx.aot.sizes import fix_shapes
 from delegate.backends.onnx.aot.translations.row import Translation
-from delegate.backends.onnx.runtime.blob import OnnxModel, Tensor, Weight
+from delegate.backends.onnx.runtime.blob import OnnxModel, Shape, Tensor, Weight
 from delegate.edge.program import META_VALUE
 from delegate.errors import BackendUnavailable
 
@@ -280,3 +277,135 @@ def _uses_of(node: Node, own: Set[str]) -> Iterator[str]:
         return
     for user in node.users:
         yield from _uses_of(user, own)
+
+
+def replace_identities(model: Any) -> None:
+    """Replace every Identity of an onnx_ir model by a Reshape."""
+    import onnx_ir
+
+    for node in list(model.graph):
+        if node.op_type != "Identity":
+            continue
+        shape = node.outputs[0].shape or node.inputs[0].shape
+        same = onnx_ir.tensor([0] * len(shape or ()), dtype=onnx_ir.DataType.INT64)  # 0: as it is
+        constant = onnx_ir.node("Constant", [], {"value": same})
+        model.graph.insert_before(node, constant)
+        node.op_type = "Reshape"
+        node.resize_inputs(2)
+        node.replace_input_with(1, constant.outputs[0])
+
+
+_Use = frozenset[tuple[str, int, str]]
+_BETWEEN = "DequantizeLinear"  # is done to a weight before it is read
+
+
+def part_uses(model: Any) -> None:
+    """Add an initializer to an onnx_ir model for each further kind of use of a weight."""
+    graph = model.graph
+    for node in [node for node in graph if node.op_type == _BETWEEN and node.inputs[0].is_initializer()]:
+        _part(node.outputs[0], _same_node)
+    for value in [v for v in graph.initializers.values() if v.const_value.size > 1]:
+        _part(value, _same_initializer)
+
+
+def _part(value: Any, same: Callable[[Any, str], Any]) -> None:
+    """Let the first kind of use read a value, and each other kind the copy that `same` makes, with a name suffix."""
+    values: dict[_Use, Any] = {}
+    for node, place in list(value.uses()):
+        use = _use(node, place)
+        if use not in values:
+            values[use] = same(value, f"/{len(values)}") if values else value
+        node.replace_input_with(place, values[use])
+
+
+def _use(node: Any, place: int) -> _Use:
+    """Return the kind of use of a weight: the operator that reads it, the input, and the attributes."""
+    if node.op_type == _BETWEEN and place == 0:
+        return frozenset().union(*(_use(*user) for user in node.outputs[0].uses()))
+    return frozenset({(node.op_type, place, str(sorted(map(str, node.attributes.values()))))})
+
+
+def _same_initializer(value: Any, suffix: str) -> Any:
+    import onnx_ir
+
+    copied = onnx_ir.Value(name=value.name + suffix, shape=value.shape, type=value.type, const_value=value.const_value)
+    value.graph.register_initializer(copied)
+    return copied
+
+
+def _same_node(value: Any, suffix: str) -> Any:
+    import onnx_ir
+
+    node = value.producer()
+    copied = onnx_ir.Node("", node.op_type, node.inputs, node.attributes.values(), name=node.name + suffix)
+    copied.metadata_props.update(node.metadata_props)
+    node.graph.insert_after(node, copied)
+    (result,) = copied.outputs
+    result.name, result.shape, result.type = value.name + suffix, value.shape, value.type
+    return result
+
+
+_UNCHANGED = {"Reshape": 0, "Expand": 1}  # operator -> the constant of an unchanged size
+
+
+def fix_shapes(model: Any) -> tuple[Shape, ...]:
+    """Replace the computed shapes in an onnx_ir model by constants or by inputs of the model.
+
+    Returns:
+        The shapes that are new inputs of the model, after its own inputs, in order.
+    """
+    import onnx_ir
+    from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+    symbol_sources = _symbol_sources(model)
+    added: dict[Shape, Any] = {}
+    for node in list(model.graph):
+        if node.op_type not in _UNCHANGED or node.inputs[1].const_value is not None:
+            continue
+        source, target = node.inputs[0].shape, node.outputs[0].shape
+        if source is None or target is None:
+            continue
+        sizes = _constant(node.op_type, tuple(source), tuple(target))
+        shape = None if sizes is not None else _shape(node.op_type, tuple(target), symbol_sources)
+        if sizes is not None:
+            constant = onnx_ir.node("Constant", [], {"value": onnx_ir.tensor(sizes, dtype=onnx_ir.DataType.INT64)})
+            model.graph.insert_before(node, constant)
+            node.replace_input_with(1, constant.outputs[0])
+        elif shape is not None:
+            if shape not in added:
+                kind, length = onnx_ir.TensorType(onnx_ir.DataType.INT64), onnx_ir.Shape([len(shape)])
+                added[shape] = onnx_ir.Value(name=f"shape_{len(added)}", shape=length, type=kind)
+                model.graph.inputs.append(added[shape])
+            node.replace_input_with(1, added[shape])
+        else:
+            continue
+        if node.op_type == "Reshape":
+            node.attributes["allowzero"] = onnx_ir.AttrInt64("allowzero", 0)
+    RemoveUnusedNodesPass()(model)
+    return tuple(added)
+
+
+def _symbol_sources(model: Any) -> Mapping[str, tuple[int, int]]:
+    """Return, for each symbol, the input and its dimension that have this size."""
+    symbol_sources: dict[str, tuple[int, int]] = {}
+    for number, value in enumerate(model.graph.inputs):
+        for dim, size in enumerate(value.shape):
+            if not isinstance(size, int):
+                symbol_sources.setdefault(str(size.value), (number, dim))
+    return symbol_sources
+
+
+def _constant(operator: str, source: Sequence[Any], target: Sequence[Any]) -> list[int] | None:
+    """Return the shape `target` as numbers; None if several sizes must be computed, or one that may be 0."""
+    unchanged, offset = _UNCHANGED[operator], len(source) - len(target) if operator == "Expand" else 0
+    before = [source[i + offset] if 0 <= i + offset < len(source) else None for i in range(len(target))]
+    sizes = [t if isinstance(t, int) else unchanged if t == b else -1 for t, b in zip(target, before, strict=True)]
+    left = 1 if operator == "Reshape" else 0
+    return sizes if sizes.count(-1) <= left and 0 not in target else None
+
+
+def _shape(operator: str, target: Sequence[Any], symbol_sources: Mapping[str, tuple[int, int]]) -> Shape | None:
+    """Return the shape `target` as sizes of inputs; None if more than one size of a Reshape must be computed."""
+    sizes = [size if isinstance(size, int) else symbol_sources.get(str(size.value), -1) for size in target]
+    left = 1 if operator == "Reshape" else 0
+    return tuple(sizes) if sizes.count(-1) <= left and 0 not in target else None
