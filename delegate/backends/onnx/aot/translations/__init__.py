@@ -17,7 +17,6 @@ from torch.fx import Node
 from delegate.backends.lowering import Check, LoweringTable, every
 from delegate.backends.onnx.aot.translations import (
     activations,
-    division,
     elementwise,
     indexing,
     logic,
@@ -31,7 +30,6 @@ from delegate.backends.onnx.aot.translations import (
     resizing,
     scattering,
     sorting,
-    trigonometry,
 )
 from delegate.backends.onnx.aot.translations.row import Row, Translation
 from delegate.edge.node import tensor
@@ -39,8 +37,6 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 _FAMILIES = (
     elementwise,
-    trigonometry,
-    division,
     logic,
     activations,
     reductions,

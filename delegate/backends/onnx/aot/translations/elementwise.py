@@ -1,9 +1,18 @@
-"""Element by element: arithmetic, comparisons, conversions."""
+"""Element by element: arithmetic, comparisons, conversions, functions of angles, division with rounding, remainders.
+
+Functions of angles and the like are computed by other functions, for providers that lack them. They are exact within
+the precision of float16. Division uses ONNX's exact Mod if a provider has it, else quotients. A whole quotient that was
+rounded up is corrected. The remainder is then exact up to quotients of 2^12. Beyond them its error is the last digit of
+the dividend.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import anything, every, no_nan
@@ -13,13 +22,17 @@ from delegate.backends.onnx.aot.translations.row import (
     cast_like,
     floating,
     floating_inputs,
+    is_integer,
     numbers,
+    operand,
     ops,
+    promoted,
     row,
     same_dtypes,
     scalar,
+    typed,
 )
-from delegate.edge.node import tensor
+from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 
@@ -135,6 +148,191 @@ _ORDER = {"gt": "Greater", "lt": "Less", "ge": "GreaterOrEqual", "le": "LessOrEq
 _COMPARABLE = every(numbers, same_dtypes)
 _POLYNOMIAL = ("Abs", "Mul", "Add", "Sub", "Where")
 
+
+def tan(x: Any) -> Any:
+    """sin(x) / cos(x)."""
+    op = ops()
+    return op.Div(op.Sin(x), op.Cos(x))
+
+
+def sinh(x: Any) -> Any:
+    """(exp(x) - exp(-x)) / 2."""
+    op = ops()
+    return op.Mul(op.Sub(op.Exp(x), op.Exp(op.Neg(x))), scalar(0.5, x))
+
+
+def cosh(x: Any) -> Any:
+    """(exp(x) + exp(-x)) / 2."""
+    op = ops()
+    return op.Mul(op.Add(op.Exp(x), op.Exp(op.Neg(x))), scalar(0.5, x))
+
+
+def asin(x: Any) -> Any:
+    """atan2(x, sqrt(1 - x * x)): the second is never negative."""
+    op, one = ops(), scalar(1.0, x)
+    return atan2(x, typed(op.Sqrt(op.Mul(op.Sub(one, x), op.Add(one, x))), x))
+
+
+def acos(x: Any) -> Any:
+    """A right angle less asin(x)."""
+    return ops().Sub(scalar(math.pi / 2, x), asin(x))
+
+
+def asinh(x: Any) -> Any:
+    """log(|x| + sqrt(x * x + 1)), with the sign of x."""
+    op = ops()
+    size = op.Abs(x)
+    logarithm = op.Log(op.Add(size, op.Sqrt(op.Add(op.Mul(size, size), scalar(1.0, x)))))
+    return op.Where(op.Less(x, scalar(0.0, x)), op.Neg(logarithm), logarithm)
+
+
+def acosh(x: Any) -> Any:
+    """log(x + sqrt(x * x - 1))."""
+    op, one = ops(), scalar(1.0, x)
+    return op.Log(op.Add(x, op.Sqrt(op.Mul(op.Sub(x, one), op.Add(x, one)))))
+
+
+def atanh(x: Any) -> Any:
+    """log((1 + x) / (1 - x)) / 2."""
+    op, one = ops(), scalar(1.0, x)
+    return op.Mul(op.Log(op.Div(op.Add(one, x), op.Sub(one, x))), scalar(0.5, x))
+
+
+def atan2(y: Any, x: Any) -> Any:
+    """The angle of the smaller side to the larger one, turned to where the point lies; zeros have signs."""
+    op = ops()
+    height, width = op.Abs(y), op.Abs(x)
+    angle = op.Atan(_ratio(height, width, x))
+    angle = op.Where(op.Greater(height, width), op.Sub(scalar(math.pi / 2, x), angle), angle)
+    angle = op.Where(_is_negative(x), op.Sub(scalar(math.pi, x), angle), angle)
+    return op.Where(_is_negative(y), op.Neg(angle), angle)
+
+
+def _ratio(first: Any, second: Any, like: Any) -> Any:
+    """The smaller of two sizes over the larger one: 0 of two zeros, 1 of two infinities."""
+    op, most = ops(), scalar(65504.0 if like.dtype.name == "FLOAT16" else torch.finfo(torch.float32).max, like)
+    smaller, larger = (op.Min(extreme(first, second), most) for extreme in (op.Min, op.Max))
+    return op.Div(smaller, op.Where(op.Equal(larger, scalar(0.0, like)), scalar(1.0, like), larger))
+
+
+def _is_negative(x: Any) -> Any:
+    """Below 0, or the zero that is."""
+    op, zero = ops(), scalar(0.0, x)
+    return op.Less(op.Where(op.Equal(x, zero), op.Div(scalar(1.0, x), x), x), zero)
+
+
+def hypot(x: Any, y: Any) -> Any:
+    """The longer side times sqrt(1 + ratio * ratio), which does not overflow."""
+    op = ops()
+    first, second = op.Abs(x), op.Abs(y)
+    ratio = _ratio(first, second, x)
+    return op.Mul(op.Max(first, second), op.Sqrt(op.Add(op.Mul(ratio, ratio), scalar(1.0, x))))
+
+
+_ATAN2 = ("Abs", "Max", "Min", "Div", "Atan", "Where", "Sub", "Neg")
+_SINH, _LOG = ("Exp", "Neg", "Mul"), ("Log", "Sqrt", "Mul", "Add")
+_TWO = every(floating, same_dtypes)
+
+
+def _rounding(node: Node) -> Verdict:
+    """The rounding mode is down or towards 0."""
+    mode = arguments(node)["rounding_mode"]
+    return YES if mode is not None else no(Reason.ATTRIBUTE, "not rounded")
+
+
+def _both(x: Any, y: Any) -> tuple[Any, Any]:
+    return operand(x, y), operand(y, x)
+
+
+def _high(x: Any, like: Any) -> Any:
+    """The upper half of the digits, whose product with a small whole number is exact (Veltkamp, Dekker)."""
+    op = ops()
+    factor, largest = (2.0**6 + 1, 2.0**9) if like.dtype.name == "FLOAT16" else (2.0**12 + 1, 2.0**100)
+    part = op.Min(x, scalar(largest, like))  # so that the next product does not overflow
+    wide = op.Mul(part, scalar(factor, like))
+    return op.Sub(wide, op.Sub(wide, part))
+
+
+def fmod(x: Any, y: Any) -> Any:
+    """Return the remainder of x, with the sign of x."""
+    op = ops()
+    x, y = _both(x, y)
+    zero = scalar(0, y)
+    if is_integer(y):
+        return op.Sub(x, op.Mul(op.Div(x, y), y))
+    size, step = op.Abs(x), op.Abs(y)
+    times, high = op.Floor(op.Div(size, step)), _high(step, y)
+    left = op.Sub(op.Sub(size, op.Mul(times, high)), op.Mul(times, op.Sub(step, high)))
+    left = op.Where(op.Less(left, zero), op.Add(left, step), left)
+    left = op.Where(op.GreaterOrEqual(left, step), op.Sub(left, step), left)
+    return op.Where(op.Less(x, zero), op.Neg(left), left)
+
+
+def modulo(x: Any, y: Any) -> Any:
+    """Return the remainder of x, with the sign of x; of floats, by ONNX's Mod, which computes integers in float64."""
+    x, y = _both(x, y)
+    return fmod(x, y) if is_integer(y) else ops().Mod(x, y, fmod=1)
+
+
+def _with_sign_of(y: Any, left: Any) -> Any:
+    """Return a remainder with the sign of y: y is added if the signs differ."""
+    op, zero = ops(), scalar(0, y)
+    moved = op.Add(left, y)
+    across = op.Where(op.Less(y, zero), op.Where(op.Greater(left, zero), moved, left), left)
+    return op.Where(op.Greater(y, zero), op.Where(op.Less(left, zero), moved, left), across)
+
+
+def remainder(x: Any, y: Any) -> Any:
+    """Return the remainder of x, with the sign of y."""
+    x, y = _both(x, y)
+    return _with_sign_of(y, fmod(x, y))
+
+
+def floor_modulo(x: Any, y: Any) -> Any:
+    """Return the remainder of x, with the sign of y; of integers, by ONNX's Mod."""
+    x, y = _both(x, y)
+    return ops().Mod(x, y) if is_integer(y) else _with_sign_of(y, modulo(x, y))
+
+
+def divide(x: Any, y: Any, *, rounding_mode: str) -> Any:
+    """Return the quotient, rounded down or towards 0."""
+    return _divided(x, y, rounding_mode, remainder)
+
+
+def divide_by_modulo(x: Any, y: Any, *, rounding_mode: str) -> Any:
+    """Return the quotient, rounded down or towards 0, computed from the remainder."""
+    return _divided(x, y, rounding_mode, floor_modulo)
+
+
+def _divided(x: Any, y: Any, rounding_mode: str, left_of: Callable[[Any, Any], Any]) -> Any:
+    op = ops()
+    x, y = _both(x, y)
+    zero = scalar(0, y)
+    quotient = op.Div(x, y)
+    if is_integer(y):
+        if rounding_mode == "trunc":
+            return quotient
+        left = op.Sub(x, op.Mul(quotient, y))
+        less = op.Sub(quotient, scalar(1, y))
+        down = op.Where(op.Less(y, zero), op.Where(op.Greater(left, zero), less, quotient), quotient)
+        return op.Where(op.Greater(y, zero), op.Where(op.Less(left, zero), less, quotient), down)
+    if rounding_mode == "trunc":
+        return op.Where(op.Less(quotient, zero), op.Ceil(quotient), op.Floor(quotient))
+    whole = op.Floor(op.Add(op.Div(op.Sub(x, left_of(x, y)), y), scalar(0.5, y)))
+    return op.Where(op.Equal(y, zero), quotient, whole)
+
+
+_PARTS = (
+    "Abs", "Floor", "Ceil", "Min", "Mul", "Div", "Sub", "Add", "Neg", "Where", "Less", "Greater", "GreaterOrEqual",
+    "Equal",
+)  # fmt: skip
+_OPERANDS = every(numbers, same_dtypes, promoted)
+_WAYS: Mapping[str, Mapping[str, Callable[..., Any]]] = {  # ONNX operator -> operator of torch -> by that
+    "Mod": {"fmod": modulo, "remainder": floor_modulo, "div": divide_by_modulo},
+    "Div": {"fmod": fmod, "remainder": remainder, "div": divide},
+}
+
+
 ROWS = (
     *(row(f"aten.{name}.default", (onnx,), floating) for name, onnx in _UNARY.items()),
     row("aten.sign.default", ("Sub",), floating, translate=sign, between=("Greater", "Less", "Cast")),
@@ -174,4 +372,37 @@ ROWS = (
         for overload in ("Tensor", "Scalar")
     ),
     row("aten._to_copy.default", ("Cast",), anything, translate=converted, between=("Equal", "Not")),
+    row("aten.tan.default", ("Sin", "Cos", "Div"), floating, translate=tan),
+    row("aten.sinh.default", (*_SINH, "Sub"), floating, translate=sinh),
+    row("aten.cosh.default", (*_SINH, "Add"), floating, translate=cosh),
+    row(
+        "aten.asin.default", (*_ATAN2, "Sqrt", "Mul", "Add"), floating, translate=asin,
+        between=("Equal", "Less", "Greater"),
+    ),
+    row(
+        "aten.acos.default", (*_ATAN2, "Sqrt", "Mul", "Add"), floating, translate=acos,
+        between=("Equal", "Less", "Greater"),
+    ),
+    row(
+        "aten.asinh.default", (*_LOG, "Abs", "Where", "Neg"), floating, translate=asinh, between=("Less",)
+    ),
+    row("aten.acosh.default", (*_LOG, "Sub"), floating, translate=acosh),
+    row("aten.atanh.default", ("Log", "Add", "Sub", "Div", "Mul"), floating, translate=atanh),
+    row(
+        "aten.atan2.default", _ATAN2, _TWO, translate=atan2, between=("Equal", "Less", "Greater")
+    ),
+    row(
+        "aten.hypot.default", ("Abs", "Max", "Min", "Div", "Where", "Mul", "Sqrt", "Add"), _TWO, translate=hypot,
+        between=("Equal",),
+    ),
+    *(
+        row(f"aten.{name}.{overload}", (onnx,), check, translate=ways[name], between=_PARTS)
+        for onnx, ways in _WAYS.items()
+        for name, overloads, check in (
+            ("fmod", ("Tensor", "Scalar"), _OPERANDS),
+            ("remainder", ("Tensor", "Scalar", "Scalar_Tensor"), _OPERANDS),
+            ("div", ("Tensor_mode", "Scalar_mode"), every(_OPERANDS, _rounding)),
+        )
+        for overload in overloads
+    ),
 )  # fmt: skip
