@@ -132,7 +132,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
      "op.Elu(op.Mul(x, scalar(alpha, x)))", "celu: argument", (_DSP.format("activations"),)),
     ("backends/onnx/aot/translations/products.py", ".tril().bool()", ".triu().bool()", "attention: causal mask",
      ("backends/onnx/test_attention.py",)),
-    ("backends/onnx/aot/biases.py", "_MOST = 2**31 - 1", "_MOST = 2**60", "bias that exceeds 32 bits is taken",
+    ("backends/onnx/aot/number_checks.py", "_MOST = 2**31 - 1", "_MOST = 2**60", "bias that exceeds 32 bits is taken",
      ("backends/onnx/test_biases.py",)),
     # -- emitter
     ("emit/guards.py", "ast.Gt: Op.LT, ast.GtE: Op.LE", "ast.Gt: Op.LE, ast.GtE: Op.LT", "guard: comparison",

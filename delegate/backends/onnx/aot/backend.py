@@ -14,12 +14,10 @@ from delegate.backends.exported import exported_program
 from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.onnx.aot.assignment import left_to_cpu
-from delegate.backends.onnx.aot.biases import too_large
-from delegate.backends.onnx.aot.float64 import keeps_float64
 from delegate.backends.onnx.aot.model import ExportedModel, require_graph, to_onnx
+from delegate.backends.onnx.aot.number_checks import cut_off, keeps_float64, too_large
 from delegate.backends.onnx.aot.translations import TRANSLATIONS, Operators
 from delegate.backends.onnx.aot.translations.row import Translation
-from delegate.backends.onnx.aot.zero_points import cut_off
 from delegate.backends.onnx.runtime.blob import unpack
 from delegate.backends.onnx.runtime.provider import Provider
 from delegate.backends.onnx.runtime.session import may_hold_code
