@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Any, ClassVar
 
 from torch.fx import Node
@@ -13,14 +13,13 @@ from delegate.backends.emptiness import MEANS, collapsed_sizes
 from delegate.backends.exported import exported_program
 from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend
-from delegate.backends.onnx.aot.assignment import left_to_cpu
 from delegate.backends.onnx.aot.model import ExportedModel, require_graph, to_onnx
 from delegate.backends.onnx.aot.number_checks import cut_off, keeps_float64, too_large
 from delegate.backends.onnx.aot.translations import TRANSLATIONS, Operators
 from delegate.backends.onnx.aot.translations.row import Translation
 from delegate.backends.onnx.runtime.blob import unpack
-from delegate.backends.onnx.runtime.provider import Provider
-from delegate.backends.onnx.runtime.session import may_hold_code
+from delegate.backends.onnx.runtime.provider import Provider, one_line
+from delegate.backends.onnx.runtime.session import add_weights, may_hold_code
 from delegate.backends.rounding import keeps_factor
 from delegate.backends.zeros import constants_of_zero, keeps_zero
 from delegate.edge.node import tensor
@@ -100,3 +99,38 @@ class OnnxBackend(TableBackend):
     @abstractmethod
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         """Return the blob of a model; raises RegionRefused unless the provider supports all of it."""
+
+
+def left_to_cpu(exported: ExportedModel, settings: Any, provider: Provider) -> Mapping[str, str]:
+    """Return the nodes that a provider does not support, each with a reason; empty if it supports all.
+
+    Args:
+        exported: the model.
+        settings: options of a session on the provider, from `session_options`; used once.
+        provider: the provider.
+
+    Raises:
+        RegionFailed: the library does not load the model at all, or leaves only nodes of unknown origin.
+    """
+    import onnxruntime
+
+    name = provider.name
+    settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    add_weights(settings, exported.model)
+    try:
+        with provider.lock:
+            session = onnxruntime.InferenceSession(exported.model.graph, settings, enable_fallback=0)
+            parts = session.get_provider_graph_assignment_info()
+            del session
+    except Exception as error:  # the bindings raise classes of their own that share no base but Exception
+        raise RegionFailed(f"{name} does not load it: {one_line(error)}") from error
+    left = [node for part in parts if part.ep_name != name for node in part.get_nodes()]
+    reasons = {
+        source: f"{name} does not take {node.op_type} here"
+        for node in left
+        for source in exported.sources.get(node.name, ())
+    }
+    if left and not reasons:
+        operators = ", ".join(sorted({node.op_type for node in left}))
+        raise RegionFailed(f"{name} leaves {operators} to the CPU")
+    return reasons
