@@ -9,8 +9,8 @@ from torch.fx import Node
 
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.inexact import Nan, floats_of, keeps_nan, nan_notes
 from delegate.backends.lowering import conditions
-from delegate.backends.nan import Nan, floats_of, keeps_nan, nan_notes
 from delegate.backends.onnx.aot.backend import OnnxBackend
 from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import TRANSLATIONS, table_of

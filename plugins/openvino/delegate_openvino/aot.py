@@ -15,11 +15,20 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.asking import AskingBackend
-from delegate.backends.emptiness import MEANS, PRODUCTS, collapsed_sizes
+from delegate.backends.inexact import (
+    MEANS,
+    PRODUCTS,
+    Nan,
+    collapsed_sizes,
+    constants_of_zero,
+    floats_of,
+    keeps_nan,
+    keeps_zero,
+    nan_notes,
+    returns_to_half,
+    unrounded,
+)
 from delegate.backends.keys import require_specs
-from delegate.backends.nan import Nan, floats_of, keeps_nan, nan_notes
-from delegate.backends.rounding import returns_to_half, unrounded
-from delegate.backends.zeros import constants_of_zero, keeps_zero
 from delegate.edge.node import arguments, is_static, op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import ELEMENTS, NotConverted, one_line, shape_of, to_openvino, whole_operators

@@ -26,8 +26,8 @@ from delegate.backends.dsp.aot.schemes import SCHEMES
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.runtime.delegate import OPTIONS, settings
 from delegate.backends.dsp.runtime.targets import DEFAULT, TARGETS, Target
+from delegate.backends.inexact import Nan, keeps_nan, nan_notes
 from delegate.backends.keys import require_specs
-from delegate.backends.nan import Nan, keeps_nan, nan_notes
 from delegate.backends.onnx.aot.backend import OnnxBackend
 from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import table_of

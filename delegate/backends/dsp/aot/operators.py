@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch.fx import Node
 
+from delegate.backends.inexact import returns_to_half
 from delegate.backends.lowering import every
 from delegate.backends.onnx.aot.translations import Operators
 from delegate.backends.onnx.aot.translations.row import plain
-from delegate.backends.rounding import returns_to_half
 from delegate.edge.node import arguments, decodes, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

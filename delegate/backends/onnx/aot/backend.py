@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from torch.fx import Node
 
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
-from delegate.backends.emptiness import MEANS, collapsed_sizes
 from delegate.backends.exported import exported_program
+from delegate.backends.inexact import MEANS, collapsed_sizes, constants_of_zero, keeps_factor, keeps_zero
 from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.onnx.aot.model import ExportedModel, require_graph, to_onnx
@@ -20,8 +20,6 @@ from delegate.backends.onnx.aot.translations.row import Translation
 from delegate.backends.onnx.runtime.blob import unpack
 from delegate.backends.onnx.runtime.provider import Provider, one_line
 from delegate.backends.onnx.runtime.session import add_weights, may_hold_code
-from delegate.backends.rounding import keeps_factor
-from delegate.backends.zeros import constants_of_zero, keeps_zero
 from delegate.edge.node import tensor
 from delegate.verdict import Reason, Verdict, no
 

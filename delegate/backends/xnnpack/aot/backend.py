@@ -15,12 +15,10 @@ from torch.fx import Node
 
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
-from delegate.backends.emptiness import PRODUCTS, collapsed_sizes
+from delegate.backends.inexact import PRODUCTS, Nan, collapsed_sizes, note_of, unrounded
 from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend, normal_numbers
-from delegate.backends.nan import Nan, note_of
 from delegate.backends.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
-from delegate.backends.rounding import unrounded
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.coding import DECODES, coded
 from delegate.backends.xnnpack.aot.lowerings import TABLE
@@ -43,7 +41,7 @@ class XnnpackOptions(aot.Options):
 
     Args:
         threads: number of threads; None for the number of cores of the machine that runs the program.
-        nan: see `delegate.backends.nan`; `exact` is slightly slower.
+        nan: the treatment of NaN, see `delegate.backends.inexact`; `exact` is slightly slower.
         half: where float16 and bfloat16 are rounded. `border`: at the outputs of a partition, which computes in
             float32. `every`: after every operator, as in eager; such nodes go to other backends.
     """

@@ -12,7 +12,6 @@ from torch.fx import Node
 
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
-from delegate.backends.emptiness import collapsed_sizes
 from delegate.backends.exported import exported_program
 from delegate.backends.gpu.cuda.aot import rounding
 from delegate.backends.gpu.cuda.aot.compiling import compile_library
@@ -24,10 +23,17 @@ from delegate.backends.gpu.cuda.runtime import library
 from delegate.backends.gpu.cuda.runtime.blob import Weight, pack, unpack
 from delegate.backends.gpu.cuda.runtime.delegate import host
 from delegate.backends.gpu.cuda.runtime.targets import ARCHITECTURES, HOST, Target
+from delegate.backends.inexact import (
+    Nan,
+    collapsed_sizes,
+    constants_of_zero,
+    floats_of,
+    keeps_nan,
+    keeps_zero,
+    nan_notes,
+)
 from delegate.backends.keys import require_specs
 from delegate.backends.lowering import TableBackend
-from delegate.backends.nan import Nan, floats_of, keeps_nan, nan_notes
-from delegate.backends.zeros import constants_of_zero, keeps_zero
 from delegate.edge.constants import raw_bytes
 from delegate.edge.node import dtype_of, symbolic_numbers, tensor
 from delegate.errors import BackendUnavailable, LoweringError, did_you_mean

@@ -13,8 +13,8 @@ from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.gpu.webgpu.aot.operators import LIMITS, OPERATORS
 from delegate.backends.gpu.webgpu.runtime import provider
+from delegate.backends.inexact import Nan, keeps_nan, nan_notes, reads_floats
 from delegate.backends.keys import require_specs
-from delegate.backends.nan import Nan, keeps_nan, nan_notes, reads_floats
 from delegate.backends.onnx.aot.backend import OnnxBackend
 from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import MOVES, table_of

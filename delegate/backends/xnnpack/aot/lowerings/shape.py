@@ -15,8 +15,8 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
+from delegate.backends.inexact import returns_to_half
 from delegate.backends.lowering import every
-from delegate.backends.rounding import returns_to_half
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import Order, Size

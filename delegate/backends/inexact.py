@@ -1,0 +1,250 @@
+"""Checks for libraries that change results: of empty tensors, zeros, 16-bit floats and NaN.
+
+Empty tensors: a dynamic size may be 0. A sum over it is 0, a mean is NaN, and so on. Some libraries return what was in
+memory, others fail.
+
+Zeros: some libraries replace x * 0.0 by 0.0, or multiply the weights of the product that made x, and drop the sum in
+x + 0.0. That loses the sign of zeros, which `signbit`, `copysign`, `atan2` and quotients read, and in products NaN and
+infinity too.
+
+Rounding: some libraries compute a partition in one precision and round its results at the boundary alone. Such a
+library drops a cast to a 16-bit float within a partition. That is harmless if the program is in that dtype anyway, as
+the values only have more digits between two operators. It is wrong if the cast itself rounds values of a wider dtype,
+e.g. in `x.half().float()` of float32. It is also wrong if a wider dtype shows the digits that a 16-bit result does not
+have, or a number where that result is infinite, e.g. in `(x * 1000).float()` of float16.
+
+NaN: a backend whose library loses NaN has a field `nan: Nan` among its options, and a predicate of the nodes that lose
+it. With `exact` it refuses these nodes, so that other backends run them, or lowers them to more operators that keep
+NaN. With `fast` it accepts them, and the report names them in each partition.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch.fx import Node
+
+from delegate.backends.region import Region
+from delegate.edge.node import arguments, is_constant, op_name, tensor, tensors
+from delegate.edge.operator_names import base_name
+from delegate.verdict import YES, Reason, Verdict, no
+
+# Operators that add up products over a size.
+PRODUCTS = frozenset(
+    f"aten.{name}" for name in ("addmm", "baddbmm", "bmm", "linear", "matmul", "mm", "scaled_dot_product_attention")
+)
+MEANS = frozenset(f"aten.{name}" for name in ("mean", "std", "var", "var_mean"))
+
+
+def collapsed_sizes(region: Region, operators: Set[str] | None = None) -> dict[str, str]:
+    """Return the nodes that may read an empty tensor and return one that is not: name -> why, for a refusal.
+
+    Args:
+        region: with the ranges of its sizes.
+        operators: the operators that the library computes wrong then, without overloads; None: all.
+    """
+    least = {symbol: bounds.lower for symbol, bounds in region.range_constraints.items() if bounds.lower == 0}
+    if not least:
+        return {}
+    return {
+        node.name: f"its input {source.name} may be empty, and its result is not; export the size with Dim(..., min=1)"
+        for node in region.calls
+        if operators is None or base_name(node) in operators
+        for source in node.all_input_nodes
+        if any(_is_lost(size, node, least) for t in tensors(source) for size in t.shape)
+    }
+
+
+def _is_lost(size: Any, node: Node, least: Mapping[Any, Any]) -> bool:
+    """Return true if a size may be 0 while no result of a node is empty."""
+    if not isinstance(size, torch.SymInt):
+        return False
+    symbols = {s: least[s] for s in size.node.expr.free_symbols if s in least}
+    if not symbols or size.node.expr.subs(symbols) != 0:
+        return False
+    return any(all(_at(other, symbols) != 0 for other in result.shape) for result in tensors(node))
+
+
+def _at(size: Any, symbols: Mapping[Any, Any]) -> Any:
+    return size.node.expr.subs(symbols) if isinstance(size, torch.SymInt) else size
+
+
+_FOLDED = frozenset(f"aten.{name}.{form}" for name in ("mul", "add", "sub", "rsub") for form in ("Tensor", "Scalar"))
+_QUOTIENTS = frozenset({"aten.div.Tensor", "aten.div.Scalar"})
+_WHY = "the library folds the operand 0, which loses the signs of zeros"
+
+
+def keeps_zero(node: Node) -> Verdict:
+    """No number 0 among the operands of a sum, a difference or a product of floats, and no divisor -0.0."""
+    if _is_folded(node) and any(isinstance(a, int | float) and a == 0 for a in node.args[:2]):
+        return no(Reason.INACCURATE, _WHY)
+    if op_name(node) in _QUOTIENTS and isinstance(node.args[1], float) and str(node.args[1]) == "-0.0":
+        return no(Reason.INACCURATE, "the library may lose the sign of the divisor")
+    return YES
+
+
+def constants_of_zero(region: Region) -> dict[str, str]:
+    """The nodes of a region of which an operand is a constant of one element that is 0: name -> why, for a refusal."""
+    zeros = {n for n, value in region.constants.items() if value.numel() == 1 and not value.any()}
+    return {n.name: _WHY for n in region.calls if _is_folded(n) and any(_is_one_of(zeros, a) for a in n.args[:2])}
+
+
+def _is_folded(node: Node) -> bool:
+    return op_name(node) in _FOLDED and tensor(node).dtype.is_floating_point
+
+
+def _is_one_of(nodes: Set[Node], operand: object) -> bool:
+    """Return true for an operand that is one of some nodes; a symbolic number is none, and has no hash."""
+    return isinstance(operand, Node) and operand in nodes
+
+
+_HALVES = frozenset({torch.float16, torch.bfloat16})
+# Operators that copy elements, beside views.
+_COPIES = frozenset(
+    f"aten.{name}"
+    for name in ("cat.default", "clone.default", "embedding.default", "index_select.default", "view.default")
+)
+# Predicates that distinguish a number from the infinity that a 16-bit float overflows to.
+_OF_OVERFLOW = frozenset(f"aten.{name}.default" for name in ("isfinite", "isinf", "isnan", "isneginf", "isposinf"))
+# Operators for which torch does not round a number to float16.
+_SCALE = frozenset(
+    f"aten.{name}"
+    for name in ("mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
+)
+_SMALLEST_HALF = 2.0**-14
+_MAX_OPERATORS = 64  # of a section in float32 within a program of 16-bit floats
+
+
+def returns_to_half(node: Node) -> Verdict:
+    """Casts to float16 or bfloat16 only of values that were computed from values of that dtype, or from constants."""
+    if op_name(node) != "aten._to_copy.default":
+        return YES
+    made, source = tensor(node).dtype, node.all_input_nodes[0]
+    if made not in _HALVES or tensor(source).dtype in (made, torch.bool):
+        return YES
+    stack, seen = [source], set[Node]()
+    while stack:
+        value = stack.pop()
+        given = value.meta.get("val")
+        if value in seen or is_constant(value) or not isinstance(given, torch.Tensor) or given.dtype is made:
+            continue
+        seen.add(value)
+        if value.op != "call_function" or len(seen) > _MAX_OPERATORS or given.dtype in _HALVES:
+            name, dtype = source.name, str(tensor(source).dtype).removeprefix("torch.")
+            return no(Reason.INACCURATE, f"it rounds {name}, which is {dtype} by itself")
+        stack += value.all_input_nodes
+    return YES
+
+
+def keeps_factor(node: Node) -> Verdict:
+    """Return a refusal of a factor or divisor that float16 does not hold, for libraries that round numbers to it.
+
+    Torch computes with the number itself. Another last digit is accepted, but no other rounded quotient.
+    """
+    if op_name(node) not in _SCALE or tensor(node).dtype is not torch.float16:
+        return YES
+    number = node.args[1]
+    if not isinstance(number, int | float) or math.isnan(number):
+        return YES
+    rounded = torch.tensor(float(number), dtype=torch.float64).half().item()
+    is_rounded = arguments(node).get("rounding_mode") is not None
+    if rounded == number or (not is_rounded and _SMALLEST_HALF <= abs(rounded) < math.inf):
+        return YES
+    return no(Reason.INACCURATE, f"{number} would be rounded to {rounded} in float16")
+
+
+def unrounded(region: Region) -> dict[str, str]:
+    """Return the nodes that show that the library does not round a 16-bit float: name -> reason, for a refusal.
+
+    Such a node computes a wider float, or a test for infinity, from a 16-bit result of the same region. A section in
+    float32 that returns to bfloat16 within the region is accepted: bfloat16 has the range of float32, so that only
+    digits differ. float16 has not: its results would be finite where torch gives infinity.
+    """
+    computed = {n for n in region.calls if any(t.dtype in _HALVES for t in tensors(n)) and not _copies_inputs(n)}
+    outputs = set(region.outputs)
+    return {
+        node.name: f"{source.name} is rounded to {str(tensors(source)[0].dtype).removeprefix('torch.')} first"
+        for node in region.calls
+        for source in node.all_input_nodes
+        if source in computed and _shows_digits(node, tensors(source)[0].dtype, outputs)
+    }
+
+
+def _copies_inputs(node: Node) -> bool:
+    """Return true for copies and views of the region's inputs, which are rounded already."""
+    while node.op == "call_function" and (op_name(node) in _COPIES or getattr(node.target, "is_view", False)):
+        if len(node.all_input_nodes) != 1 and any(n.op == "call_function" for n in node.all_input_nodes):
+            return False
+        node = node.all_input_nodes[0]
+    return node.op == "placeholder"
+
+
+def _shows_digits(node: Node, half: torch.dtype, outputs: Set[Node]) -> bool:
+    """Return true if a reader of values in 16 bits shows that they are not rounded."""
+    if op_name(node) in _OF_OVERFLOW:
+        return half is torch.float16
+    if not _is_wide(node, half):
+        return False
+    if half is torch.float16:
+        return True
+    stack, seen = [node], set[Node]()
+    while stack:
+        value = stack.pop()
+        if value in seen or not _is_wide(value, half):
+            continue
+        if value in outputs or len(seen) > _MAX_OPERATORS:
+            return True
+        seen.add(value)
+        stack += value.users
+    return False
+
+
+def _is_wide(node: Node, half: torch.dtype) -> bool:
+    """Return true if a node gives floats of another dtype than a 16-bit one."""
+    return any(t.dtype.is_floating_point and t.dtype is not half for t in tensors(node))
+
+
+Loses = Callable[[Node], bool]
+
+Nan = Annotated[
+    Literal["exact", "fast"],
+    Field(
+        description="exact: operators in which the library loses NaN keep it by more work, or are left to other "
+        "backends. fast: NaN may become a number there, and the report names them."
+    ),
+]
+
+
+def keeps_nan(node: Node, loses: Loses, nan: Nan) -> Verdict:
+    """Refuse a node that loses NaN if the option is `exact`."""
+    if nan == "exact" and loses(node):
+        return no(Reason.INACCURATE, "the library loses NaN there, and nan: exact is asked")
+    return YES
+
+
+def nan_notes(region: Region, loses: Loses) -> Iterator[str]:
+    """Yield the note of a region whose nodes lose NaN."""
+    return note_of(op_name(n) for n in region.calls if n.target is not operator.getitem and loses(n))
+
+
+def note_of(operators: Iterable[str]) -> Iterator[str]:
+    """Yield the note of operators that lose NaN; nothing if there are none."""
+    if names := sorted({name.split(".")[1] for name in operators}):
+        yield f"nan: fast, may become a number in {', '.join(names)}"
+
+
+def floats_of(operators: Set[str]) -> Loses:
+    """Return the predicate of nodes of these operators that read floats."""
+    return lambda node: op_name(node) in operators and reads_floats(node)
+
+
+def reads_floats(node: Node) -> bool:
+    """Return true for an operator that reads a tensor of floats."""
+    return node.target is not operator.getitem and any(
+        t.dtype.is_floating_point for n in node.all_input_nodes for t in tensors(n)
+    )
