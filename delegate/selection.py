@@ -15,9 +15,8 @@ from typing import Any
 from torch.fx import Graph
 
 from delegate.backends.checked import CheckedBackend
-from delegate.backends.guarded import GuardedBackend, Outcomes, warm_up
+from delegate.backends.guarded import GuardedBackend, Outcomes, UnaskedBackend, warm_up
 from delegate.backends.isolated import IsolatedBackend
-from delegate.backends.unasked import UnaskedBackend
 from delegate.cache.folder import ARTIFACTS, cache_folder, private
 from delegate.cache.store import Store
 from delegate.config import (

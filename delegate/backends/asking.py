@@ -1,20 +1,28 @@
-"""A backend whose library says itself what it takes: it is asked about every node, and its answers are kept."""
+"""Backends whose library checks every node: their answers are cached, and they may get their regions in Prims.
+
+Prims are for compilers that need a few simple operators only.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
+from torch.nn import Module
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from delegate.backends.aot import Backend, RegionFailed, RegionRefused
+from delegate.backends.aot import Backend, PreprocessResult, RegionFailed, RegionRefused
+from delegate.backends.keys import structure
 from delegate.backends.region import Region, one_node_region
-from delegate.backends.structure import structure
-from delegate.edge.node import tensors
-from delegate.verdict import Reason, Verdict, no
+from delegate.edge.node import is_compute, tensors
+from delegate.edge.prims import PrimsDecomposer
+from delegate.edge.verifier import PRIMS
+from delegate.errors import DelegateError
+from delegate.verdict import YES, Reason, Verdict, no
 
 
 class AskingBackend(Backend):
@@ -74,3 +82,59 @@ def _symbols(nodes: Sequence[Node]) -> set[Any]:
 
 def _type(constant: torch.Tensor) -> Hashable:
     return (constant.dtype, tuple(constant.shape))
+
+
+class PrimsBackend(AskingBackend):
+    """An AOT half that sees Prims alone: `takes` is asked about them, and `compile` gets them.
+
+    What torch does not take apart into Prims (products of matrices, convolutions, views, gathering) stays ATen's.
+    Patterns are not claimed.
+    """
+
+    @abstractmethod
+    def takes(self, node: Node) -> Verdict:
+        """Return the verdict on a node in Prims."""
+
+    @abstractmethod
+    def compile(self, region: Region) -> PreprocessResult:
+        """Compile a region in Prims; raises as `preprocess` does, of nodes of this region."""
+
+    def ask(self, region: Region) -> Verdict:
+        try:
+            prims, _ = in_prims(region)
+        except DelegateError as error:
+            return no(Reason.OPERATOR, f"torch has no Prims of it: {error}")
+        verdicts = (self.takes(node) for node in prims.calls if is_compute(node))
+        return next((verdict for verdict in verdicts if not verdict), YES)
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        prims, origins = in_prims(region)
+        try:
+            return self.compile(prims)
+        except RegionRefused as refusal:
+            raise RegionRefused({origins.get(name, name): why for name, why in refusal.reasons.items()}) from refusal
+
+
+def in_prims(region: Region) -> tuple[Region, Mapping[str, str]]:
+    """A region decomposed to Prims, verified, and the name of each new node -> that of the node that it comes of.
+
+    Inputs, constants and outputs keep their order; the region itself stays as it is.
+
+    Raises:
+        LoweringError: torch cannot take an operator apart.
+        DialectError: what it makes of one is no Prims.
+    """
+    made = region.copy()
+    decomposer, origins = PrimsDecomposer(), dict[str, str]()
+    nodes = [node for node in made.calls if decomposer.applies(node)]
+    names = [node.name for node in nodes]
+    for name, parts in zip(names, decomposer.expand(nodes), strict=True):
+        origins.update((part.name, name) for part in parts)
+    for node in reversed(made.graph.nodes):
+        if node.op == "call_function" and not node.users:
+            made.graph.erase_node(node)
+    PRIMS.check(GraphModule(Module(), made.graph))
+    (results,) = made.graph.output_node().args
+    assert isinstance(results, tuple | list)
+    outputs = tuple(result for result in results if isinstance(result, Node))
+    return replace(made, outputs=outputs, patterns=()), origins

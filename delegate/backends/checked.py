@@ -1,26 +1,112 @@
-"""A checked AOT half: whatever a plugin raises or answers becomes an error that names it."""
+"""A checked AOT part: exceptions and wrong answers of a plugin become errors that name it.
+
+A plugin must not change its arguments: graphs that others read later, and the model's own weights. Otherwise it would
+silently change the results of others, including those of the user's own model.
+"""
 
 from __future__ import annotations
 
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import sympy
+import torch
 from pydantic.errors import PydanticInvalidForJsonSchema
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.keys import plain
 from delegate.backends.numbers import SizeDecided, decided_by, sizes_open
 from delegate.backends.state import IN_PROCESS, BackendState
-from delegate.backends.untouched import Untouched
 from delegate.cache.environment import code_of, files_of, versions_of
 from delegate.edge.node import describe
 from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
 from delegate.option_rules import Rule
 from delegate.plugins import AUTHOR, OWN, one_line
 from delegate.verdict import Reason, Verdict, no
+
+_SAMPLED = 3  # places along each dimension of a weight that are compared: a weight is rescaled or turned as a whole
+
+
+class _Seen(NamedTuple):
+    """All of a node; arguments and metadata are flat, with the items of containers and the sizes of tensors."""
+
+    name: tuple[str]
+    op: tuple[str]
+    target: tuple[Any]
+    args: tuple[Any, ...]
+    kwargs: tuple[Any, ...]
+    users: tuple[Node, ...]
+    meta: tuple[Any, ...]
+
+
+class Untouched:
+    """A graph and weights as they are now.
+
+    Args:
+        graph: of which nodes are remembered, with names, arguments, users and metadata.
+        weights: of which some elements are.
+    """
+
+    def __init__(self, graph: Graph, weights: Mapping[Node, torch.Tensor] | None = None) -> None:
+        self._graph, self._weights = graph, weights or {}
+        self._nodes = _nodes(graph)
+        self._elements = {node: _sample(weight) for node, weight in self._weights.items()}
+
+    def change(self) -> str:
+        """Return what has changed since, in words; empty where nothing has."""
+        for node, elements in self._elements.items():
+            if not torch.equal(elements, _sample(self._weights[node])):
+                return f"wrote to the weight {node.name}, which is the model's own"
+        now = _nodes(self._graph)
+        if list(now) != list(self._nodes):
+            return "added, removed or moved nodes of a graph that others read too"
+        for node, seen in now.items():
+            before = self._nodes[node]
+            for field, old, new in zip(_Seen._fields, before, seen, strict=True):
+                if len(old) != len(new) or any(map(_differs, old, new)):
+                    return f"changed the node {before.name[0]} of a graph that others read too: its {field}"
+        return ""
+
+
+def _nodes(graph: Graph) -> dict[Node, _Seen]:
+    return {n: _seen(n) for n in graph.nodes}
+
+
+def _seen(node: Node) -> _Seen:
+    args, kwargs, meta = (tuple(_flat(value)) for value in (node.args, node.kwargs, node.meta))
+    return _Seen((node.name,), (node.op,), (node.target,), args, kwargs, tuple(node.users), meta)
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """The leaves of nested containers, whose kinds and lengths are leaves too, with the sizes and dtypes of tensors."""
+    if isinstance(value, dict):
+        yield from (dict, *value)
+        value = value.values()
+    else:
+        yield from (type(value), len(value))
+    for item in value:
+        if isinstance(item, dict | list | tuple):
+            yield from _flat(item)
+            continue
+        yield item
+        if isinstance(item, torch.Tensor):
+            yield item.dtype
+            yield from (size if isinstance(size, int) else size.node.expr for size in item.shape)
+
+
+def _differs(old: Any, new: Any) -> bool:
+    """The same object is the same; of plain data, which may be made anew, the value counts."""
+    return old is not new and not (isinstance(old, str | int | sympy.Expr) and type(old) is type(new) and old == new)
+
+
+def _sample(weight: torch.Tensor) -> torch.Tensor:
+    """The bytes of a few elements, which NaN equals too."""
+    steps = tuple(slice(None, None, max(1, size // _SAMPLED)) for size in weight.shape)
+    return weight.detach()[steps].clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
 
 
 def answered(backend: str, check: Callable[[Node], Verdict], node: Node) -> Verdict:

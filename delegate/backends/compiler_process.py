@@ -21,8 +21,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
-from delegate.backends.replies import MAKE, Decode, decode_claims, decode_error, decode_result, decode_verdict
-from delegate.backends.transfer import Packed, pack
+from delegate.backends.transfer import (
+    MAKE,
+    Decode,
+    Packed,
+    decode_claims,
+    decode_error,
+    decode_result,
+    decode_verdict,
+    pack,
+)
 from delegate.errors import BackendUnavailable
 from delegate.plain_data import count, flag, text, texts
 from delegate.plugins import one_line

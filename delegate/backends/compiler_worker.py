@@ -18,9 +18,18 @@ from typing import Any
 from torch.fx import Node
 
 from delegate.backends.checked import CheckedBackend, answered, claimed
-from delegate.backends.replies import MAKE, SENT_ERRORS, encode_claims, encode_error, encode_result, encode_verdict
 from delegate.backends.state import BackendState
-from delegate.backends.transfer import unpack_artifact, unpack_graph, unpack_region
+from delegate.backends.transfer import (
+    MAKE,
+    SENT_ERRORS,
+    encode_claims,
+    encode_error,
+    encode_result,
+    encode_verdict,
+    unpack_artifact,
+    unpack_graph,
+    unpack_region,
+)
 from delegate.errors import BackendBroken
 from delegate.plugins import AUTHOR, State, load_object, one_line
 from delegate.program.alignment import align

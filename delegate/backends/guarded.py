@@ -1,4 +1,8 @@
-"""A backend whose library may crash: a structure that is new to it is compiled in a separate process first."""
+"""Backends that may fail: by a crash of their library, or though nobody named them.
+
+A structure that is new to a library that may crash is compiled in a separate process first. A backend that was selected
+automatically reports its first fault as a warning, and other backends run the nodes of its failed regions.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,16 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from delegate.backends import compiler_process
-from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp, RegionRefused
 from delegate.backends.checked import CheckedBackend
 from delegate.backends.compiler_process import CannotIsolate, Replies
 from delegate.backends.isolated import IsolatedBackend, nodes_of, raise_ending, refuse, result_of
+from delegate.backends.keys import structure
 from delegate.backends.region import one_node_region
-from delegate.backends.structure import structure
+from delegate.backends.state import BackendState
 from delegate.cache.store import Entry, Store
 from delegate.errors import BackendError, DelegateError
+from delegate.option_rules import Rule
 from delegate.plain_data import amount, mapping, text
 from delegate.probing.process import ended
 from delegate.verdict import Verdict
@@ -248,3 +254,61 @@ def _outcome_of(row: object) -> Outcome:
         raise TypeError("an outcome should be a list")
     given = dict(zip(Outcome._fields, row, strict=True))
     return Outcome(text(given, "ending"), amount(given, "limit"))
+
+
+class UnaskedBackend:
+    """A checked AOT half that is used because it is installed.
+
+    Args:
+        backend: of which it is.
+        tell: warns of a fault.
+        foreign: whether it is a plugin of somebody else.
+
+    Attributes:
+        backend: the argument.
+        check, claims, preserve_ops, most_constants: the backend's own.
+    """
+
+    def __init__(
+        self, backend: CheckedBackend | GuardedBackend, tell: Callable[[DelegateError], None], *, foreign: bool
+    ) -> None:
+        self.check, self.claims = backend.check, backend.claims
+        self.preserve_ops, self.most_constants = backend.preserve_ops, backend.most_constants
+        self.backend, self._tell = backend, tell
+        self.foreign, self._has_failed = foreign, False
+
+    @property
+    def has_failed(self) -> bool:
+        """Return true if there was any fault."""
+        return self._has_failed or (isinstance(self.backend, GuardedBackend) and self.backend.has_failed)
+
+    def on_fault(self, fault: DelegateError) -> None:
+        """Told of a fault in its answers, see `Capability`."""
+        self._has_failed = True
+        self._tell(fault)
+
+    def option_rules(self) -> dict[str, Rule]:
+        """The values that each of its options accepts."""
+        return self.backend.option_rules()
+
+    def identity(self, state: BackendState) -> str | None:
+        """As the backend's own, but what it fails at is not kept."""
+        try:
+            return self.backend.identity(state)
+        except DelegateError as fault:
+            self.on_fault(fault)
+            return None
+
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        """Raise an exception if a cached artifact of a region is impossible."""
+        self.backend.check_artifact(region, artifact)
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        """As the backend's own, but a region that it fails at it refuses, whole."""
+        try:
+            return self.backend.preprocess(region)
+        except (RegionRefused, RegionFailed):
+            raise
+        except DelegateError as fault:
+            self.on_fault(fault)
+            raise RegionGivenUp({node.name: fault.what for node in region.calls}) from fault

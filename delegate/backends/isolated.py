@@ -10,8 +10,8 @@ from torch.fx import Graph, Node
 from delegate.backends.aot import Backend, Claim, PreprocessResult, Region, RegionFailed, RegionGivenUp
 from delegate.backends.checked import rules_of
 from delegate.backends.compiler_process import AotPart, Replies, query
-from delegate.backends.replies import MAKE
 from delegate.backends.state import BackendState
+from delegate.backends.transfer import MAKE
 from delegate.edge.node import is_compute
 from delegate.errors import BackendBroken
 from delegate.option_rules import Rule

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.export import ExportedProgram
 
-from delegate.backends.guarded import GuardedBackend
+from delegate.backends.guarded import GuardedBackend, UnaskedBackend
 from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.keys import plain
-from delegate.backends.unasked import UnaskedBackend
 from delegate.cache.environment import code_of, host_features, versions_of
 from delegate.cache.store import Entry
 from delegate.edge.keys import NotCacheable, exported_key

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp, RegionRefused
 from delegate.backends.bisection import failing_nodes
-from delegate.backends.structure import structure
+from delegate.backends.keys import structure
 from delegate.edge.graphs import META_ORIGIN, gc_paused
 from delegate.edge.node import is_compute, op_name
 from delegate.partitioner.artifact_cache import ArtifactCache, CachedResult

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from torch.fx import Node
 
 from delegate.backends.aot import Claim
-from delegate.backends.untouched import Untouched
+from delegate.backends.checked import Untouched
 from delegate.edge.control_flow import subprograms
 from delegate.edge.graphs import gc_paused
 from delegate.edge.node import describe, op_name

@@ -79,7 +79,7 @@ def __getattr__(name: str) -> type:
     from torch.fx import Node
 
     from delegate.backends.aot import PreprocessResult, Region
-    from delegate.backends.prims import PrimsBackend
+    from delegate.backends.asking import PrimsBackend
     from delegate.edge.node import is_static, op_name, tensor
     from delegate.verdict import YES, Reason, Verdict, no
 

@@ -24,7 +24,7 @@ import delegate
 from delegate.backends import compiler_process
 from delegate.backends.checked import CheckedBackend
 from delegate.backends.info import Availability, BackendInfo
-from delegate.backends.structure import structure
+from delegate.backends.keys import structure
 from delegate.backends.transfer import pack, unpack_region
 from delegate.compile import explain
 from delegate.errors import BackendUnavailable, LoweringError

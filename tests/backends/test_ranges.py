@@ -8,8 +8,8 @@ from torch import nn
 from torch.export import Dim
 
 from delegate.backends.exported import exported_program
+from delegate.backends.keys import structure
 from delegate.backends.region import one_node_region
-from delegate.backends.structure import structure
 from delegate.edge.export import to_edge
 from delegate.partitioner.extraction import regions
 from delegate.partitioner.planning import plan

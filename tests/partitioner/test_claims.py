@@ -11,8 +11,8 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import Claim, PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.keys import structure
 from delegate.backends.lowering import LoweringTable, anything
-from delegate.backends.structure import structure
 from delegate.edge.export import to_edge
 from delegate.edge.node import is_compute, op_name
 from delegate.edge.program import EdgeProgram

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 import delegate
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
-from delegate.backends.prims import PrimsBackend
+from delegate.backends.asking import PrimsBackend
 from delegate.edge.node import op_name
 from delegate.edge.verifier import PRIMS
 from delegate.errors import DialectError
