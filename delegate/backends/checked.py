@@ -6,23 +6,26 @@ silently change the results of others, including those of the user's own model.
 
 from __future__ import annotations
 
+import logging
 import re
 import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import sympy
 import torch
 from pydantic.errors import PydanticInvalidForJsonSchema
 from torch.fx import Graph, Node
+from torch.fx.experimental import symbolic_shapes
 
 from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.keys import plain
-from delegate.backends.numbers import SizeDecided, decided_by, sizes_open
 from delegate.backends.state import IN_PROCESS, BackendState
 from delegate.cache.environment import code_of, files_of, versions_of
-from delegate.edge.node import describe
+from delegate.edge.node import describe, symbolic_numbers
+from delegate.edge.program import META_VALUE
 from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
 from delegate.option_rules import Rule
 from delegate.plugins import AUTHOR, OWN, one_line
@@ -107,6 +110,42 @@ def _sample(weight: torch.Tensor) -> torch.Tensor:
     """The bytes of a few elements, which NaN equals too."""
     steps = tuple(slice(None, None, max(1, size // _SAMPLED)) for size in weight.shape)
     return weight.detach()[steps].clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+
+
+SizeDecided = symbolic_shapes._ShapeEnvGuardError
+_NOTHING_OPEN = nullcontext()
+_LOGGER = logging.getLogger(symbolic_shapes.__name__)
+
+
+def sizes_open(nodes: Iterable[Node]) -> AbstractContextManager[None]:
+    """Return a context in which comparisons of dynamic sizes of these nodes raise SizeDecided.
+
+    A plain number that is computed from such a size raises it as well.
+    """
+    for node in nodes:
+        for number in symbolic_numbers(node.meta.get(META_VALUE)):
+            return _open(number.node.shape_env)
+    return _NOTHING_OPEN
+
+
+@contextmanager
+def _open(environment: symbolic_shapes.ShapeEnv) -> Iterator[None]:
+    _LOGGER.addFilter(_says_more)
+    try:
+        with environment.error_on_new_guards():
+            yield
+    finally:
+        _LOGGER.removeFilter(_says_more)
+
+
+def _says_more(record: logging.LogRecord) -> bool:
+    """Return false for torch's record of a SizeDecided, which verdicts report."""
+    return not str(record.msg).startswith("failed during evaluate_expr")
+
+
+def decided_by(backend: str, error: SizeDecided) -> str:
+    """Return the condition on sizes that a backend evaluated, which ends in torch's words, e.g. "s77 > 4 == True"."""
+    return f"{backend} goes by sizes of the export alone: {str(error).rpartition(': ')[2]}"
 
 
 def answered(backend: str, check: Callable[[Node], Verdict], node: Node) -> Verdict:

@@ -6,14 +6,17 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Node
 
 from delegate.backends.aot import Backend, Claim
-from delegate.backends.numbers import known_numbers
-from delegate.edge.node import arguments, op_name, results_used, tensors
+from delegate.edge.build import leaves
+from delegate.edge.node import SYMBOLIC, arguments, op_name, overload, results_used, tensors
+from delegate.edge.program import META_VALUE
 from delegate.verdict import YES, Reason, Verdict, no
 
 How = TypeVar("How")
@@ -244,6 +247,31 @@ def _used(node: Node) -> Iterator[torch.Tensor]:
     """The tensors of a node that anything uses: of several results often only the first."""
     given, picked = tensors(node), results_used(node)
     return (t for i, t in enumerate(given) if len(given) == 1 or i in picked)
+
+
+def known_numbers(node: Node) -> Verdict:
+    """Numbers that are no sizes are known now."""
+    target = overload(node)
+    given = map(_value, leaves([*node.args, *node.kwargs.values()]))
+    if target is None or not any(isinstance(value, SYMBOLIC) for value in given):
+        return YES
+    sizes = _sizes(target)
+    for name, argument in arguments(node).items():
+        for value in map(_value, leaves(argument)):
+            if isinstance(value, SYMBOLIC) and not (name in sizes and isinstance(value, torch.SymInt)):
+                return no(Reason.DYNAMIC_SHAPE, f"{name} is a number that is computed from the inputs' sizes")
+    return YES
+
+
+@cache
+def _sizes(target: OpOverload[..., Any]) -> Set[str]:
+    """Return the arguments that are sizes by the operator's schema. Other integers accept no symbolic number."""
+    return frozenset(a.name for a in target._schema.arguments if "int" in str(a.real_type))
+
+
+def _value(argument: Any) -> Any:
+    """Return the value of a node, and other arguments unchanged: regions hold symbolic numbers themselves."""
+    return argument.meta.get(META_VALUE) if isinstance(argument, Node) else argument
 
 
 class TableBackend(Backend):

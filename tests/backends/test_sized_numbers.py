@@ -8,8 +8,8 @@ import torch
 import delegate
 from delegate.accuracy.reference import EagerRegion
 from delegate.backends.aot import RegionRefused
+from delegate.backends.checked import sizes_open
 from delegate.backends.exported import exported_program
-from delegate.backends.numbers import sizes_open
 from delegate.backends.region import one_node_region
 from delegate.edge.decompose import Decomposer
 from delegate.testing import assert_same
