@@ -12,7 +12,7 @@ from torch import nn
 
 import delegate
 from delegate.backends.gpu.cuda.aot import tuning
-from delegate.backends.gpu.cuda.aot.database import Database, Record
+from delegate.backends.gpu.cuda.aot.tuning import Database, Record
 from delegate.backends.gpu.cuda.runtime import library
 from delegate.backends.gpu.cuda.runtime.targets import Target
 from delegate.errors import ConfigError, LoweringError

@@ -15,8 +15,8 @@ from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.exported import exported_program
 from delegate.backends.gpu.cuda.aot import rounding
 from delegate.backends.gpu.cuda.aot.compiling import compile_library
+from delegate.backends.gpu.cuda.aot.conversions import with_transposed_weights
 from delegate.backends.gpu.cuda.aot.importing import factors, to_relax
-from delegate.backends.gpu.cuda.aot.layout import with_transposed_weights
 from delegate.backends.gpu.cuda.aot.operators import LOSING_NAN, TABLE
 from delegate.backends.gpu.cuda.aot.tuning import Tuner
 from delegate.backends.gpu.cuda.runtime import library

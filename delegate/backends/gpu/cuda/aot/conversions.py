@@ -7,19 +7,23 @@ In TVM 0.27, the importer's conversions have these faults:
 - Fills with a number, and slices of dynamic sizes counted from the last dimension, do not compile.
 - Maxima and bounds lose NaN, and LLVM's `!=` of NaN is false.
 - A cast to bfloat16 within one function does not round.
+- The weight of a linear layer is transposed at every call, which moves as many bytes as the product reads. So weights
+  of linear layers are stored in the order in which products read them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from delegate.backends.aot import Region
 from delegate.backends.gpu.cuda.aot import rounding
-from delegate.backends.gpu.cuda.aot.layout import META_TRANSPOSED
-from delegate.edge.node import arguments
+from delegate.edge.node import arguments, op_name, tensor
+from delegate.edge.program import META_VALUE
 
 Conversion = Callable[[Any, Node], Any]
 
@@ -272,3 +276,26 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "baddbmm.default": _baddbmm,
     "scaled_dot_product_attention.default": _attention,
 }
+
+
+META_TRANSPOSED = "transposed"  # node.meta key of linear layers: True if the weight is (inputs, outputs) already
+
+
+def with_transposed_weights(region: Region) -> Region:
+    """Return a copy of the region with transposed weights of linear layers, if no other node reads these weights."""
+    result = region.copy()
+    constants = dict(result.constants)
+    for weight, value in result.constants.items():
+        if weight.users and all(_multiplies_by(user, weight) for user in weight.users):
+            constants[weight] = value.t().contiguous()
+            weight.meta[META_VALUE] = tensor(weight).t()
+            for user in weight.users:
+                user.meta[META_TRANSPOSED] = True
+    return replace(result, constants=constants)
+
+
+def _multiplies_by(node: Node, weight: Node) -> bool:
+    """Return true if a node is a linear layer that reads a constant only as its weight."""
+    return op_name(node) == "aten.linear.default" and [k for k, v in arguments(node).items() if v is weight] == [
+        "weight"
+    ]
