@@ -12,22 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import delegate
-from delegate.cli import (
-    backends,
-    cache,
-    check_backend,
-    configs,
-    demo,
-    explain,
-    inspect,
-    locks,
-    lower,
-    measure,
-    new_backend,
-    ops,
-    output,
-    run,
-)
+from delegate.cli import backends, cache, configs, demo, explain, inspect, locks, lower, measure, ops, output, run
 from delegate.errors import DelegateError
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
@@ -114,8 +99,8 @@ app.command("explain")(explain.explain)
 app.command("ops")(ops.ops)
 app.command("inspect")(inspect.inspect)
 app.add_typer(configs.app, name="config")
-app.command("new-backend")(new_backend.new_backend)
-app.command("check-backend")(check_backend.check_backend)
+app.command("new-backend")(backends.new_backend)
+app.command("check-backend")(backends.check_backend)
 app.add_typer(cache.app, name="cache")
 app.add_typer(locks.app, name="lock")
 app.command("demo")(demo.demo)

@@ -1,18 +1,28 @@
-"""`delegate backends`: every installed backend with its state, versions and remedy."""
+"""`delegate backends`, `delegate check-backend` and `delegate new-backend`: list, test and start backends."""
 
 from __future__ import annotations
 
+import keyword
+import re
+from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import asdict
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from delegate.backends.state import BackendState
-from delegate.cli import output
-from delegate.cli.parts import check_parts, part_text
+from delegate.cli import destinations, output
+from delegate.errors import BackendError, DelegateError
 from delegate.kernels.libraries import KernelLibrary
 from delegate.plugins import State, blocked_in_vain
 from delegate.registry import Registry
+
+if TYPE_CHECKING:
+    from delegate.testing.checking import Call, Outcome
 
 
 def backends(
@@ -141,3 +151,130 @@ def _versions(state: BackendState) -> str:
 
 def _devices(state: BackendState) -> str:
     return "; ".join(state.availability.devices) if state.availability else ""
+
+
+def check_parts(registry: Registry, name: str) -> dict[str, str]:
+    """Return "ok", or the problem, of the AOT and the runtime part."""
+    return {part: _check(registry, name, part) for part in ("aot", "runtime")}
+
+
+def part_text(words: str, state: BackendState) -> str:
+    """Return the text for people about a part, without repeating the problem of the backend itself."""
+    return "cannot be used" if words == f"{state.detail}: {state.remedy}" else words
+
+
+def _check(registry: Registry, name: str, part: str) -> str:
+    try:
+        registry.half(name, part)
+    except BackendError as error:
+        return str(error)
+    return "ok"
+
+
+def check_backend(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A backend, as `delegate backends` lists it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+) -> None:
+    """Run the tests of every backend on common modules; say what it takes of them, and what a call costs."""
+    registry = Registry(refresh=True)
+    name = registry.resolve(name)
+    state = registry.state(name)
+    parts = check_parts(registry, name)
+    data: dict[str, Any] = {"backend": name, "state": str(state.state), "detail": state.detail, "halves": parts}
+    ready = state.state is State.OK and set(parts.values()) == {"ok"}
+    outcomes, matrix, call = _tried(name) if ready else ([], {}, None)
+    if as_json:
+        tests = [asdict(o) for o in outcomes]
+        output.print_json({**data, "tests": tests, "operators": matrix, "call": call and asdict(call)})
+    else:
+        _print(state, parts, outcomes, matrix, call)
+    if not ready or any(o.outcome == "failed" for o in outcomes):
+        raise typer.Exit(1)
+
+
+def _tried(name: str) -> tuple[list[Outcome], dict[str, str], Call | None]:
+    try:
+        with output.working("importing torch"):
+            from delegate.testing import checking
+    except ModuleNotFoundError as error:
+        if error.name != "pytest":
+            raise
+        raise DelegateError(
+            "the tests of backends need pytest, which is not installed", remedy="pip install pytest"
+        ) from error
+    with output.working(f"asking {name} what it takes"):
+        checking.reports(name)
+    with output.advancing(f"testing {name}") as advance:
+        outcomes = checking.run_kit(name, advance)
+    with output.working(f"timing calls of {name}"):
+        return outcomes, checking.operators(name), checking.cost_of_a_call(name)
+
+
+def _print(
+    state: BackendState, parts: dict[str, str], outcomes: list[Outcome], matrix: dict[str, str], call: Call | None
+) -> None:
+    print(f"backend:      {state.name}, {state.state}{f': {state.detail}' if state.detail else ''}")
+    print(f"aot half:     {part_text(parts['aot'], state)}")
+    print(f"runtime half: {part_text(parts['runtime'], state)}")
+    if not outcomes:
+        return
+    count = Counter(o.outcome for o in outcomes)
+    print(f"tests:        {', '.join(f'{n} {outcome}' for outcome, n in sorted(count.items()))}")
+    if call is not None:
+        print(f"a call:       {call.seconds * 1e6:.3g} us ({call.case})")
+    for outcome in outcomes:
+        if outcome.outcome == "failed":
+            print(f"failed: {outcome.test}: {outcome.words}")
+    for why, number in Counter(o.words for o in outcomes if o.outcome == "skipped").items():
+        print(f"skipped, {number}: {why}")
+    print()
+    output.table(("operator", "taken"), list(matrix.items()))
+
+
+_NAMES = {"pyproject.toml.txt": "pyproject.toml", "delegate_acme": "delegate_{name}", "check_acme.py": "test_{name}.py"}
+
+
+def new_backend(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What users will write, e.g. acme.")],
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", callback=destinations.PACKAGE, help="Where to. Default: delegate-NAME."
+        ),
+    ] = None,
+) -> None:
+    """Write an installable backend that passes the tests of every backend, to go on from."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise DelegateError(f"{name!r} is no name for a new backend", remedy="use small letters, digits and '_'")
+    if name in Registry().names() or name == "portable":
+        raise DelegateError(f"there is a backend {name!r} here", remedy="use another name")
+    target = Path(_distribution(name)) if folder is None else folder
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DelegateError(f"{str(target)!r} is there already", remedy="give another folder by --output")
+    _write(resources.files("delegate.skeleton"), target, name)
+    print(f"wrote {target}")
+    print("next: pip install 'setuptools>=77'")
+    print(f"then: pip install --no-build-isolation --editable {target}, and `delegate check-backend {name}`")
+
+
+def _write(source: Traversable, target: Path, name: str) -> None:
+    """Write a folder of the skeleton."""
+    target.mkdir(parents=True, exist_ok=True)
+    for item in source.iterdir():
+        if item.name in ("__pycache__", "py.typed") or (item.name == "__init__.py" and source.name == "skeleton"):
+            continue
+        place = target / _NAMES.get(item.name, item.name).format(name=name)
+        if item.is_dir():
+            _write(item, place, name)
+        else:
+            place.write_text(named(item.read_text(encoding="utf-8"), name), encoding="utf-8")
+
+
+def _distribution(name: str) -> str:
+    return f"delegate-{name.replace('_', '-')}"
+
+
+def named(text: str, name: str) -> str:
+    """Replace the names of the package, classes and the backend in a text of the skeleton."""
+    title = "".join(part.capitalize() for part in name.split("_"))
+    return text.replace("delegate-acme", _distribution(name)).replace("acme", name).replace("Acme", title)
