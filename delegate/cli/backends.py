@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from delegate.backends.state import BackendState
-from delegate.cli import destinations, output
+from delegate.cli import options, output
 from delegate.errors import BackendError, DelegateError
 from delegate.kernels.libraries import KernelLibrary
 from delegate.plugins import State, blocked_in_vain
@@ -239,7 +239,7 @@ def new_backend(
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="DIR", callback=destinations.PACKAGE, help="Where to. Default: delegate-NAME."
+            "--output", "-o", metavar="DIR", callback=options.PACKAGE, help="Where to. Default: delegate-NAME."
         ),
     ] = None,
 ) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from delegate.cli import output
-from delegate.cli.importing import Imports, import_modules
 from delegate.cli.lower import Backends, ConfigFile, Inputs
+from delegate.cli.options import Imports, import_modules
 from delegate.errors import DelegateError
 from delegate.program import file
 from delegate.program.source import MAGIC

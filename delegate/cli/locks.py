@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from delegate.cli import output
-from delegate.cli.importing import Imports, import_modules
 from delegate.cli.lower import Backends, ConfigFile, Inputs, Model
+from delegate.cli.options import Imports, import_modules
 
 app = typer.Typer(no_args_is_help=True, help="Compare lockfiles, or check one.", rich_markup_mode=None)
 

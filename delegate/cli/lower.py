@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from delegate.cli import destinations, output
-from delegate.cli.importing import Imports, import_modules
+from delegate.cli import options, output
+from delegate.cli.options import Imports, import_modules
 
 if TYPE_CHECKING:
     from delegate.placement.policy import PlacementRequest
@@ -46,7 +46,7 @@ def lower(
         typer.Option(
             "--output",
             "-o",
-            callback=destinations.PROGRAM,
+            callback=options.PROGRAM,
             help="Program file to write. May be left out with --bundle.",
         ),
     ] = None,
@@ -69,7 +69,7 @@ def lower(
         typer.Option(
             "--lock",
             metavar="FILE",
-            callback=destinations.LOCK,
+            callback=options.LOCK,
             help="Write where nodes run, and what that was measured to cost.",
         ),
     ] = None,
@@ -82,7 +82,7 @@ def lower(
         typer.Option(
             "--bundle",
             metavar="FILE",
-            callback=destinations.BUNDLE,
+            callback=options.BUNDLE,
             help="Write what `delegate measure` runs on another machine.",
         ),
     ] = None,
@@ -99,7 +99,7 @@ def lower(
     """Lower a model to a program file that runs without torch."""
     if out is None and bundle is None:
         raise typer.BadParameter("Missing option '--output' / '-o': the program file to write")
-    destinations.require_distinct(
+    options.require_distinct(
         {"--output": out, "--bundle": bundle, "--lock": lock},
         {"MODEL": Path(model), "--config": config, "--locked": locked, **{f"--costs {c}": c for c in costs or ()}},
     )

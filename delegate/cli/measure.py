@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from delegate.cli import destinations, output
-from delegate.cli.importing import Imports, import_modules
+from delegate.cli import options, output
+from delegate.cli.options import Imports, import_modules
 
 if TYPE_CHECKING:
     from delegate.placement.runtime.remote_costs import MethodCosts
@@ -22,7 +22,7 @@ def measure(
             "--output",
             "-o",
             metavar="COSTS",
-            callback=destinations.COSTS,
+            callback=options.COSTS,
             help="File to write. Default: JSON on stdout.",
         ),
     ] = None,
@@ -44,7 +44,7 @@ def measure(
     """Run the candidates of a bundle here, for `delegate lower --costs` on the machine that it is from."""
     from delegate.placement.runtime.bundle_measurement import measure as measured
 
-    destinations.require_distinct({"--output": out}, {"FILE": path})
+    options.require_distinct({"--output": out}, {"FILE": path})
     import_modules(imports)
     with output.telling(f"measuring {path}") as progress:
         costs = measured(path, kernels=kernels, budget=budget, trust_code=trust_code, progress=progress)

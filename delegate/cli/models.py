@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.samples import Sample, input_names, sample_of
 from delegate.cli.arrays import read_array, read_inputs
-from delegate.cli.importing import import_module
+from delegate.cli.options import import_module
 from delegate.edge.modules import export_module
 from delegate.edge.sources import export, exported_programs, require_no_program
 from delegate.edge.torchscript import is_torchscript

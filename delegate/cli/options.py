@@ -1,17 +1,31 @@
-"""Imports of the user's modules: `--import MODULE`, and modules with functions that return models or data."""
+"""Options that several commands have: modules to import, and output files.
+
+`--import MODULE` imports a module of the user, with functions that return models or data. The paths of output files are
+checked before any work.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from delegate.errors import DelegateError, ExportError, did_you_mean
+from delegate.destinations import require_file, require_folder
+from delegate.errors import (
+    ConfigError,
+    DelegateError,
+    ExportError,
+    InputError,
+    PartitionError,
+    ProgramError,
+    did_you_mean,
+)
 from delegate.plugins import one_line
 
 Imports = Annotated[
@@ -71,3 +85,48 @@ def import_module(name: str, purpose: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         what = f"importing {name} failed: {one_line(error)}"
         raise ExportError(what, remedy="`--debug` shows the traceback") from error
+
+
+Check = Callable[[Path | None], Path | None]  # of an option, as typer takes it
+
+
+def _file(what: str, error: type[DelegateError], *, streams: bool = False) -> Check:
+    def check(value: Path | None) -> Path | None:
+        if value is not None:
+            require_file(value, what, error, streams=streams)
+        return value
+
+    return check
+
+
+def _folder(what: str, error: type[DelegateError]) -> Check:
+    def check(value: Path | None) -> Path | None:
+        if value is not None:
+            require_folder(value, what, error)
+        return value
+
+    return check
+
+
+PROGRAM = _file("the program", ProgramError)
+BUNDLE = _file("the bundle", ProgramError)
+LOCK = _file("the lockfile", PartitionError, streams=True)
+COSTS = _file("costs", PartitionError, streams=True)
+OUTPUTS = _folder("the outputs", InputError)
+PACKAGE = _folder("the package", DelegateError)
+
+
+def require_distinct(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
+    """Raise ConfigError if an output file is also an input file or another output file.
+
+    Args:
+        written: option -> the output file, if any.
+        read: option -> the input file, if any.
+    """
+    seen: dict[str, str] = {os.path.realpath(path): option for option, path in read.items() if path is not None}
+    for option, path in written.items():
+        if path is None or (path.exists() and not path.is_file()):
+            continue  # streams are not overwritten
+        other = seen.setdefault(os.path.realpath(path), option)
+        if other != option:
+            raise ConfigError(f"{option} would write over {other}", where=str(path), remedy="name another file")
