@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from delegate.config.model import BackendChoice, Config
 from delegate.config.plain_yaml import Path, dotted
-from delegate.config.problems import problems, raise_all
-from delegate.config.source import Source, read_yaml
+from delegate.config.source import Source, problems, raise_all, read_yaml
 from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.plugins import INSTANCE, PORTABLE, State, backend_of
 from delegate.registry import Registry, default_registry
