@@ -19,9 +19,8 @@ from delegate.backends.dsp.aot.infinity import (
     without_infinity,
 )
 from delegate.backends.dsp.aot.operators import LIMITS, OPERATORS
-from delegate.backends.dsp.aot.precision import in_integers
 from delegate.backends.dsp.aot.rewrite import rewritten
-from delegate.backends.dsp.aot.rounding import not_rounded
+from delegate.backends.dsp.aot.rounding import in_integers, not_rounded
 from delegate.backends.dsp.aot.schemes import SCHEMES
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.runtime.delegate import OPTIONS, settings

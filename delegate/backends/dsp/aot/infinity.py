@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.dsp.aot.precision import in_integers
+from delegate.backends.dsp.aot.rounding import in_integers
 from delegate.backends.onnx.aot.translations import MOVES
 from delegate.backends.region import Region
 from delegate.edge.node import op_name
