@@ -15,7 +15,7 @@ from typing import Any
 from torch.fx import Graph
 
 from delegate.backends.checked import CheckedBackend
-from delegate.backends.guarded import GuardedBackend, Outcomes, UnaskedBackend, warm_up
+from delegate.backends.guarded import AutoSelectedBackend, GuardedBackend, Outcomes, warm_up
 from delegate.backends.isolated import IsolatedBackend
 from delegate.cache.folder import ARTIFACTS, cache_folder, private
 from delegate.cache.store import Store
@@ -41,7 +41,7 @@ from delegate.plugins import INSTANCE, PORTABLE, backend_of
 from delegate.registry import Registry
 
 Request = str | Partitioner | Sequence[str | Partitioner] | None
-Half = CheckedBackend | GuardedBackend | IsolatedBackend | UnaskedBackend
+Half = CheckedBackend | GuardedBackend | IsolatedBackend | AutoSelectedBackend
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | None
 
 
@@ -81,7 +81,7 @@ class Selection:
         Args:
             graphs: the graphs of all methods.
         """
-        backends = [b.backend if isinstance(b, UnaskedBackend) else b for b in self.backends.values()]
+        backends = [b.backend if isinstance(b, AutoSelectedBackend) else b for b in self.backends.values()]
         warm_up([b for b in backends if isinstance(b, GuardedBackend)], graphs)
 
     @cached_property
@@ -100,7 +100,7 @@ class Selection:
         """
         if self.fallback.keep is not None:
             return dict.fromkeys(self.backends, True) if self.fallback.keep else {}
-        automatic = (name for name, b in self.backends.items() if isinstance(b, UnaskedBackend) and b.foreign)
+        automatic = (name for name, b in self.backends.items() if isinstance(b, AutoSelectedBackend) and b.foreign)
         return dict.fromkeys(automatic, False)
 
 
@@ -221,7 +221,9 @@ def _create(
         guarded = GuardedBackend(checked, path, isolate, outcomes, partitioner.time_limit)
     if is_requested:
         return guarded
-    return UnaskedBackend(guarded, lambda fault: registry.warn(name, str(fault)), foreign=not registry.is_own(name))
+    return AutoSelectedBackend(
+        guarded, lambda fault: registry.warn(name, str(fault)), foreign=not registry.is_own(name)
+    )
 
 
 def _partitioners(

@@ -26,10 +26,10 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 
 class AskingBackend(Backend):
-    """An AOT half without a table: `ask` puts a node to the library as a region of its own.
+    """An AOT part without a table: `ask` queries the library about a node as a region of its own.
 
     Attributes:
-        library: its name, for people.
+        library: the name of the library, for messages.
     """
 
     library: ClassVar[str]
@@ -40,20 +40,20 @@ class AskingBackend(Backend):
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
-        """That the library is asked, of every operator."""
+        """Return the same condition for every operator: the library is queried about each node."""
         return (f"{cls.library} is asked about each node.",)
 
     @abstractmethod
     def ask(self, region: Region) -> Verdict:
         """Return the library's verdict on a region of one operator, with the nodes that pick its results.
 
-        Constants of the region have the shape and dtype of the program's own, and hold zeros. It is asked once about
-        regions of one structure, and must leave the region as it is. RegionRefused and RegionFailed are refusals, too,
-        e.g. of `exported_program`, where the sizes of one operator do not follow from those of its inputs.
+        Constants of the region have the shape and dtype of the program's own, and hold zeros. `ask` is called once for
+        regions of one structure, and must not change the region. RegionRefused and RegionFailed are refusals, too.
+        `exported_program` raises them if the sizes of one operator do not follow from those of its inputs.
         """
 
     def check(self, node: Node) -> Verdict:
-        """The library's answer, or an earlier one on the same operator, arguments, shapes and dtypes."""
+        """Return the library's answer, or its cached answer for the same operator, arguments, shapes and dtypes."""
         region = one_node_region(node)
         unknown = _symbols(region.outputs) - _symbols(region.inputs)
         if any(symbol_is_type(s, SymT.UNBACKED_INT) for s in unknown):
@@ -75,7 +75,7 @@ class AskingBackend(Backend):
 
 
 def _symbols(nodes: Sequence[Node]) -> set[Any]:
-    """The symbols in the sizes of what nodes give."""
+    """Return the symbols in the sizes of the results of nodes."""
     sizes: Iterator[Any] = (s for n in nodes for t in tensors(n) for s in t.shape)
     return {symbol for s in sizes if not isinstance(s, int) for symbol in s.node.expr.free_symbols}
 
@@ -85,10 +85,10 @@ def _type(constant: torch.Tensor) -> Hashable:
 
 
 class PrimsBackend(AskingBackend):
-    """An AOT half that sees Prims alone: `takes` is asked about them, and `compile` gets them.
+    """An AOT part that only handles Prims: `takes` checks them, and `compile` compiles them.
 
-    What torch does not take apart into Prims (products of matrices, convolutions, views, gathering) stays ATen's.
-    Patterns are not claimed.
+    Operators that torch does not decompose into Prims (matrix products, convolutions, views, gathering) stay ATen's.
+    The backend claims no patterns.
     """
 
     @abstractmethod
@@ -97,7 +97,7 @@ class PrimsBackend(AskingBackend):
 
     @abstractmethod
     def compile(self, region: Region) -> PreprocessResult:
-        """Compile a region in Prims; raises as `preprocess` does, of nodes of this region."""
+        """Compile a region in Prims. The errors are those of `preprocess`, and name nodes of this region."""
 
     def ask(self, region: Region) -> Verdict:
         try:
@@ -116,13 +116,13 @@ class PrimsBackend(AskingBackend):
 
 
 def in_prims(region: Region) -> tuple[Region, Mapping[str, str]]:
-    """A region decomposed to Prims, verified, and the name of each new node -> that of the node that it comes of.
+    """Return a region decomposed to Prims, verified, and the name of each new node -> the name of its origin.
 
-    Inputs, constants and outputs keep their order; the region itself stays as it is.
+    Inputs, constants and outputs keep their order. The given region does not change.
 
     Raises:
-        LoweringError: torch cannot take an operator apart.
-        DialectError: what it makes of one is no Prims.
+        LoweringError: torch cannot decompose an operator.
+        DialectError: a decomposition of torch is no Prims.
     """
     made = region.copy()
     decomposer, origins = PrimsDecomposer(), dict[str, str]()

@@ -1,4 +1,4 @@
-"""Finds the nodes of a region that a library does not take, if it does not name them: compiles halves of the region."""
+"""Search for the nodes of a region that a library rejects without naming them, by compiling halves of the region."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Unit = tuple[Node, ...]  # what is not taken apart
 
 
 def failing_nodes(region: Region, reason: str, preprocess: Callable[[Region], PreprocessResult]) -> dict[str, str]:
-    """Nodes without which the rest may be taken -> the library's words.
+    """Return the nodes without which the library may accept the rest -> the library's words.
 
     Args:
-        region: on which the library failed.
-        reason: its words.
-        preprocess: of the backend.
+        region: the region that the library rejected.
+        reason: the library's words.
+        preprocess: the method of the backend.
     """
     found: dict[str, str] = {}
     failed, tried = [(units_of(region), reason)], 0
@@ -62,13 +62,13 @@ def units_of(region: Region) -> list[Unit]:
 
 
 def part_of(region: Region, units: Iterable[Unit]) -> Region:
-    """Some units of a region as one."""
+    """Return some units of a region as a region."""
     inside = {node for unit in units for node in unit}
     return region.part([node for node in region.calls if node in inside])
 
 
 def _refusal(region: Region, units: Sequence[Unit], preprocess: Callable[[Region], PreprocessResult]) -> str:
-    """Why the library does not take a part; empty if it does."""
+    """Return the reason why the library rejects a part; empty if it accepts the part."""
     try:
         preprocess(part_of(region, units))
     except RegionFailed as failure:

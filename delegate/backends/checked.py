@@ -35,7 +35,7 @@ _SAMPLED = 3  # places along each dimension of a weight that are compared: a wei
 
 
 class _Seen(NamedTuple):
-    """All of a node; arguments and metadata are flat, with the items of containers and the sizes of tensors."""
+    """All fields of a node. Arguments and metadata are flat, with the items of containers and the sizes of tensors."""
 
     name: tuple[str]
     op: tuple[str]
@@ -46,12 +46,12 @@ class _Seen(NamedTuple):
     meta: tuple[Any, ...]
 
 
-class Untouched:
-    """A graph and weights as they are now.
+class MutationGuard:
+    """A record of a graph and its weights, which reports later changes.
 
     Args:
-        graph: of which nodes are remembered, with names, arguments, users and metadata.
-        weights: of which some elements are.
+        graph: the graph; the record holds its nodes with names, arguments, users and metadata.
+        weights: the weights; the record holds some elements of each.
     """
 
     def __init__(self, graph: Graph, weights: Mapping[Node, torch.Tensor] | None = None) -> None:
@@ -60,7 +60,7 @@ class Untouched:
         self._elements = {node: _sample(weight) for node, weight in self._weights.items()}
 
     def change(self) -> str:
-        """Return what has changed since, in words; empty where nothing has."""
+        """Return a description of the change since the record; empty if there is none."""
         for node, elements in self._elements.items():
             if not torch.equal(elements, _sample(self._weights[node])):
                 return f"wrote to the weight {node.name}, which is the model's own"
@@ -85,7 +85,7 @@ def _seen(node: Node) -> _Seen:
 
 
 def _flat(value: Any) -> Iterator[Any]:
-    """The leaves of nested containers, whose kinds and lengths are leaves too, with the sizes and dtypes of tensors."""
+    """Yield the leaves of nested containers, their kinds and lengths, and the sizes and dtypes of tensors."""
     if isinstance(value, dict):
         yield from (dict, *value)
         value = value.values()
@@ -102,12 +102,12 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 def _differs(old: Any, new: Any) -> bool:
-    """The same object is the same; of plain data, which may be made anew, the value counts."""
+    """Return true if two objects differ. Plain data may be created again, so its values are compared."""
     return old is not new and not (isinstance(old, str | int | sympy.Expr) and type(old) is type(new) and old == new)
 
 
 def _sample(weight: torch.Tensor) -> torch.Tensor:
-    """The bytes of a few elements, which NaN equals too."""
+    """Return the bytes of a few elements, so that NaN is equal to NaN."""
     steps = tuple(slice(None, None, max(1, size // _SAMPLED)) for size in weight.shape)
     return weight.detach()[steps].clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
 
@@ -149,11 +149,11 @@ def decided_by(backend: str, error: SizeDecided) -> str:
 
 
 def answered(backend: str, check: Callable[[Node], Verdict], node: Node) -> Verdict:
-    """The verdict of a backend's check on a node: no where it goes by a size that only calls tell.
+    """Return the verdict of a backend's check on a node; a refusal if the check depends on a dynamic size.
 
     Raises:
-        PartitionError: it raised, or answered something else.
-        DelegateError: it raised that.
+        PartitionError: the check raised another exception, or returned another object.
+        DelegateError: the check raised it.
     """
     try:
         with sizes_open((node, *node.all_input_nodes)):
@@ -173,7 +173,7 @@ def answered(backend: str, check: Callable[[Node], Verdict], node: Node) -> Verd
 
 
 def claimed(backend: str, claims: Callable[[Node], Sequence[Claim]], node: Node) -> tuple[Claim, ...]:
-    """Return what a backend claims around a node; raises as `answered` does."""
+    """Return the claims of a backend around a node. The errors are those of `answered`."""
     try:
         with sizes_open((node, *node.all_input_nodes)):
             made = tuple(claims(node))
@@ -193,19 +193,19 @@ def claimed(backend: str, claims: Callable[[Node], Sequence[Claim]], node: Node)
 
 
 class CheckedBackend:
-    """The AOT half of a backend, made with its options.
+    """The AOT part of a backend, created with its options.
 
     Args:
-        name: of the backend.
-        half: its class.
-        options: checked.
+        name: the name of the backend.
+        half: the class of the AOT part.
+        options: the checked options.
 
     Attributes:
-        check, preserve_ops, most_constants: the half's own; `answered` guards its answers.
-        claims: the half's own, which `claimed` guards; None where it has no patterns.
+        check, preserve_ops, most_constants: those of the AOT part; `answered` guards the verdicts.
+        claims: that of the AOT part, which `claimed` guards; None if it has no patterns.
 
     Raises:
-        BackendBroken: it cannot be made, or says nonsense of itself.
+        BackendBroken: the AOT part cannot be created, or has invalid attributes.
     """
 
     def __init__(self, name: str, half: type[Backend], options: Options) -> None:
@@ -225,17 +225,17 @@ class CheckedBackend:
             raise BackendBroken(what, where=f"{half.__module__}.{half.__qualname__}", remedy=AUTHOR) from error
 
     def option_rules(self) -> dict[str, Rule]:
-        """The values that each of its options accepts."""
+        """Return the accepted values of each option."""
         return rules_of(type(self._half))
 
     def identity(self, state: BackendState) -> str | None:
         """Return the inputs of this backend's blobs besides their regions, as text; None if blobs are not cached.
 
         Args:
-            state: of the backend on this machine.
+            state: the state of the backend on this machine.
 
         Raises:
-            BackendBroken: the half cannot say.
+            BackendBroken: `cache_key` of the AOT part fails.
         """
         packages = {c.__module__.partition(".")[0] for c in type(self._half).__mro__}
         code = [code_of(package) for package in sorted(packages - sys.stdlib_module_names)]
@@ -261,12 +261,12 @@ class CheckedBackend:
         """Return the part's result of compiling a region.
 
         Raises:
-            RegionRefused: it turns down nodes of the region.
-            RegionFailed: it does not take the region, and does not say why.
-            DelegateError: it failed.
+            RegionRefused: the AOT part refuses nodes of the region.
+            RegionFailed: the AOT part refuses the region without naming nodes.
+            DelegateError: the AOT part failed.
         """
         place = f"{region.name} of {self._name}"
-        given = Untouched(region.graph, region.constants)
+        given = MutationGuard(region.graph, region.constants)
         try:
             with sizes_open(region.graph.nodes):
                 result = self._half.preprocess(region)
@@ -298,7 +298,7 @@ class CheckedBackend:
 
 
 def rules_of(half: type[Backend]) -> dict[str, Rule]:
-    """The values that each option of an AOT half accepts, of those whose model states plain ones; for loads."""
+    """Return the accepted values of those options of an AOT part whose model states plain ones; for loads."""
     try:
         schema = half.Options.model_json_schema()
     except PydanticInvalidForJsonSchema:  # a type of its own

@@ -79,7 +79,7 @@ class Outcomes:
         return None if found is None or 0 < found.limit < limit else found
 
     def put(self, outcomes: dict[str, Outcome]) -> None:
-        """Record outcomes, but not those that may be no fault of the library, such as a lack of memory."""
+        """Record outcomes, except those that the library may not have caused, such as a lack of memory."""
         lasting = {name: outcome for name, outcome in outcomes.items() if outcome.ending not in _BY_OTHERS}
         by_key: dict[str, dict[str, Outcome]] = {}
         for name, outcome in lasting.items():
@@ -123,14 +123,14 @@ class GuardedBackend:
 
     Args:
         backend: the AOT part in this process.
-        path: of its class, "module:Class".
-        isolate: makes the AOT part in a separate process.
-        outcomes: what is known of structures.
+        path: the path of its class, "module:Class".
+        isolate: creates the AOT part in a separate process.
+        outcomes: the recorded outcomes at structures.
         limit: seconds for the support checks of a graph, and for each region.
 
     Attributes:
         path: the argument.
-        has_failed: whether the separate process has ended at a support check.
+        has_failed: true if the separate process has ended at a support check.
         claims, preserve_ops, most_constants, option_rules, identity, check_artifact: the AOT part's own.
     """
 
@@ -182,7 +182,7 @@ class GuardedBackend:
         return self._backend.preprocess(region)
 
     def is_new(self, program: str) -> bool:
-        """Return whether a program is lowered here for the first time, by a digest of it."""
+        """Return true if the program of a digest is lowered here for the first time."""
         if self._outcomes.get(program, 0.0) is not None:
             return False
         self._outcomes.put({program: SAFE})
@@ -221,7 +221,7 @@ class GuardedBackend:
 
 
 def warm_up(backends: Sequence[GuardedBackend], graphs: Iterable[Graph]) -> None:
-    """Have the separate process start if a program is new to any backend, since it may need the process then."""
+    """Start the separate process if a program is new to any backend, which may then need the process."""
     if backends:
         operators = [[str(node.target) for node in graph.nodes] for graph in graphs]
         program = _digest(("program", operators))
@@ -256,17 +256,17 @@ def _outcome_of(row: object) -> Outcome:
     return Outcome(text(given, "ending"), amount(given, "limit"))
 
 
-class UnaskedBackend:
-    """A checked AOT half that is used because it is installed.
+class AutoSelectedBackend:
+    """A checked AOT part that is used because it is installed, not because the user named it.
 
     Args:
-        backend: of which it is.
+        backend: the checked AOT part.
         tell: warns of a fault.
-        foreign: whether it is a plugin of somebody else.
+        foreign: true if the backend is a plugin of another author.
 
     Attributes:
         backend: the argument.
-        check, claims, preserve_ops, most_constants: the backend's own.
+        check, claims, preserve_ops, most_constants: those of the backend.
     """
 
     def __init__(
@@ -283,16 +283,16 @@ class UnaskedBackend:
         return self._has_failed or (isinstance(self.backend, GuardedBackend) and self.backend.has_failed)
 
     def on_fault(self, fault: DelegateError) -> None:
-        """Told of a fault in its answers, see `Capability`."""
+        """Record a fault in the answers of the backend, and warn of it; see `Capability`."""
         self._has_failed = True
         self._tell(fault)
 
     def option_rules(self) -> dict[str, Rule]:
-        """The values that each of its options accepts."""
+        """Return the accepted values of each option."""
         return self.backend.option_rules()
 
     def identity(self, state: BackendState) -> str | None:
-        """As the backend's own, but what it fails at is not kept."""
+        """Return the identity of the backend; None after a fault, so that no result is cached."""
         try:
             return self.backend.identity(state)
         except DelegateError as fault:
@@ -304,7 +304,7 @@ class UnaskedBackend:
         self.backend.check_artifact(region, artifact)
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        """As the backend's own, but a region that it fails at it refuses, whole."""
+        """Return the compiled region. After a fault, all nodes of the region are refused."""
         try:
             return self.backend.preprocess(region)
         except (RegionRefused, RegionFailed):

@@ -89,7 +89,7 @@ class LoweringTable(Generic[How]):
     def lowers(
         self, *ops: str, check: Check, keep: bool = False, dtypes: frozenset[torch.dtype] | None = None
     ) -> Callable[[How], How]:
-        """Decorator: the function lowers these operators where `check` says yes. Arguments are those of `Lowering`."""
+        """Return a decorator of a function that lowers these operators. Arguments are those of `Lowering`."""
 
         def register(function: How) -> How:
             for op in ops:
@@ -99,7 +99,7 @@ class LoweringTable(Generic[How]):
         return register
 
     def lowers_pattern(self, name: str, *around: str, match: Match) -> Callable[[How], How]:
-        """Decorator: the function lowers the nodes that `match` finds around these operators."""
+        """Return a decorator of a function that lowers the nodes that `match` returns around these operators."""
 
         def register(function: How) -> How:
             self.add_pattern(Pattern(name, around, match, function))
@@ -133,7 +133,7 @@ class LoweringTable(Generic[How]):
         ]
 
     def conditions(self, op: str) -> tuple[str, ...] | None:
-        """On which dtypes, and under which other conditions an operator is taken; None where it has no row."""
+        """Return the dtypes and the other conditions of an operator; None if it has no row."""
         row = self._rows.get(op)
         if row is None:
             return None
@@ -162,7 +162,7 @@ def _claim(name: str, node: Node, nodes: tuple[Node, ...]) -> Claim:
 
 
 def dtype_names(dtypes: Iterable[torch.dtype]) -> str:
-    """E.g. "float16, float32"."""
+    """Return the names of dtypes as text, e.g. "float16, float32"."""
     return ", ".join(sorted(str(d).removeprefix("torch.") for d in dtypes))
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.export import ExportedProgram
 
-from delegate.backends.guarded import GuardedBackend, UnaskedBackend
+from delegate.backends.guarded import AutoSelectedBackend, GuardedBackend
 from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.keys import plain
 from delegate.cache.environment import code_of, host_features, versions_of
@@ -40,7 +40,7 @@ from delegate.selection import Selection
 logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of an entry
-_MAY_FAIL = (GuardedBackend, UnaskedBackend)  # their failures are not errors
+_MAY_FAIL = (GuardedBackend, AutoSelectedBackend)  # their failures are not errors
 
 
 class CompilationResult(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from torch.fx import Node
 
 from delegate.backends.aot import Claim
-from delegate.backends.checked import Untouched
+from delegate.backends.checked import MutationGuard
 from delegate.edge.control_flow import subprograms
 from delegate.edge.graphs import gc_paused
 from delegate.edge.node import describe, op_name
@@ -129,7 +129,7 @@ class _Planner:
         self, partitioner: Partitioner, query: SupportQuery, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]
     ) -> list[Claim]:
         """Return the result of `_collect`; raise PartitionError if the backend changed the graph."""
-        guard = Untouched(program.graph)
+        guard = MutationGuard(program.graph)
         claims = self._collect(partitioner, query, program, verdicts)
         if change := guard.change():
             what = f"backend {partitioner.backend}, asked what it supports, {change}"

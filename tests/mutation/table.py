@@ -126,7 +126,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     # -- ONNX
     ("backends/onnx/aot/translations/reductions.py", "less = float(unbiased) if correction is None", "less = 0.0 if True",
      "variance: correction ignored", (_DSP.format("reductions"),)),
-    ("backends/onnx/aot/translations/sorting.py", "largest=int(largest)", "largest=1", "topk: always the largest",
+    ("backends/onnx/aot/translations/reductions.py", "largest=int(largest)", "largest=1", "topk: always the largest",
      (_DSP.format("sorting"),)),
     ("backends/onnx/aot/translations/activations.py", "op.Elu(op.Div(x, scalar(alpha, x)))",
      "op.Elu(op.Mul(x, scalar(alpha, x)))", "celu: argument", (_DSP.format("activations"),)),
