@@ -29,7 +29,6 @@ from delegate.backends.onnx.aot.translations import (
     reductions,
     resizing,
     scattering,
-    sorting,
 )
 from delegate.backends.onnx.aot.translations.row import Row, Translation
 from delegate.edge.node import tensor
@@ -48,7 +47,6 @@ _FAMILIES = (
     padding,
     indexing,
     scattering,
-    sorting,
     quantization,
 )
 
