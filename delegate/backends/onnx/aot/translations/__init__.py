@@ -22,7 +22,6 @@ from delegate.backends.onnx.aot.translations import (
     logic,
     moving,
     normalization,
-    padding,
     pooling,
     products,
     quantization,
@@ -44,7 +43,6 @@ _FAMILIES = (
     normalization,
     resizing,
     moving,
-    padding,
     indexing,
     scattering,
     quantization,
@@ -54,7 +52,7 @@ _ROWS = sorted((row for family in _FAMILIES for row in family.ROWS), key=attrget
 TRANSLATIONS: Mapping[str, tuple[Row, ...]] = {op: tuple(rows) for op, rows in groupby(_ROWS, key=attrgetter("op"))}
 
 # Operators that copy elements, without arithmetic.
-MOVES = frozenset(row.op for family in (moving, indexing) for row in family.ROWS) | {"aten.constant_pad_nd.default"}
+MOVES = frozenset(row.op for row in (*moving.COPIES, *indexing.ROWS)) | {"aten.constant_pad_nd.default"}
 
 # The ONNX operators that a provider runs, and the dtypes of all their tensors. Of an operator whose modes differ, those
 # beyond the plain one have entries of their own: "Pad(edge)", "ScatterElements(max)".

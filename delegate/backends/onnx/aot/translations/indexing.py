@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import anything, every
-from delegate.backends.onnx.aot.translations.padding import masked
+from delegate.backends.onnx.aot.translations.moving import masked
 from delegate.backends.onnx.aot.translations.row import INDICES, axis_of, cast, floating, ints, ops, row, static, taken
 from delegate.edge.node import arguments, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
