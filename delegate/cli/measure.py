@@ -11,7 +11,7 @@ from delegate.cli import options, output
 from delegate.cli.options import Imports, import_modules
 
 if TYPE_CHECKING:
-    from delegate.placement.runtime.remote_costs import MethodCosts
+    from delegate.placement.runtime.costs import MethodCosts
 
 
 def measure(
@@ -42,7 +42,7 @@ def measure(
     imports: Imports = None,
 ) -> None:
     """Run the candidates of a bundle here, for `delegate lower --costs` on the machine that it is from."""
-    from delegate.placement.runtime.bundle_measurement import measure as measured
+    from delegate.placement.runtime.bundle import measure as measured
 
     options.require_distinct({"--output": out}, {"FILE": path})
     import_modules(imports)

@@ -22,7 +22,7 @@ from delegate.placement.plans import ChosenPlan, Progress, Task
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
 from delegate.placement.runtime import bundle
 from delegate.placement.runtime.accuracy_check import AccuracyResult, Array, check_accuracy, widen_bfloat16
-from delegate.placement.runtime.remote_costs import Costs, MethodCosts, ProgramCosts
+from delegate.placement.runtime.costs import Costs, MethodCosts, ProgramCosts
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, RoundsOver, Trial, TrialFailed
 from delegate.program.model import Program
 

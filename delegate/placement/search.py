@@ -15,8 +15,7 @@ from delegate.placement.branches import Branch
 from delegate.placement.plans import Comparator, MethodPlan, Progress, Task, make_trial, merge_options
 from delegate.placement.runtime.costs import Record, Segment, SegmentCosts
 from delegate.placement.runtime.elimination import measure_until_decided
-from delegate.placement.runtime.noise_filter import NoiseFilter
-from delegate.placement.runtime.statistics import ratio
+from delegate.placement.runtime.noise import NoiseFilter, ratio
 from delegate.placement.runtime.trials import ProgramRunner, RunnerFactory
 from delegate.placement.survey import SegmentCostStore, Survey
 from delegate.plugins import one_line

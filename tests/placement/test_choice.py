@@ -11,8 +11,7 @@ import pytest
 from delegate.placement.combined_plans import cheapest_choices, cost_choice
 from delegate.placement.runtime.costs import Record, SegmentCosts
 from delegate.placement.runtime.elimination import EliminationTest, beats, choose_winner
-from delegate.placement.runtime.noise_filter import NoiseFilter
-from delegate.placement.runtime.statistics import CONFIDENCE, MIN_ROUNDS, ratio
+from delegate.placement.runtime.noise import CONFIDENCE, MIN_ROUNDS, NoiseFilter, ratio
 from delegate.placement.runtime.trials import RoundResult
 
 

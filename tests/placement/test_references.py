@@ -14,7 +14,7 @@ from torch.export import ExportedProgram, export
 import delegate
 from delegate.accuracy.figures import difference
 from delegate.errors import AccuracyError
-from delegate.placement.runtime.bundle_measurement import measure
+from delegate.placement.runtime.bundle import measure
 
 pytest.importorskip("torchao")
 from delegate.quantization import Settings, quantize

@@ -28,10 +28,9 @@ from delegate.measured import PlanCost
 from delegate.placement.remote_placement import RemoteRunnerFactory, _Measurement
 from delegate.placement.runtime import bundle as bundles
 from delegate.placement.runtime.accuracy_check import AccuracyResult, check_accuracy, sqnr_db, widen_bfloat16
-from delegate.placement.runtime.bundle_measurement import measure
-from delegate.placement.runtime.costs import Record
+from delegate.placement.runtime.bundle import measure
+from delegate.placement.runtime.costs import Costs, MethodCosts, ProgramCosts, Record
 from delegate.placement.runtime.elimination import choose_winner, measure_until_decided
-from delegate.placement.runtime.remote_costs import Costs, MethodCosts, ProgramCosts
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.program.model import Structure, StructuredCall
 from delegate.report import Report

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from delegate.measured import Interval
 from delegate.placement.runtime.costs import Record
-from delegate.placement.runtime.noise_filter import NoiseFilter, Round
-from delegate.placement.runtime.statistics import MIN_ROUNDS, ratio
+from delegate.placement.runtime.noise import MIN_ROUNDS, NoiseFilter, Round, ratio
 from delegate.placement.runtime.trials import (
     BUDGET_OVER,
     ProgramRunner,

@@ -1,4 +1,4 @@
-"""Select low-noise rounds, in which no other process used the cores.
+"""Measure on a noisy machine: confidence intervals of paired rounds, and the selection of low-noise rounds.
 
 Other processes slow down some libraries more than others, so the ratio of a pair of rounds does not cancel the effect.
 The measure is how long the threads of a program were ready without a core, relative to their usual waiting time. The
@@ -7,15 +7,46 @@ usual time is not 0, since a library with more threads than cores waits for its 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 
-from delegate.placement.runtime.statistics import MIN_ROUNDS
+from delegate.measured import Interval
 from delegate.placement.runtime.trials import RoundResult
 
+CONFIDENCE = 0.99  # of an interval; repeated tests after every round reduce it
+MIN_ROUNDS = 8  # fewer rounds have no interval of this confidence
 _MORE, _OWN = 0.1, 1.25  # a disturbed round waits longer than 1.25 times the usual share, plus 0.1
 _LOW, _LEAST = 8, 3  # one in 8 rounds may wait less than the usual share, but fewer than 3 in all
 
 Round = Mapping[str, RoundResult]
+
+
+def ratio(first: Sequence[float], second: Sequence[float]) -> Interval:
+    """Return the ratio of two costs, from paired rounds. Extra rounds of one of them are ignored.
+
+    The interval is of the median, from order statistics. For any noise the number of rounds below it is binomial.
+    """
+    ratios = sorted(a / b if b else math.inf if a else 1.0 for a, b in zip(first, second, strict=False))
+    if not ratios:
+        return Interval(1.0, 0.0, math.inf)
+    middle = (ratios[(len(ratios) - 1) // 2] + ratios[len(ratios) // 2]) / 2
+    rank = _rank(len(ratios))
+    if rank is None:
+        return Interval(middle, 0.0, math.inf)
+    return Interval(middle, ratios[rank], ratios[-1 - rank])
+
+
+@cache
+def _rank(count: int) -> int | None:
+    """Return how many values may be cut off at each end of this many, or None if there are too few."""
+    below, best = 0.0, None
+    for rank in range(count // 2):
+        below += math.comb(count, rank) / 2**count
+        if 2 * below > 1 - CONFIDENCE:
+            break
+        best = rank
+    return best
 
 
 class NoiseFilter:
