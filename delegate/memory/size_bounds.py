@@ -32,11 +32,6 @@ from delegate.program.stages import used_symbols
 LARGEST_ARENA = 1 << 30  # bytes; more is not reserved for sizes that may never occur
 
 
-def is_planned(method: Method) -> bool:
-    """Return True if the method has a memory plan."""
-    return all(size >= 0 for size in method.arenas)
-
-
 def planned_at_bounds(program: Program, method: Method, kernels: Kernels) -> Method:
     """Return the method with its memory planned for all its sizes; unchanged if that is impossible.
 

@@ -45,6 +45,11 @@ class MemoryPlan(NamedTuple):
     lifetimes: tuple[Lifetime, ...]
 
 
+def is_planned(method: Method) -> bool:
+    """Return True if the method has a memory plan."""
+    return all(size >= 0 for size in method.arenas)
+
+
 def assign_storage(
     program: Program,
     method: Method,

@@ -30,8 +30,8 @@ from delegate.placement.runtime.accuracy_check import (
 from delegate.placement.runtime.trials import ProgramRunner
 from delegate.program.expr import Expr
 from delegate.program.model import Method, Program, Ref
+from delegate.runtime.arguments import leaves_of
 from delegate.runtime.inputs import InputChecker
-from delegate.runtime.method import leaves_of
 
 MAX_SAMPLES = 8  # to compare
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.memory.storage import assign_storage, concrete
+from delegate.memory.storage import assign_storage, concrete, is_planned
 from delegate.program.blocks import walk
 from delegate.program.expr import Number, evaluate
 from delegate.program.model import Arg, DelegateCall, DelegateSpec, Method, Program, Ref, Storage, StorageKind
@@ -59,7 +59,7 @@ class Arrays:
 
     def _storages(self) -> tuple[Sequence[Storage], Sequence[int]]:
         method = self._method
-        if all(size >= 0 for size in method.arenas):
+        if is_planned(method):
             return [v.storage for v in method.values], method.arenas
         plan = assign_storage(self._resources.program, method, self._resources.kernels, self._symbols)
         return plan.storages, plan.arenas

@@ -16,8 +16,8 @@ import numpy as np
 from delegate.errors import DelegateError, KernelError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.kernels.selection import place
-from delegate.memory.size_bounds import is_planned, planned_at_bounds, views_hold
-from delegate.memory.storage import check_shape, concrete
+from delegate.memory.size_bounds import planned_at_bounds, views_hold
+from delegate.memory.storage import check_shape, concrete, is_planned
 from delegate.plugins import one_line
 from delegate.program.bounds import Bounds
 from delegate.program.dtypes import DType

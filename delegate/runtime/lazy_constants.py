@@ -105,15 +105,11 @@ def _is_fixed(call: KernelCall, method: Method, storage: Sequence[Storage]) -> b
     is_internal = all(
         s.kind is StorageKind.CONSTANT or (s.kind is StorageKind.ARENA and s.index == 0) for s in storages
     )
-    return is_internal and not _has_expressions(call.args) and all(_is_static(method, i) for i in call.outputs)
+    return is_internal and not _has_expressions(call.args) and all(method.values[i].is_static for i in call.outputs)
 
 
 def _has_expressions(args: Iterable[Arg]) -> bool:
     return any(_has_expressions(a) if isinstance(a, tuple) else isinstance(a, Expr) for a in args)
-
-
-def _is_static(method: Method, index: int) -> bool:
-    return all(isinstance(size, int) for size in method.values[index].shape)
 
 
 def _shape(method: Method, index: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from delegate.program.dtypes import DType
 from delegate.program.expr import Symbols
 from delegate.program.model import Input, Ref, Tree
 from delegate.program.written_inputs import written_inputs
+from delegate.runtime.arguments import leaves_of, unflatten
 from delegate.runtime.backend import Array
 from delegate.runtime.execution_plan import ExecutionPlan
 from delegate.runtime.inputs import InputChecker, copy_back, writable_inputs
@@ -18,7 +19,6 @@ from delegate.runtime.lifecycle import Closed, ForkedChecker, NotPicklable
 from delegate.runtime.platform import DEFAULT
 from delegate.runtime.resources import Resources
 from delegate.runtime.translate_errors import translate_binding_errors, translate_input_errors, translate_run_errors
-from delegate.runtime.tree import flatten, unflatten
 
 if TYPE_CHECKING:
     from threading import Lock
@@ -174,52 +174,3 @@ def _only_positional_leaves(tree: Tree) -> int:
     """Return the number of arguments if all are positional tensors, which need no flattening; else -1."""
     args, kwargs = tree.children
     return len(args.children) if not kwargs.children and all(c.kind == "leaf" for c in args.children) else -1
-
-
-def leaves_of(definition: model.Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Return the flat leaves of a method's arguments; raise InputError if their structure is not that of the export."""
-    with translate_input_errors(f"the arguments of method {definition.name}"):
-        return flatten(definition.in_tree, _bind_names(definition, args, kwargs))
-
-
-def _bind_names(
-    definition: model.Method, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Move keyword arguments that were positional at export to their places, and vice versa."""
-    args_tree, kwargs_tree = definition.in_tree.children
-    names = _argument_names(args_tree, definition.inputs)
-    keyword_arguments = dict(kwargs)
-    placed = list(args)
-    while len(placed) < len(args_tree.children) and names[len(placed)] in keyword_arguments:
-        placed.append(keyword_arguments.pop(names[len(placed)]))
-    keywords = [str(k) for k in kwargs_tree.keys if k not in keyword_arguments]
-    keyword_arguments.update(zip(keywords, placed[len(names) :], strict=False))
-    placed = placed[: max(len(names), len(placed) - len(keywords))]
-    missing = [*names[len(placed) :], *(str(k) for k in kwargs_tree.keys if k not in keyword_arguments)]
-    unknown = [k for k in keyword_arguments if k not in kwargs_tree.keys]
-    if missing or unknown or len(placed) > len(args_tree.children):
-        expected = ", ".join([*names, *(f"{k}=" for k in kwargs_tree.keys)])
-        problem = [f"missing {', '.join(missing)}"] if missing else []
-        problem += [f"unknown {', '.join(unknown)}"] if unknown else []
-        raise InputError(
-            f"method {definition.name} takes ({expected})",
-            where="; ".join(problem) or f"{len(placed)} positional arguments given",
-            remedy="give exactly the inputs of the export",
-        )
-    return tuple(placed), {str(k): keyword_arguments[str(k)] for k in kwargs_tree.keys}
-
-
-def _argument_names(args: Tree, inputs: Sequence[Input]) -> list[str]:
-    """Return the name of each positional argument: the root of the path of its first leaf."""
-    names: list[str] = []
-    first = 0
-    for i, child in enumerate(args.children):
-        leaves = _count(child)
-        root = inputs[first].name.split("[")[0].split(".")[0] if leaves else f"argument {i}"
-        names.append(root)
-        first += leaves
-    return names
-
-
-def _count(tree: Tree) -> int:
-    return 1 if tree.kind == "leaf" else sum(map(_count, tree.children))

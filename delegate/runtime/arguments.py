@@ -1,4 +1,4 @@
-"""Nested containers of leaves, without torch: flattening of arguments and construction of results."""
+"""The structure of a call: names and flat leaves of the arguments, and nested results, without torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from delegate.errors import InputError
-from delegate.program.model import Tree
+from delegate.program.model import Input, Method, Tree
+from delegate.runtime.translate_errors import translate_input_errors
 
 
 class Record(dict[str, Any]):
@@ -33,6 +34,55 @@ class NamedTuple(tuple[Any, ...]):
         if name in self.names:
             return self[self.names.index(name)]
         raise AttributeError(f"no field {name!r}; there are: {', '.join(self.names)}")
+
+
+def leaves_of(definition: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Return the flat leaves of a method's arguments; raise InputError if their structure is not that of the export."""
+    with translate_input_errors(f"the arguments of method {definition.name}"):
+        return flatten(definition.in_tree, _bind_names(definition, args, kwargs))
+
+
+def _bind_names(
+    definition: Method, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Move keyword arguments that were positional at export to their places, and vice versa."""
+    args_tree, kwargs_tree = definition.in_tree.children
+    names = _argument_names(args_tree, definition.inputs)
+    keyword_arguments = dict(kwargs)
+    placed = list(args)
+    while len(placed) < len(args_tree.children) and names[len(placed)] in keyword_arguments:
+        placed.append(keyword_arguments.pop(names[len(placed)]))
+    keywords = [str(k) for k in kwargs_tree.keys if k not in keyword_arguments]
+    keyword_arguments.update(zip(keywords, placed[len(names) :], strict=False))
+    placed = placed[: max(len(names), len(placed) - len(keywords))]
+    missing = [*names[len(placed) :], *(str(k) for k in kwargs_tree.keys if k not in keyword_arguments)]
+    unknown = [k for k in keyword_arguments if k not in kwargs_tree.keys]
+    if missing or unknown or len(placed) > len(args_tree.children):
+        expected = ", ".join([*names, *(f"{k}=" for k in kwargs_tree.keys)])
+        problem = [f"missing {', '.join(missing)}"] if missing else []
+        problem += [f"unknown {', '.join(unknown)}"] if unknown else []
+        raise InputError(
+            f"method {definition.name} takes ({expected})",
+            where="; ".join(problem) or f"{len(placed)} positional arguments given",
+            remedy="give exactly the inputs of the export",
+        )
+    return tuple(placed), {str(k): keyword_arguments[str(k)] for k in kwargs_tree.keys}
+
+
+def _argument_names(args: Tree, inputs: Sequence[Input]) -> list[str]:
+    """Return the name of each positional argument: the root of the path of its first leaf."""
+    names: list[str] = []
+    first = 0
+    for i, child in enumerate(args.children):
+        leaves = _count(child)
+        root = inputs[first].name.split("[")[0].split(".")[0] if leaves else f"argument {i}"
+        names.append(root)
+        first += leaves
+    return names
+
+
+def _count(tree: Tree) -> int:
+    return 1 if tree.kind == "leaf" else sum(map(_count, tree.children))
 
 
 def flatten(tree: Tree, value: Any, path: str = "inputs") -> list[Any]:
