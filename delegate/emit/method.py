@@ -14,7 +14,7 @@ from delegate.edge.node import op_name, tensors
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.emit.graph import GraphEmitter
 from delegate.emit.guards import guards
-from delegate.emit.states import Update, update_in_place
+from delegate.emit.states import update_in_place
 from delegate.emit.symbols import Symbols
 from delegate.emit.tables import SharedTables, Tables
 from delegate.errors import LoweringError
@@ -133,15 +133,13 @@ class _MethodEmitter:
         states = {name: self.placeholders[p] for p, name in self.edge.states.items()}
         targets = [*(states[name] for name in self.edge.mutated), *(self.placeholders[p] for p in self.edge.written)]
         old_values = [self.graph.value(node) for node in targets]
-        sources = [self._lasting(node) for node in new_values]
-        nodes = {Update(old, new): node for old, new, node in zip(old_values, sources, new_values, strict=True)}
-        for update in update_in_place(self.tables, self.graph.instructions, outputs, list(nodes)):
-            old = self.tables.values[update.old]
-            updated = update.old
-            if old.storage.kind is StorageKind.STATE:
-                updated = self.tables.add(old._replace(name=f"{old.name} (updated)"))
-            args = (Ref(update.old), Ref(update.new), False)
-            self.graph.kernel_call(COPY, args, (updated,), nodes[update])
+        updates = {old: self._lasting(node) for old, node in zip(old_values, new_values, strict=True)}
+        nodes = dict(zip(old_values, new_values, strict=True))
+        for old in update_in_place(self.tables, self.graph.instructions, outputs, updates):
+            value, updated = self.tables.values[old], old
+            if value.storage.kind is StorageKind.STATE:
+                updated = self.tables.add(value._replace(name=f"{value.name} (updated)"))
+            self.graph.kernel_call(COPY, (Ref(old), Ref(updates[old]), False), (updated,), nodes[old])
 
     def _lasting(self, node: Node) -> int:
         """Return the node's value, or a copy if its memory may be written before the caller reads it."""

@@ -6,64 +6,46 @@ run in place, the steps write to the state itself. Then an update of a key cache
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from delegate.emit.tables import Tables
 from delegate.program.lifetimes import reads, refs
 from delegate.program.model import Arg, Instruction, KernelCall, Ref, StorageKind, StructuredCall
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """The value of a state at the start of the method, and its new value at the end."""
-
-    old: int
-    new: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Write:
-    """An instruction, by its place, and the value that it shall write to the state."""
-
-    place: int
-    value: int
-
-
 def update_in_place(
-    tables: Tables, instructions: Sequence[Instruction], results: Iterable[Arg], updates: Sequence[Update]
-) -> list[Update]:
-    """Move new values into their states, in `tables`; return the remaining updates, which must be copied.
+    tables: Tables, instructions: Sequence[Instruction], results: Iterable[Arg], updates: Mapping[int, int]
+) -> list[int]:
+    """Move new values into their states, in `tables`; return the old values whose updates must be copied.
 
     Args:
         tables: tables of the method; its kernels declare if they run in place.
         instructions: the instructions of the method, without the copies of updates.
         results: results of the method.
-        updates: one per mutated state or input.
+        updates: the value of every mutated state or input at the start of the method -> its new value at the end.
     """
-    reads = _Reads(tables, instructions, [*refs(results), *(update.new for update in updates)])
-    return [update for update in updates if not _move(tables, instructions, reads, update)]
+    reads = _Reads(tables, instructions, [*refs(results), *updates.values()])
+    return [old for old, new in updates.items() if not _move(tables, instructions, reads, old, new)]
 
 
-def _move(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, update: Update) -> bool:
+def _move(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, old: int, new: int) -> bool:
     """Move as many last steps of an update as possible into the state; return true if the update needs no copy."""
-    if tables.values[update.old].storage.kind is not StorageKind.STATE:
+    if tables.values[old].storage.kind is not StorageKind.STATE:
         return False
-    writes = list(_way_back(tables, instructions, reads, update))
-    while writes:
-        first = writes[-1]
-        if reads.is_free(update.old, first.place, _in_place(tables, instructions[first.place], update.old)):
-            for write in writes:
-                value = tables.values[write.value]
-                tables.values[write.value] = value._replace(storage=tables.values[update.old].storage)
+    written = list(_way_back(tables, instructions, reads, old, new))
+    while written:
+        place = reads.computed_at[written[-1]]
+        if reads.is_free(old, place, _in_place(tables, instructions[place], old)):
+            for index in written:
+                tables.values[index] = tables.values[index]._replace(storage=tables.values[old].storage)
             return True
-        writes.pop()
+        written.pop()
     return False
 
 
-def _way_back(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, update: Update) -> Iterator[_Write]:
-    """Yield the writes that could use the state's memory, the last one first; each is in place on its predecessor."""
-    state, value = tables.values[update.old], update.new
+def _way_back(tables: Tables, instructions: Sequence[Instruction], reads: _Reads, old: int, new: int) -> Iterator[int]:
+    """Yield the values that could use the state's memory, the last one first; each is in place on its predecessor."""
+    state, value = tables.values[old], new
     while value in reads.computed_at:
         result = tables.values[value]
         place = reads.computed_at[value]
@@ -71,7 +53,7 @@ def _way_back(tables: Tables, instructions: Sequence[Instruction], reads: _Reads
         fits = (result.dtype, result.shape) == (state.dtype, state.shape) and result.storage.kind is StorageKind.ARENA
         if not fits or isinstance(call, StructuredCall) or reads.owner[value] != value:
             return
-        yield _Write(place, value)
+        yield value
         first = _first(call)
         if first is None or not reads.is_free(first, place, _in_place(tables, call, first)):
             return
