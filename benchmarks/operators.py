@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map_only
 
 from benchmarks.engines import THREADS
 from delegate.edge.node import dtype_of
-from delegate.kernels.kernel import Kernel
+from delegate.kernels.table import Kernel
 from tests.kernels import opinfo
 from tests.kernels.compare import TABLE, garbage, is_list, schema_arguments, tensors_in, to_runtime
 

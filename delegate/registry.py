@@ -44,7 +44,7 @@ from delegate.plugins import (
 
 if TYPE_CHECKING:
     from delegate.backends.aot import Backend
-    from delegate.kernels.installed import InstalledKernels
+    from delegate.kernels.libraries import InstalledKernels
     from delegate.probing.prober import Answer, Prober
     from delegate.runtime.backend import BackendRuntime
 
@@ -85,7 +85,7 @@ class Registry:
         unknown = sorted(self._blocked - {"*"} - self._plugins.keys() - {p.name for p in self._refused})
         if not unknown:
             return {}
-        from delegate.kernels.installed import KERNELS
+        from delegate.kernels.libraries import KERNELS
 
         known = {*self._plugins, *discover(KERNELS).claims}
         import difflib  # every process imports this module
@@ -226,7 +226,7 @@ class Registry:
     @functools.cached_property
     def kernels(self) -> InstalledKernels:
         """The kernel libraries; programs of delegates only need none of them."""
-        from delegate.kernels.installed import InstalledKernels
+        from delegate.kernels.libraries import InstalledKernels
 
         return InstalledKernels(self._blocked, self.warn)
 

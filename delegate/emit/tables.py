@@ -20,7 +20,7 @@ from delegate.program.model import Arg, Constant, DelegateSpec, KernelCall, Memo
 from delegate.program.small_integers import is_small, packed
 
 if TYPE_CHECKING:
-    from delegate.kernels.kernel import Kernel
+    from delegate.kernels.table import Kernel
 
 
 _LEAST = 4096  # fewer numbers are not packed

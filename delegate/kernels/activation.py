@@ -9,8 +9,7 @@ import numpy as np
 from delegate.kernels.erf import erf
 from delegate.kernels.half_precision import Array, from_bfloat16, to_bfloat16
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axis_of, blocked, blocks, level, put
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL, UNSIGNED
+from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL, TABLE, UNSIGNED
 from delegate.program.dtypes import DType
 
 _FLOATS = WIDE | INT | BOOL  # results of integers and bools are floats

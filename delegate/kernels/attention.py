@@ -10,9 +10,8 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array
-from delegate.kernels.portable_table import TABLE
 from delegate.kernels.softmax import exponentials, shifted_exponentials
-from delegate.kernels.table import BOOL, FLOAT
+from delegate.kernels.table import BOOL, FLOAT, TABLE
 from delegate.program.dtypes import DType
 
 _DTYPES = (FLOAT - {DType.float16}) | BOOL

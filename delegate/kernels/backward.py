@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from delegate.kernels.adaptive_pooling import spans
 from delegate.kernels.convolution import convolution
 from delegate.kernels.half_precision import Array
 from delegate.kernels.indexing import check_indices
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, along
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import BOOL, INT
+from delegate.kernels.pooling import spans
+from delegate.kernels.table import BOOL, INT, TABLE
 from delegate.kernels.windows import last, pad_axes, spread, taps
 from delegate.program.dtypes import DType
 from delegate.program.raw import combine_at, occurrences

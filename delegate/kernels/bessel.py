@@ -13,12 +13,11 @@ from functools import partial
 import numpy as np
 from numpy.polynomial.chebyshev import chebval
 
+from delegate.kernels.erf import polynomial
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, blocked
-from delegate.kernels.polynomial import polynomial
-from delegate.kernels.portable_table import TABLE
 from delegate.kernels.special import bessel, in_float64
-from delegate.kernels.table import BOOL, INT
+from delegate.kernels.table import BOOL, INT, TABLE
 
 _COSINE_0 = (
     1.0, 5.303240382353949, 8.74716500199817, 5.447250030587687, 1.239533716464143, 0.08283523921074408,

@@ -1,18 +1,69 @@
-"""Attention over a cache that is filled from its start. Unfilled entries are not read, and entries are not copied."""
+"""Attention over a cache that is filled from its start, in several threads.
+
+Unfilled entries are not read, and entries are not copied.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array, widen_float16
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import FLOAT
-from delegate.kernels.threads import run_in_threads
+from delegate.kernels.table import FLOAT, TABLE
 from delegate.program.dtypes import DType
+from delegate.program.task import cores
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+
+_POOL: list[ThreadPoolExecutor] = []
+_LOCK = Lock()
+
+
+def run_in_threads(work: Callable[[int, int], None], count: int) -> None:
+    """Call `work(first, end)` on parts of range(count) in parallel: one part per core, the last in this thread.
+
+    Exceptions of `work` are raised when all parts have finished.
+    """
+    parts = min(cores(), count)
+    bounds = [count * i // parts for i in range(parts + 1)]
+    waiting = [_pool().submit(work, first, end) for first, end in pairwise(bounds[:-1])]
+    try:
+        work(bounds[-2], bounds[-1])
+    finally:
+        for part in waiting:
+            part.exception()
+    for part in waiting:
+        part.result()
+
+
+def _pool() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor  # imports logging, which the runtime otherwise does not need
+
+    with _LOCK:
+        if not _POOL:
+            _POOL.append(ThreadPoolExecutor(cores(), "delegate-kernels"))
+        return _POOL[0]
+
+
+def _reset_after_fork() -> None:
+    """Drop the pool in a forked process, where the threads of the parent do not exist."""
+    global _LOCK  # noqa: PLW0603 - another thread of the parent may hold it
+    _LOCK = Lock()
+    _POOL.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
+
 
 _ONE_THREAD = 1 << 20  # elements of keys that one thread reads as fast as several threads, which must wake up first
 _ROWS = 16  # rows of a matrix product that take as long as reading the keys once

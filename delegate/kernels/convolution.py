@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from delegate.kernels.half_precision import Array
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import COMPLEX, FLOAT, INT
+from delegate.kernels.table import COMPLEX, FLOAT, INT, TABLE
 from delegate.kernels.windows import last, pad_axes, spread, taps
 from delegate.program.dtypes import DType
 from delegate.program.raw import check_room, windows

@@ -1,4 +1,4 @@
-"""Copies of whole tensors, of views, and of tensors with one part replaced."""
+"""Copies of tensors, of views, with one part replaced, and into other dtypes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 from delegate.errors import KernelError
 from delegate.kernels import views
 from delegate.kernels.half_precision import Array
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import ANY, COMPLEX, REAL
+from delegate.kernels.table import ANY, COMPLEX, REAL, TABLE
 from delegate.program import raw
 from delegate.program.dtypes import DType
 from delegate.program.raw import repeated, same_shape
@@ -183,3 +182,21 @@ for _op, _view in _COPIES.items():
     TABLE.kernel(f"aten.{_op}", dtypes=ANY)(partial(copy_of_view, _view))
 for _op, _view in _SCATTERS.items():
     TABLE.kernel(f"aten.{_op}", dtypes=ANY, in_place=True)(partial(scatter_into_view, _view))
+
+
+@TABLE.kernel(
+    "aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other",
+    "aten.type_as.default", "prims.convert_element_type.default",
+    dtypes=ANY - {DType.bfloat16},
+)  # fmt: skip
+def convert(x: Array, *_: Any, out: Array) -> None:
+    """Copy into out's dtype as C casts do.
+
+    Floats become integers towards zero, integers wrap, and complex numbers lose their imaginary part. float64 is
+    rounded to float32 before float16, as in torch.
+    """
+    if x.dtype.kind == "c" and out.dtype.kind not in "cb":
+        x = x.real
+    if x.dtype == np.float64 and out.dtype == np.float16:
+        x = x.astype(np.float32)
+    np.copyto(out, x, casting="unsafe")

@@ -10,8 +10,7 @@ from delegate.kernels.copies import CONVERTIBLE
 from delegate.kernels.half_precision import Array
 from delegate.kernels.indexing import advanced
 from delegate.kernels.operands import axis_of
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import ANY, FLOAT, INT, REAL
+from delegate.kernels.table import ANY, FLOAT, INT, REAL, TABLE
 from delegate.program.dtypes import DType
 from delegate.program.raw import check_room, occurrences, repeated
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import row_blocks
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import FLOAT
+from delegate.kernels.table import FLOAT, TABLE
 from delegate.program.dtypes import DType
 
 _FLOAT = FLOAT - {DType.float16}

@@ -6,10 +6,8 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array
-from delegate.kernels.indexing import check_indices
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.rows import add_segments
-from delegate.kernels.table import FLOAT
+from delegate.kernels.indexing import add_segments, check_indices
+from delegate.kernels.table import FLOAT, TABLE
 from delegate.program import raw
 from delegate.program.dtypes import DType
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import row_blocks
-from delegate.kernels.portable_table import TABLE
 from delegate.kernels.resize import cubic_kernel
-from delegate.kernels.table import FLOAT
+from delegate.kernels.table import FLOAT, TABLE
 from delegate.program.dtypes import DType
 
 _BILINEAR, _NEAREST = 0, 1  # the third interpolation mode is bicubic

@@ -10,8 +10,7 @@ import numpy as np
 
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import cast
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT
+from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, TABLE
 from delegate.program.dtypes import DType
 
 _DTYPES = (FLOAT | INT | COMPLEX) - {DType.float16}

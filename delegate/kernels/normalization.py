@@ -11,7 +11,7 @@ import numpy as np
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, along, row_blocks
-from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import TABLE
 
 Maybe = Array | None
 

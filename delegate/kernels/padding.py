@@ -9,8 +9,7 @@ import numpy as np
 
 from delegate.kernels.copies import CONVERTIBLE
 from delegate.kernels.half_precision import Array
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import ANY
+from delegate.kernels.table import ANY, TABLE
 from delegate.program.raw import check_room
 
 # A list of padding is (before, after) of the last dimension, then of the one before it, ...; negative pads crop.

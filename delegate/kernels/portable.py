@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from delegate.kernels import (  # noqa: F401 - imported for their rows
     activation,
-    adaptive_pooling,
     attention,
     backward,
     bessel,
     binary,
     cached_attention,
-    casting,
-    columns,
-    comparison,
     convolution,
     copies,
     creation,
     data_sizes,
     distance,
     embedding_bag,
-    floats,
-    fractional_pooling,
     grid_sample,
-    incomplete_gamma,
     indexing,
     linear,
     linear_algebra,
     normalization,
-    orthogonal_polynomials,
     padding,
     pooling,
     prims,
@@ -36,8 +28,6 @@ from delegate.kernels import (  # noqa: F401 - imported for their rows
     recurrent,
     reduction,
     resize,
-    scan,
-    scatter,
     softmax,
     sorting,
     special,
@@ -45,7 +35,8 @@ from delegate.kernels import (  # noqa: F401 - imported for their rows
     statistics,
     unary,
     views,
+    windows,
 )
-from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import TABLE
 
 __all__ = ["TABLE"]

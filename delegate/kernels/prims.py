@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 # The rows of these modules are copied below.
-from delegate.kernels import binary, comparison, copies, indexing, sorting, special, unary, views  # noqa: F401
+from delegate.kernels import binary, copies, indexing, sorting, special, unary, views  # noqa: F401
 from delegate.kernels.half_precision import Array
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import ANY, COMPLEX, FLOAT, INT, REAL
+from delegate.kernels.table import ANY, COMPLEX, FLOAT, INT, REAL, TABLE
 
 _LIKE_ATEN = {  # the overload of ATen with the same arguments
     "default": "abs acos acosh asin asinh atan atanh ceil cos cosh digamma erf erfc exp exp2 expm1 floor lgamma log "

@@ -14,8 +14,7 @@ import numpy as np
 from delegate.kernels.half_precision import Array
 from delegate.kernels.indexing import check_indices
 from delegate.kernels.operands import BLOCK, along, blocks, level
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import INT, F
+from delegate.kernels.table import INT, TABLE, F
 from delegate.program.dtypes import DType
 from delegate.program.small_integers import unpacked
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array, to_bfloat16
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import COMPLEX, FLOAT, INT, REAL
+from delegate.kernels.table import COMPLEX, FLOAT, INT, REAL, TABLE
 from delegate.program.dtypes import DType
 
 _FLOAT = FLOAT - {DType.float16}

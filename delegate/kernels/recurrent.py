@@ -11,7 +11,7 @@ import numpy as np
 
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE
-from delegate.kernels.portable_table import TABLE
+from delegate.kernels.table import TABLE
 from delegate.program.dtypes import DType
 
 # Arguments: the products of the inputs of all steps (rows, gates * hidden), the rows of each step, the states, the

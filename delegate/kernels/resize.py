@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from delegate.kernels.half_precision import Array
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import ANY, FLOAT
+from delegate.kernels.table import ANY, FLOAT, TABLE
 from delegate.program.dtypes import DType
 from delegate.program.raw import check_room
 

@@ -7,15 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from delegate.errors import KernelError
-from delegate.kernels.layouts import with_any_layout
+from delegate.kernels.table import with_any_layout
 from delegate.program.dtypes import DType
 from delegate.program.lifetimes import refs
 from delegate.program.model import KernelCall, Method, Program, Ref, StorageKind
 
 if TYPE_CHECKING:
-    from delegate.kernels.kernel import Kernel
     from delegate.kernels.libraries import KernelRequest
-    from delegate.kernels.table import KernelTable
+    from delegate.kernels.table import Kernel, KernelTable
     from delegate.registry import Registry
 
 HOW_TO_GIVE = (

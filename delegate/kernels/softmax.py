@@ -11,8 +11,7 @@ import numpy as np
 
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, axis_of, blocks, cast, level, row_blocks
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import BOOL, INT
+from delegate.kernels.table import BOOL, INT, TABLE
 from delegate.program.raw import same_shape
 
 _MODERATE = 16.0  # sums and products of exponentials up to this number cannot overflow

@@ -1,6 +1,10 @@
-"""Special functions: the gamma family, Bessel functions of imaginary argument, the inverse of erf.
+"""Special functions: the gamma family, modified Bessel functions, the inverse of erf, orthogonal polynomials.
 
-All are computed in float64, for every dtype of the result.
+All except the polynomials are computed in float64, for every dtype of the result.
+
+Incomplete gamma functions: P(a, x) is a power series for x < a + 1. Elsewhere Q(a, x) = 1 - P(a, x) is a continued
+fraction (Numerical Recipes, 6.2). Both take about sqrt(a) steps, so large a use Temme's uniform expansion (SIAM J.
+Math. Anal. 10, 1979).
 """
 
 from __future__ import annotations
@@ -8,16 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from delegate.kernels.erf import erfcx
+from delegate.kernels.erf import erfc, erfcx, polynomial, upper_quantile
 from delegate.kernels.half_precision import Array
-from delegate.kernels.operands import WIDE, Operand, blocked
-from delegate.kernels.polynomial import polynomial
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.quantile import upper_quantile
-from delegate.kernels.table import BOOL, INT
+from delegate.kernels.operands import WIDE, Operand, blocked, cast
+from delegate.kernels.table import BOOL, INT, TABLE
 
 _DTYPES = WIDE | INT | BOOL
 _SHIFT = 10  # asymptotic series start here; smaller arguments are moved up by recurrence
@@ -176,3 +178,180 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
 }  # fmt: skip
 for _name, _function in _UNARY.items():
     TABLE.kernel(f"aten.{_name}.default", dtypes=_DTYPES)(blocked(partial(in_float64, _function)))
+
+
+_LARGE = 1e5  # from which the first two terms of Temme's expansion are exact to 1e-13
+_STIRLING_FROM = 10.0
+_STEPS = 5000  # enough for all a below _LARGE
+_PRECISE = 1e-16
+_SMALLEST = 1e-300  # replaces 0 in a denominator of the continued fraction
+_C0 = (-1 / 3, 1 / 12, -2 / 135, 1 / 864, 1 / 2835, -139 / 777600)
+_C1 = (-1 / 540, -1 / 288, 1 / 378)
+
+
+def incomplete_gamma(a: Array, x: Array) -> tuple[Array, Array]:
+    """Return P(a, x) and Q(a, x) of float64 arrays of one shape; NaN if one is negative, or both are 0 or infinite."""
+    lower, upper = np.full(x.shape, np.nan), np.full(x.shape, np.nan)
+    inner = (a > 0) & (x > 0) & np.isfinite(a) & np.isfinite(x)
+    for region, method in (
+        (inner & (a < _LARGE) & (x < a + 1), _series),
+        (inner & (a < _LARGE) & (x >= a + 1), _fraction),
+        (inner & (a >= _LARGE), _uniform),
+    ):
+        if region.any():
+            lower[region], upper[region] = method(a[region], x[region])
+    allowed = ~((a < 0) | (x < 0))  # torch has these limits also if the other argument is NaN
+    none = allowed & (((x == 0) & (a != 0)) | (np.isinf(a) & ~np.isinf(x)))
+    all_ = allowed & (((a == 0) & (x > 0)) | (np.isinf(x) & ~np.isinf(a)))
+    for region, share in ((none, 0.0), (all_, 1.0)):
+        lower[region], upper[region] = share, 1 - share
+    return lower, upper
+
+
+def _density(a: Array, x: Array) -> Array:
+    """Compute x ** a * exp(-x) / gamma(a); for large a without differences of large numbers."""
+    large = np.maximum(a, _STIRLING_FROM)
+    excess = (x - large) / large
+    exponent = large * (np.log1p(excess) - excess) - stirling(large)
+    by_stirling = np.sqrt(large / (2 * math.pi)) * np.exp(exponent)
+    return np.where(a < _STIRLING_FROM, np.exp(a * np.log(x) - x - lgamma(a)), by_stirling)
+
+
+def _series(a: Array, x: Array) -> tuple[Array, Array]:
+    term = total = np.ones_like(x)
+    for k in range(1, _STEPS):
+        term = term * x / (a + k)
+        total = total + term
+        if (term <= _PRECISE * total).all():
+            break
+    lower = np.minimum(total * _density(a, x) / a, 1)
+    return lower, 1 - lower
+
+
+def _fraction(a: Array, x: Array) -> tuple[Array, Array]:
+    """Compute the continued fraction by Lentz's method."""
+    under = x + 1 - a
+    above, below = np.full_like(x, 1 / _SMALLEST), 1 / under
+    total = below
+    for k in range(1, _STEPS):
+        numerator = -k * (k - a)
+        under = under + 2
+        below, above = _nonzero(numerator * below + under), _nonzero(under + numerator / above)
+        below = 1 / below
+        total = total * above * below
+        if (np.abs(above * below - 1) <= _PRECISE).all():
+            break
+    upper = np.minimum(total * _density(a, x), 1)
+    return 1 - upper, upper
+
+
+def _nonzero(x: Array) -> Array:
+    return np.where(np.abs(x) < _SMALLEST, _SMALLEST, x)
+
+
+def _uniform(a: Array, x: Array) -> tuple[Array, Array]:
+    """Compute Temme's expansion: half of erfc at a distance that grows with x - a, and a small correction."""
+    excess = (x - a) / a
+    distance = np.copysign(np.sqrt(np.maximum(2 * (excess - np.log1p(excess)), 0)), excess)
+    bounded = np.clip(distance, -1, 1)  # beyond, the correction is 0
+    correction = np.exp(-a * distance * distance / 2) / np.sqrt(2 * math.pi * a)
+    correction = correction * (polynomial(_C0, bounded) + polynomial(_C1, bounded) / a)
+    tails = []
+    for sign in (-1, 1):
+        tail = np.empty_like(x)
+        erfc(sign * distance * np.sqrt(a / 2), out=tail)
+        tails.append(tail / 2 + sign * correction)
+    return tails[0], tails[1]
+
+
+def _incomplete(which: int, a: Array, x: Array, *, out: Array) -> None:
+    wide = np.broadcast_arrays(np.asarray(a, np.float64), np.asarray(x, np.float64))
+    np.copyto(out, incomplete_gamma(*wide)[which], casting="same_kind")
+
+
+for _which, _name in enumerate(("igamma", "igammac")):
+    TABLE.kernel(f"aten.{_name}.default", dtypes=WIDE)(partial(_incomplete, _which))
+
+
+_CLOSED = 6  # above this degree the closed form is used, if there is one
+_HERMITE = {np.dtype(np.float32): 128, np.dtype(np.float64): 512}  # above this degree torch returns NaN
+
+
+class _Family(NamedTuple):
+    """A family of polynomials P(0) = 1, P(1), P(k), ..., each computed from the two before.
+
+    Attributes:
+        first: P(1) of x.
+        step: P(k + 1) of k, x, P(k) and P(k - 1).
+        closed: P(n) of n and acos(x), for |x| < 1.
+        limited: if degrees above a limit give NaN.
+    """
+
+    first: Callable[[Array], Array]
+    step: Callable[[int, Array, Array, Array], Array]
+    closed: Callable[[Array, Array], Array] | None = None
+    limited: bool = False
+
+
+def _chebyshev(offset: int, factor: int, closed: Callable[[Array, Array], Array]) -> _Family:
+    return _Family(lambda x: factor * x + offset, lambda k, x, q, p: 2 * x * q - p, closed)
+
+
+_CHEBYSHEV = {
+    "t": _chebyshev(0, 1, lambda n, angle: np.cos(n * angle)),
+    "u": _chebyshev(0, 2, lambda n, angle: np.sin((n + 1) * angle) / np.sin(angle)),
+    "v": _chebyshev(-1, 2, lambda n, angle: np.cos((n + 0.5) * angle) / np.cos(angle / 2)),
+    "w": _chebyshev(1, 2, lambda n, angle: np.sin((n + 0.5) * angle) / np.sin(angle / 2)),
+}
+_OTHERS = {
+    "hermite_polynomial_h": _Family(lambda x: 2 * x, lambda k, x, q, p: 2 * x * q - 2 * k * p, limited=True),
+    "hermite_polynomial_he": _Family(lambda x: x, lambda k, x, q, p: x * q - k * p, limited=True),
+    "laguerre_polynomial_l": _Family(lambda x: 1 - x, lambda k, x, q, p: ((2 * k + 1 - x) * q - k * p) / (k + 1)),
+    "legendre_polynomial_p": _Family(lambda x: x, lambda k, x, q, p: ((2 * k + 1) * x * q - k * p) / (k + 1)),
+}
+
+
+def _evaluate(family: _Family, shifted: bool, x: Operand, n: Operand, *, out: Array) -> None:
+    """Evaluate the polynomial of degree n at x, or at 2 x - 1; 0 for negative degrees.
+
+    x and n broadcast; n is truncated to an integer.
+    """
+    at, degree = np.broadcast_arrays(cast(x, out.dtype), np.asarray(n).astype(np.int64))
+    at = 2 * at - 1 if shifted else at
+    before, now = np.ones_like(at), np.asarray(family.first(at))
+    np.copyto(out, np.where(degree < 0, 0, np.where(degree == 0, before, now)))
+    left = degree > 1
+    if family.limited:
+        np.copyto(out, np.nan, where=degree > _HERMITE[out.dtype])
+        left &= degree <= _HERMITE[out.dtype]
+    if family.closed is not None:
+        inside = left & (degree > _CLOSED) & (np.abs(at) < 1)
+        angle = np.arccos(np.where(inside, at, 0).astype(np.float64))
+        np.copyto(out, family.closed(degree, angle), where=inside, casting="same_kind")
+        left &= ~inside
+        ends = left & (np.abs(at) == 1)  # all degrees at once: the quotient may be 0 / 0 there
+        np.copyto(out, _at_ends(family, degree, at), where=ends, casting="same_kind")
+        left &= ~ends
+    k = 1
+    while left.any():
+        before, now = now, np.asarray(family.step(k, at, now, before), out.dtype)
+        k += 1
+        np.copyto(out, now, where=left & ((degree == k) | np.isnan(now)))
+        left &= (degree > k) & ~np.isnan(now)
+
+
+def _at_ends(family: _Family, degree: Array, x: Array) -> Array:
+    """Evaluate P(n) at 1 and -1, where it is linear in n up to the sign of x ** n."""
+    sign = np.where((x < 0) & (degree % 2 != 0), -1, 1)
+    slope = np.abs(np.asarray(family.first(x))) - 1
+    return np.asarray(sign * (1 + degree * slope))
+
+
+_FAMILIES = {
+    **{f"chebyshev_polynomial_{kind}": (family, False) for kind, family in _CHEBYSHEV.items()},
+    **{f"shifted_chebyshev_polynomial_{kind}": (family, True) for kind, family in _CHEBYSHEV.items()},
+    **{name: (family, False) for name, family in _OTHERS.items()},
+}
+for _name, (_family, _shifted) in _FAMILIES.items():
+    _ops = [f"aten.special_{_name}.{form}" for form in ("default", "x_scalar", "n_scalar")]
+    TABLE.kernel(*_ops, dtypes=WIDE | INT | BOOL)(partial(_evaluate, _family, _shifted))

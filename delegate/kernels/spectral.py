@@ -9,8 +9,7 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import COMPLEX
+from delegate.kernels.table import COMPLEX, TABLE
 from delegate.program.dtypes import DType
 from delegate.program.raw import check_room
 

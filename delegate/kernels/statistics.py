@@ -11,11 +11,10 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array
-from delegate.kernels.keys import elements, order_of, place_of
 from delegate.kernels.operands import WIDE, axis_of
-from delegate.kernels.portable_table import TABLE
 from delegate.kernels.reduction import vector_norm
-from delegate.kernels.table import BOOL, COMPLEX, INT
+from delegate.kernels.sorting import elements, order_of, place_of
+from delegate.kernels.table import BOOL, COMPLEX, INT, TABLE
 from delegate.program.dtypes import DType
 from delegate.program.raw import check_room, occurrences
 

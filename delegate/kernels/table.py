@@ -1,9 +1,9 @@
-"""The kernel table: kernels by operator and dtypes."""
+"""The kernel table: rows of operators by dtype, and the table that the portable kernels register in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,9 +11,40 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import HALF, widen_allocating_kernel, widen_kernel
-from delegate.kernels.kernel import Kernel
-from delegate.kernels.layouts import with_any_layout
 from delegate.program.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A row of the kernel table.
+
+    Args:
+        op: the operator, e.g. "aten.add.Tensor".
+        function: the function; see `KernelTable.kernel` and `KernelTable.view` for its arguments.
+        dtypes: the supported element types of the tensor arguments and results.
+        is_view: if it returns a view of its first argument, made once when the program is bound.
+        library: the name of its library, for messages.
+        convert: converts an array, a `DType` or a list for the function, if it needs other types than NumPy's. It is
+            called once for memory that stays in place, and in every call for other memory.
+        whole: if it is faster than the kernels of its operator's decomposition.
+        in_place: if it is also correct when `out` is its first argument, with the same memory, shape and dtype.
+        contiguous: if it needs row-major arrays.
+        random: if its results differ in every call.
+        allocates: if it allocates its results, whose sizes depend on data.
+    """
+
+    op: str
+    function: Callable[..., Any]
+    dtypes: frozenset[DType]
+    is_view: bool
+    library: str
+    convert: Callable[[Any], Any] | None = None
+    whole: bool = False
+    in_place: bool = False
+    contiguous: bool = False
+    allocates: bool = False
+    random: bool = False
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -205,3 +236,50 @@ def operator_name(name: str) -> str:
     if len(parts) != 3 or not all(part.isidentifier() for part in parts):
         raise ValueError(f"{name!r} is no operator: write 'mylib::scale' or 'mylib.scale.default'")
     return ".".join(parts)
+
+
+def with_any_layout(special: Kernel, general: Kernel | None) -> Kernel:
+    """Return a kernel for arrays of any strides, from one that needs row-major arrays.
+
+    Args:
+        special: runs if all arrays are row-major.
+        general: runs otherwise; None to copy the arrays for `special`.
+    """
+    otherwise = _with_copies(special.function) if general is None else _with_conversion(general)
+
+    def function(*args: Any, out: Any) -> None:
+        (special.function if all(map(_is_row_major, args)) else otherwise)(*args, out=out)
+
+    in_place = special.in_place and (general is None or general.in_place)
+    return replace(special, function=function, contiguous=False, in_place=in_place)
+
+
+def _is_row_major(arg: Any) -> bool:
+    if isinstance(arg, np.ndarray):
+        return arg.flags.c_contiguous
+    return all(map(_is_row_major, arg)) if isinstance(arg, list) else True
+
+
+def _with_copies(function: Callable[..., None]) -> Callable[..., None]:
+    return lambda *args, out: function(*map(_to_row_major, args), out=out)
+
+
+def _to_row_major(arg: Any) -> Any:
+    if isinstance(arg, list):
+        return [_to_row_major(a) for a in arg]
+    return arg.copy(order="C") if isinstance(arg, np.ndarray) and not arg.flags.c_contiguous else arg
+
+
+def _with_conversion(kernel: Kernel) -> Callable[..., None]:
+    """Return the kernel's function over NumPy arrays, with its conversion."""
+    convert = kernel.convert
+    if convert is None:
+        return kernel.function
+
+    def function(*args: Any, out: Any) -> None:
+        kernel.function(*map(convert, args), out=tuple(map(convert, out)) if isinstance(out, tuple) else convert(out))
+
+    return function
+
+
+TABLE = KernelTable("portable")

@@ -12,8 +12,7 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array
-from delegate.kernels.portable_table import TABLE
-from delegate.kernels.table import COMPLEX
+from delegate.kernels.table import COMPLEX, TABLE
 from delegate.program import raw
 from delegate.program.dtypes import DType
 from delegate.program.raw import check_parts, strided, windows

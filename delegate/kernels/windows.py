@@ -1,4 +1,4 @@
-"""Sliding windows over the last axes of an array, for convolution, pooling and im2col."""
+"""Sliding windows over the last axes of arrays, and rearrangements of images into columns and channels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from delegate.kernels.half_precision import Array
-from delegate.program.raw import check_room
+from delegate.kernels.table import ANY, BOOL, COMPLEX, FLOAT, REAL, TABLE
+from delegate.program.dtypes import DType
+from delegate.program.raw import check_room, windows
 
 
 def spread(values: Sequence[int], rank: int, default: Sequence[int] = ()) -> tuple[int, ...]:
@@ -46,3 +48,90 @@ def taps(
             position,
             (..., *(slice(b, b + s * (n - 1) + 1, s) for b, s, n in zip(starts, stride, count, strict=True))),
         )
+
+
+def _positions(
+    size: Sequence[int], kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the number of kernel positions on each axis."""
+    axes = zip(size, kernel, dilation, padding, stride, strict=True)
+    return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, p, s in axes)
+
+
+@TABLE.kernel("aten.im2col.default", dtypes=REAL | COMPLEX)
+def im2col(
+    x: Array,
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+    *,
+    out: Array,
+) -> None:
+    """Copy windows of x ([N,] C, H, W) to columns ([N,] C * kernel, positions)."""
+    kernel, dilation, padding, stride = (spread(v, 2) for v in (kernel, dilation, padding, stride))
+    count = _positions(x.shape[-2:], kernel, dilation, padding, stride)
+    view = windows(pad_axes(x, padding, padding), kernel, stride, dilation, count)
+    out.reshape(view.shape, copy=False)[...] = view
+
+
+@TABLE.kernel("aten.col2im.default", dtypes=(FLOAT | COMPLEX | BOOL) - {DType.float16})
+def col2im(
+    x: Array,
+    size: Sequence[int],
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+    *,
+    out: Array,
+) -> None:
+    """Sum columns x ([N,] C * kernel, positions) into an image ([N,] C, H, W), where windows overlap."""
+    kernel, dilation, padding, stride = (spread(v, 2) for v in (kernel, dilation, padding, stride))
+    count = _positions(size, kernel, dilation, padding, stride)
+    shape = (*out.shape[:-2], *(n + 2 * p for n, p in zip(size, padding, strict=True)))
+    check_room(shape, out.dtype, x, out)
+    whole = np.zeros(shape, out.dtype)
+    columns = x.reshape(*out.shape[:-2], *kernel, *count)
+    for position, places in taps(kernel, stride, dilation, count):
+        whole[places] += columns[last(*position, slice(None), slice(None))]
+    out[...] = whole[last(*(slice(p, p + n) for p, n in zip(padding, size, strict=True)))]
+
+
+@TABLE.kernel("aten.pixel_shuffle.default", dtypes=ANY)
+def pixel_shuffle(x: Array, factor: int, *, out: Array) -> None:
+    """Rearrange x (..., C * factor ** 2, H, W) -> (..., C, H * factor, W * factor)."""
+    *batch, channels, height, width = x.shape
+    blocks = x.reshape(*batch, channels // factor**2, factor, factor, height, width)
+    images = out.reshape(*blocks.shape[:-4], height, factor, width, factor, copy=False)
+    _exchange(blocks, np.moveaxis(images, (-4, -2), (-2, -1)))
+
+
+@TABLE.kernel("aten.pixel_unshuffle.default", dtypes=ANY)
+def pixel_unshuffle(x: Array, factor: int, *, out: Array) -> None:
+    """Rearrange x (..., C, H * factor, W * factor) -> (..., C * factor ** 2, H, W)."""
+    *batch, height, width = x.shape
+    blocks = np.moveaxis(x.reshape(*batch, height // factor, factor, width // factor, factor), (-3, -1), (-4, -3))
+    _exchange(blocks, out.reshape(blocks.shape, copy=False))
+
+
+def _exchange(values: Array, out: Array) -> None:
+    """Copy (..., factor, factor, H, W) by factors: NumPy would iterate over the factors innermost, in short rows."""
+    factor, width = values.shape[-3], values.shape[-1]
+    if width < factor:
+        out[...] = values
+        return
+    for place in np.ndindex(factor, factor):
+        at = (..., *place, slice(None), slice(None))
+        out[at] = values[at]
+
+
+@TABLE.kernel("aten.channel_shuffle.default", "aten.native_channel_shuffle.default", dtypes=ANY)
+def channel_shuffle(x: Array, groups: int, *, out: Array) -> None:
+    """Interleave the channels of the groups of x (N, C, ...)."""
+    split = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+    _fill(out, split.swapaxes(1, 2))
+
+
+def _fill(out: Array, values: Array) -> None:
+    out.reshape(values.shape, copy=False)[...] = values

@@ -32,7 +32,7 @@ from delegate.program.model import (
 from delegate.program.raw import Array, shadow
 
 if TYPE_CHECKING:
-    from delegate.kernels.kernel import Kernel
+    from delegate.kernels.table import Kernel
 
 UNPLANNED = Storage(StorageKind.ARENA, 0, -1)
 

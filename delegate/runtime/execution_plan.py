@@ -37,7 +37,7 @@ from delegate.runtime.resources import Resources
 from delegate.runtime.steps import CompactStep, DelegateStep, SingleDelegateFastPath, Step, kernel_step, run_steps
 
 if TYPE_CHECKING:
-    from delegate.kernels.kernel import Kernel
+    from delegate.kernels.table import Kernel
 
 
 class _CallView:

@@ -16,7 +16,7 @@ from delegate.runtime.lifecycle import Closed
 from delegate.runtime.platform import no_memory
 
 if TYPE_CHECKING:
-    from delegate.kernels.kernel import Kernel
+    from delegate.kernels.table import Kernel
 
 
 class Step(Protocol):

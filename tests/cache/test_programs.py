@@ -287,7 +287,7 @@ def test_all_that_is_asked_for_counts(folder: Path) -> None:
         ("delegate.lowering.program_cache.code_of", lambda package: f"other code of {package}"),
         ("delegate.lowering.program_cache.versions_of", lambda distribution: ("torch 0",)),
         ("sys.version", "3.99"),
-        ("delegate.kernels.installed.InstalledKernels.identity", lambda kernels, wanted: ("others",)),
+        ("delegate.kernels.libraries.InstalledKernels.identity", lambda kernels, wanted: ("others",)),
     ],
 )
 def test_code_versions_and_the_machine_count(

@@ -11,9 +11,9 @@ import torch
 from torch._ops import OpOverload
 
 from delegate.edge.node import dtype_of, torch_dtype
-from delegate.kernels.kernel import Kernel
 from delegate.kernels.packages import torchvision, transformers
 from delegate.kernels.portable import TABLE
+from delegate.kernels.table import Kernel
 from delegate.program.dtypes import DType
 from delegate.testing import assert_same
 

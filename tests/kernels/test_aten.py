@@ -10,9 +10,7 @@ from torch import nn
 import delegate
 from delegate.edge.node import dtype_of
 from delegate.errors import ConfigError, KernelError
-from delegate.kernels.aten.calls import out_variant
-from delegate.kernels.aten.table import TABLE
-from delegate.kernels.aten.tensors import to_torch
+from delegate.kernels.aten.table import TABLE, out_variant, to_torch
 from delegate.program.dtypes import DType
 from delegate.runtime.steps import ConvertedStep, CopiedViewStep
 from tests.kernels.compare import garbage, is_list, sample, schema_arguments, tensors_in, to_runtime

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from delegate.kernels.layouts import with_any_layout
-from delegate.kernels.table import KernelTable, operator_name
+from delegate.kernels.table import KernelTable, operator_name, with_any_layout
 from delegate.program.dtypes import DType
 
 F32 = frozenset({DType.float32})
