@@ -201,19 +201,15 @@ def bombs(count: int) -> Iterator[tuple[str, bytes]]:
 
 def unchecked(program: Program) -> Iterator[memoryview | bytes]:
     """The pieces of a file that the limits forbid."""
-    from delegate.program import arguments, encode
+    from delegate.program import encode
 
-    kept = {module: (module.check_name, module.MAX_ALL_EXPR_NODES) for module in (arguments, encode)}
-    specs, nodes = encode.MAX_SPECS, arguments.MAX_EXPR_NODES
+    kept = encode.check_name, encode.MAX_ALL_EXPR_NODES, encode.MAX_EXPR_NODES, encode.MAX_SPECS
     try:
-        for module in (arguments, encode):
-            module.check_name, module.MAX_ALL_EXPR_NODES = lambda *_: None, 1 << 60  # type: ignore[assignment]
-        encode.MAX_SPECS = arguments.MAX_EXPR_NODES = 1 << 60
+        encode.check_name = lambda *_: None  # type: ignore[assignment]
+        encode.MAX_ALL_EXPR_NODES = encode.MAX_EXPR_NODES = encode.MAX_SPECS = 1 << 60
         yield from list(assemble(program))
     finally:
-        for module, (check, most) in kept.items():
-            module.check_name, module.MAX_ALL_EXPR_NODES = check, most
-        encode.MAX_SPECS, arguments.MAX_EXPR_NODES = specs, nodes
+        encode.check_name, encode.MAX_ALL_EXPR_NODES, encode.MAX_EXPR_NODES, encode.MAX_SPECS = kept
 
 
 def measured(data: bytes) -> tuple[float, int]:

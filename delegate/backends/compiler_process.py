@@ -35,7 +35,7 @@ from delegate.errors import BackendUnavailable
 from delegate.plain_data import count, flag, text, texts
 from delegate.plugins import one_line
 from delegate.probing.process import LIMITS, Child, Clock, ended, search_path, uninterrupted
-from delegate.program.alignment import align
+from delegate.program.segments import align
 
 try:
     from delegate.runtime.isolation.channel import Channel, shared_file

@@ -32,7 +32,7 @@ from delegate.backends.transfer import (
 )
 from delegate.errors import BackendBroken
 from delegate.plugins import AUTHOR, State, load_object, one_line
-from delegate.program.alignment import align
+from delegate.program.segments import align
 from delegate.runtime.isolation.channel import Channel
 
 _MOST_BACKENDS = 8  # AOT parts that are kept; one that is queried later is made again

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from delegate.cache.bounded import BoundedFolder
 from delegate.plain_data import count, mapping
-from delegate.program.alignment import align
-from delegate.program.segments import checksums
+from delegate.program.segments import align, checksums
 
 T = TypeVar("T")
 

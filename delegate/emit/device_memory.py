@@ -14,8 +14,7 @@ from delegate.edge.node import nbytes
 from delegate.emit.tables import SharedTables
 from delegate.memory.storage import UNPLANNED
 from delegate.partitioner.extraction import LoweredProgram
-from delegate.program.blocks import walk
-from delegate.program.lifetimes import reads, refs
+from delegate.program.instructions import reads, refs, renumbered, renumbered_arg, walk
 from delegate.program.model import (
     COPY_ACROSS,
     Block,
@@ -30,7 +29,6 @@ from delegate.program.model import (
     StructuredCall,
     Value,
 )
-from delegate.program.renumber import renumbered, renumbered_arg
 from delegate.program.stages import depends_on_data
 from delegate.report import PartitionReport, Report
 

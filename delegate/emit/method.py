@@ -22,8 +22,8 @@ from delegate.kernels.selection import Kernels
 from delegate.memory.storage import UNPLANNED
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.dtypes import DType
+from delegate.program.instructions import COPY
 from delegate.program.model import Arg, Input, Method, Ref, Storage, StorageKind, Tree, Value
-from delegate.program.written_inputs import COPY
 
 _LEAF = Tree("leaf")
 

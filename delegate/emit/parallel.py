@@ -17,9 +17,8 @@ from delegate.emit.states import read_by
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
 from delegate.partitioner.plan import Group, describe_group
-from delegate.program.blocks import walk
 from delegate.program.expr import SymbolSets, members
-from delegate.program.lifetimes import refs
+from delegate.program.instructions import refs, walk
 from delegate.program.model import (
     Block,
     DelegateCall,

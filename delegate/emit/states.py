@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from delegate.emit.tables import Tables
-from delegate.program.lifetimes import reads, refs
+from delegate.program.instructions import reads, refs
 from delegate.program.model import Arg, Instruction, KernelCall, Ref, StorageKind, StructuredCall
 
 

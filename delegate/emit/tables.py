@@ -14,10 +14,9 @@ from delegate.edge.node import describe, dtype_of, source_line, tensors
 from delegate.emit.symbols import Symbols
 from delegate.errors import LoweringError
 from delegate.kernels.selection import HOW_TO_GIVE, Kernels
-from delegate.program.dtypes import DType
-from delegate.program.lifetimes import refs
+from delegate.program.dtypes import DType, is_small, packed
+from delegate.program.instructions import refs
 from delegate.program.model import Arg, Constant, DelegateSpec, KernelCall, MemorySpace, State, Storage, Value
-from delegate.program.small_integers import is_small, packed
 
 if TYPE_CHECKING:
     from delegate.kernels.table import Kernel

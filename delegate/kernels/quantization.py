@@ -15,8 +15,7 @@ from delegate.kernels.half_precision import Array
 from delegate.kernels.indexing import check_indices
 from delegate.kernels.operands import BLOCK, along, blocks, level
 from delegate.kernels.table import INT, TABLE, F
-from delegate.program.dtypes import DType
-from delegate.program.small_integers import unpacked
+from delegate.program.dtypes import DType, unpacked
 
 _DTYPES = INT | {DType.float32, DType.float64, DType.uint16}
 _EPSILON = float(np.finfo(np.float32).eps)

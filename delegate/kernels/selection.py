@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from delegate.errors import KernelError
 from delegate.kernels.table import with_any_layout
 from delegate.program.dtypes import DType
-from delegate.program.lifetimes import refs
+from delegate.program.instructions import refs
 from delegate.program.model import KernelCall, Method, Program, Ref, StorageKind
 
 if TYPE_CHECKING:

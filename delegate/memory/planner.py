@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 
-from delegate.program.alignment import align
 from delegate.program.lifetimes import Lifetime
+from delegate.program.segments import align
 
 _TRIES = 9  # of each order
 _MANY = 256  # blocks alive at the same time: each would be compared with all others

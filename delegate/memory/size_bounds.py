@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping
 from delegate.errors import InputError, KernelError
 from delegate.kernels.selection import Kernels, base_of, place
 from delegate.memory.storage import assign_storage, call_view, check_view, concrete
-from delegate.program.alignment import align
-from delegate.program.blocks import block_bases
 from delegate.program.bounds import Bounds
 from delegate.program.expr import Number, Symbols, evaluate
+from delegate.program.instructions import block_bases
 from delegate.program.model import (
     Block,
     Instruction,
@@ -27,6 +26,7 @@ from delegate.program.model import (
     Symbol,
 )
 from delegate.program.raw import Array, shadow
+from delegate.program.segments import align
 from delegate.program.stages import used_symbols
 
 LARGEST_ARENA = 1 << 30  # bytes; more is not reserved for sizes that may never occur

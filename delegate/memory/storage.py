@@ -15,8 +15,8 @@ from delegate.errors import DelegateError, InputError, KernelError
 from delegate.kernels.selection import Kernels, base_of, place
 from delegate.memory.planner import plan_buffers, plan_memory
 from delegate.plugins import one_line
-from delegate.program.blocks import block_bases
 from delegate.program.expr import Expr, Number, evaluate
+from delegate.program.instructions import block_bases
 from delegate.program.lifetimes import Lifetime, Lifetimes
 from delegate.program.model import (
     Arg,

@@ -1,33 +1,31 @@
 """Reading of a program from the FlatBuffers tables of a file. The tables are untrusted.
 
 FlatBuffers for Python checks nothing. An access outside the buffer or an unknown code becomes a ProgramError in one
-place, `decode`. Two more rules stop a forged file from running forever. Nesting is limited (see `limits`). All reads
+place, `decode`. Two more rules stop a forged file from running forever. Nesting is limited (see `model`). All reads
 are charged to a budget of as many bytes as the tables have. Tables that `encode` wrote share no parts, so they stay
 within the budget; tables that refer to one part many times do not.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, cast
 
 from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
-from delegate.program.arguments import ArgReader, read_exprs, require_exhausted, take
 from delegate.program.dtypes import DType
-from delegate.program.expr import Dim, Expr
-from delegate.program.limits import (
+from delegate.program.expr import LEAVES, Dim, Expr, Op, operands
+from delegate.program.model import (
     MAX_ALL_EXPR_NODES,
     MAX_DEPTH,
+    MAX_EXPR_NODES,
     MAX_NAME,
     MAX_SPEC_PARTS,
     MAX_SPECS,
     MAX_TEXT,
-    check_name,
-)
-from delegate.program.model import (
     Arg,
     Block,
     Constant,
@@ -48,11 +46,16 @@ from delegate.program.model import (
     Symbol,
     Tree,
     Value,
+    check_name,
 )
+from delegate.program.schema_generated import ArgKind
 from delegate.program.segments import DIGEST_SIZE, Directory
 
+T = TypeVar("T")
 _ITEM_BYTES = 8  # at least, of an entry of a vector of tables or texts with what it refers to
 _DTYPES = {t.value: t for t in DType}
+_OPS = {o.value: o for o in Op}
+_DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
 _STORAGE_KINDS = {h.value: h for h in StorageKind}
 _STRUCTURES = {s.value: s for s in Structure}
 _TREE_KINDS = {code: name for name, code in vars(schema.TreeKind).items() if not name.startswith("_")}
@@ -291,3 +294,97 @@ def _indices(args: tuple[Arg, ...]) -> tuple[int, ...]:
 
 def _reject_constant(constant: str) -> float:
     raise ValueError(f"{constant} is not JSON")
+
+
+def read_exprs(*columns: Sequence[int]) -> tuple[tuple[Expr, ...], int]:
+    """Return all expressions, and their number of nodes, counted as often as they occur.
+
+    Sizes and depths are counted during reading because expressions may share parts without limit.
+    """
+    exprs: list[Expr] = []
+    sizes: list[int] = []
+    depths: list[int] = []
+    total = 0
+    for code, first, second in zip(*columns, strict=True):
+        op = _OPS[code]
+        if op in LEAVES:
+            exprs.append(Expr(op, _double(first) if op is Op.FLOAT else first))
+            sizes.append(1)
+            depths.append(1)
+            total += 1
+            continue
+        used = (first, second)[: operands(op)]
+        if not all(0 <= i < len(exprs) for i in used):
+            raise ValueError("an expression uses one that does not stand before it")
+        exprs.append(Expr(op, 0, tuple(exprs[i] for i in used)))
+        sizes.append(1 + sum(sizes[i] for i in used))
+        depths.append(1 + max(depths[i] for i in used))
+        total += sizes[-1]
+        if sizes[-1] > MAX_EXPR_NODES or depths[-1] > MAX_DEPTH or total > MAX_ALL_EXPR_NODES:
+            raise ValueError("an expression is too large")
+    return tuple(exprs), total
+
+
+class ArgReader:
+    """A reader of arguments from the parallel vectors of Args: a kind and a value for each."""
+
+    def __init__(self, texts: tuple[str, ...], exprs: tuple[Expr, ...]) -> None:
+        self._scalars: dict[int, Callable[[int], Arg]] = {
+            ArgKind.NONE: lambda _: None,
+            ArgKind.REF: Ref,
+            ArgKind.EXPR: lambda value: exprs[_index(value)],
+            ArgKind.DTYPE: _DTYPES.__getitem__,
+            ArgKind.INT: int,
+            ArgKind.FLOAT: _double,
+            ArgKind.BOOL: lambda value: (False, True)[_index(value)],
+            ArgKind.TEXT: lambda value: texts[_index(value)],
+        }
+
+    def read(self, kinds: Sequence[int], values: tuple[int, ...]) -> tuple[Arg, ...]:
+        pairs = zip(kinds, values, strict=True)
+        return tuple(self._one(kind, value, pairs, MAX_DEPTH) for kind, value in pairs)
+
+    def _one(self, kind: int, value: int, rest: Iterator[tuple[int, int]], depth: int) -> Arg:
+        if kind == ArgKind.LIST:
+            return self._list(value, rest, depth)
+        if kind == ArgKind.COMPLEX:
+            imaginary, bits = next(rest, (-1, 0))
+            if imaginary != ArgKind.FLOAT:
+                raise ValueError("a complex number is incomplete")
+            return complex(_double(value), _double(bits))
+        return self._scalars[kind](value)
+
+    def _list(self, count: int, rest: Iterator[tuple[int, int]], depth: int) -> tuple[Arg, ...]:
+        if depth == 0:
+            raise ValueError("an argument is nested too deeply")
+        items: list[Arg] = []
+        while len(items) < count:
+            (pair,) = take(1, rest)
+            items.append(self._one(*pair, rest, depth - 1))
+        return tuple(items)
+
+
+def take(count: int, rest: Iterator[T]) -> tuple[T, ...]:
+    """Return the next `count` parts; raise ValueError if there are fewer."""
+    taken = tuple(itertools.islice(rest, count))
+    if len(taken) < count:
+        raise ValueError("a list is incomplete")
+    return taken
+
+
+def require_exhausted(items: list[T], *rests: Iterator[object]) -> tuple[T, ...]:
+    """Return the items; raise ValueError if an iterator that they were built from has parts left."""
+    if any(True for rest in rests for _ in rest):
+        raise ValueError("a list has more parts than are used")
+    return tuple(items)
+
+
+def _index(value: int) -> int:
+    """Return the value; raise IndexError if it is negative."""
+    if value < 0:
+        raise IndexError(f"the index {value} is negative")
+    return value
+
+
+def _double(bits: int) -> float:
+    return float(_DOUBLE.unpack(_LONG.pack(bits))[0])

@@ -1,4 +1,4 @@
-"""The data types of tensors: one row per type."""
+"""The data types of tensors: one row per type, and the packing of small int8 numbers for files."""
 
 from __future__ import annotations
 
@@ -63,3 +63,24 @@ class DType(Enum):
 _NUMPY: dict[DType, np.dtype[Any]] = {t: np.dtype("uint16" if t is DType.bfloat16 else t.name) for t in DType}
 _FROM_NUMPY = {n: t for t, n in _NUMPY.items() if t is not DType.bfloat16}
 _FLOATING = {DType.float16, DType.float32, DType.float64, DType.bfloat16}
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def is_small(values: Array) -> bool:
+    """Return True if these numbers, at least one, can be packed."""
+    return values.size % 2 == 0 and bool(values.min() >= -8 and values.max() <= 7)
+
+
+def packed(values: Array) -> Array:
+    """Pack two numbers into a byte, the first in the lower half. The last of an odd count has its own byte."""
+    flat = values.reshape(-1).view(np.uint8) & 15
+    flat = np.pad(flat, (0, flat.size % 2))
+    return np.asarray(flat[0::2] | (flat[1::2] << 4), np.uint8)
+
+
+def unpacked(pairs: Array) -> Array:
+    """Unpack the result of `packed`."""
+    both = np.stack((pairs << np.uint8(4), pairs), -1).view(np.int8)
+    return np.right_shift(both, 4, out=both).reshape(-1)

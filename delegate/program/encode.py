@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import flatbuffers
@@ -12,9 +13,15 @@ import numpy as np
 
 from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
-from delegate.program.arguments import ArgPool
-from delegate.program.limits import MAX_ALL_EXPR_NODES, MAX_DEPTH, MAX_NAME, MAX_SPECS, MAX_TEXT, check_name
+from delegate.program.dtypes import DType
+from delegate.program.expr import LEAVES, Dim, Expr, Op
 from delegate.program.model import (
+    MAX_ALL_EXPR_NODES,
+    MAX_DEPTH,
+    MAX_EXPR_NODES,
+    MAX_NAME,
+    MAX_SPECS,
+    MAX_TEXT,
     Arg,
     Block,
     Constant,
@@ -32,10 +39,15 @@ from delegate.program.model import (
     Symbol,
     Tree,
     Value,
+    check_name,
 )
+from delegate.program.schema_generated import ArgKind
 from delegate.program.segments import Directory
 
 IDENTIFIER = b"DLG1"
+_DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
+_SIMPLIFY = "simplify the sizes of the model"
+_TOO_DEEP = "the expression of a size is nested too deeply"
 
 
 def encode(program: Program, directory: Directory) -> bytes:
@@ -43,7 +55,7 @@ def encode(program: Program, directory: Directory) -> bytes:
 
     Raises:
         ProgramError: a number exceeds 64 bits, an argument has a foreign type, or compile specs are not JSON. Or
-            nesting exceeds `limits`, or the tables exceed 2 GiB.
+            nesting exceeds a limit of `model`, or the tables exceed 2 GiB.
     """
     try:
         return _Encoder().program(program, directory)
@@ -255,3 +267,102 @@ def _preorder(tree: Tree, depth: int) -> Iterable[Tree]:
     yield tree
     for child in tree.children:
         yield from _preorder(child, depth - 1)
+
+
+class _Placed(NamedTuple):
+    """An expression in the pool with its index, its number of nodes and its height. Keeping it keeps its identity."""
+
+    expr: Expr
+    place: int
+    nodes: int
+    height: int
+
+
+class ArgPool:
+    """The expressions and texts that the arguments of one method refer to by index, each stored once."""
+
+    def __init__(self) -> None:
+        self._exprs: dict[tuple[int, int, int], int] = {}
+        self._placed: dict[int, _Placed] = {}  # by identity
+        self.expr_nodes = 0  # of all expressions, counted as often as they occur
+        self._texts: dict[str, int] = {}
+        self._scalars: dict[type, tuple[int, Callable[[Any], int]]] = {
+            type(None): (ArgKind.NONE, lambda _: 0),
+            Ref: (ArgKind.REF, lambda ref: ref.index),
+            Expr: (ArgKind.EXPR, self.expr),
+            DType: (ArgKind.DTYPE, lambda dtype: dtype.value),
+            int: (ArgKind.INT, int),
+            float: (ArgKind.FLOAT, _bits),
+            bool: (ArgKind.BOOL, int),
+            str: (ArgKind.TEXT, self._text),
+        }
+
+    @property
+    def exprs(self) -> Iterable[tuple[int, int, int]]:
+        """The operation, first and second operand of each expression."""
+        return self._exprs
+
+    @property
+    def texts(self) -> Iterable[str]:
+        return self._texts
+
+    def dim(self, dim: Dim) -> int:
+        """Return a size as it is stored in Value.shape."""
+        if isinstance(dim, Expr):
+            return -1 - self.expr(dim)
+        if dim < 0:
+            raise ProgramError(f"a size cannot be {dim}")
+        return dim
+
+    def expr(self, expr: Expr) -> int:
+        """Return the index of an expression."""
+        return self._expr(expr, MAX_DEPTH).place
+
+    def _expr(self, expr: Expr, depth: int) -> _Placed:
+        pooled = self._placed.get(id(expr))  # many sizes share one expression, which is walked once
+        if pooled is None:
+            if depth == 0:
+                raise ProgramError(_TOO_DEEP, remedy=_SIMPLIFY)
+            pooled = self._placed[id(expr)] = self._place(expr, depth)
+        return pooled
+
+    def _place(self, expr: Expr, depth: int) -> _Placed:
+        if expr.op in LEAVES:
+            key = (expr.op.value, _bits(expr.value) if expr.op is Op.FLOAT else int(expr.value), 0)
+            nodes = height = 1
+        else:
+            below = [self._expr(a, depth - 1) for a in expr.args]
+            left, right, *_ = *(part.place for part in below), 0
+            key = (expr.op.value, left, right)
+            nodes, height = 1 + sum(part.nodes for part in below), 1 + max(part.height for part in below)
+        if nodes > MAX_EXPR_NODES:
+            raise ProgramError("the expression of a size is too large", remedy=_SIMPLIFY)
+        if height > MAX_DEPTH:
+            raise ProgramError(_TOO_DEEP, remedy=_SIMPLIFY)
+        if key not in self._exprs:
+            self._exprs[key] = len(self._exprs)
+            self.expr_nodes += nodes
+        return _Placed(expr, self._exprs[key], nodes, height)
+
+    def flatten(self, arg: Arg, depth: int = MAX_DEPTH) -> list[tuple[int, int]]:
+        """Return the kind and the value of an argument, followed by those of its items."""
+        if depth == 0:
+            raise ProgramError(f"an argument is nested deeper than {MAX_DEPTH}")
+        if isinstance(arg, tuple):
+            return [(ArgKind.LIST, len(arg)), *(pair for item in arg for pair in self.flatten(item, depth - 1))]
+        if isinstance(arg, complex):
+            return [(ArgKind.COMPLEX, _bits(arg.real)), (ArgKind.FLOAT, _bits(arg.imag))]
+        scalar = self._scalars.get(type(arg))
+        if scalar is None:
+            raise ProgramError(f"an argument cannot be a {type(arg).__name__}: {arg!r}")
+        kind, value = scalar
+        return [(kind, value(arg))]
+
+    def _text(self, text: str) -> int:
+        check_name(text, MAX_TEXT)
+        return self._texts.setdefault(text, len(self._texts))
+
+
+def _bits(number: float) -> int:
+    """Return a double's bits. Every NaN has the same bits, so that equal programs give equal bytes."""
+    return int(_LONG.unpack(_DOUBLE.pack(math.nan if math.isnan(number) else number))[0])

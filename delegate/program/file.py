@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from delegate.errors import ProgramError
-from delegate.program.alignment import align
 from delegate.program.decode import decode
 from delegate.program.model import FORMAT_VERSION, Program
-from delegate.program.segments import flat, layout, pieces, split
+from delegate.program.segments import align, flat, layout, pieces, split
 from delegate.program.source import MAGIC, Source, open_source
 from delegate.program.verifier import verify
 from delegate.whole_files import replacing

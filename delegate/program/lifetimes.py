@@ -19,17 +19,15 @@ from __future__ import annotations
 
 import bisect
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from delegate.errors import ProgramError
 from delegate.program.bounds import Bounds
+from delegate.program.instructions import reads, refs
 from delegate.program.model import (
-    Arg,
     Instruction,
-    KernelCall,
     Method,
-    Ref,
     Storage,
     StorageKind,
     Structure,
@@ -232,22 +230,6 @@ class Lifetimes:
             self.end[owner] = self._step
             if loops:
                 loops[-1].add(owner)
-
-
-def reads(call: Instruction) -> Iterator[int]:
-    """Return the values that an instruction takes; of control flow its operands, not the reads of its blocks."""
-    if isinstance(call, KernelCall):
-        return refs(call.args)
-    return iter(call.operands if isinstance(call, StructuredCall) else call.inputs)
-
-
-def refs(args: Iterable[Arg]) -> Iterator[int]:
-    """Yield the values in arguments, those inside lists too, in order."""
-    for arg in args:
-        if isinstance(arg, tuple):
-            yield from refs(arg)
-        elif isinstance(arg, Ref):
-            yield arg.index
 
 
 class _Memory:

@@ -1,4 +1,4 @@
-"""The segments of a program file: their layout and their checksums, and the check of both.
+"""The segments of a program file: their alignment, layout and checksums, and the check of both.
 
 The checksum of a segment is the SHA-256 of the SHA-256s of its chunks of 1 MiB (the last may be shorter). So one large
 segment is hashed on all cores. Segments of the same content are stored once.
@@ -17,14 +17,20 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from delegate.errors import ProgramError
-from delegate.program.alignment import ALIGNMENT, align
 from delegate.program.task import Task
+
+ALIGNMENT = 64  # bytes: a cache line, and the preferred alignment of vendor libraries
 
 CHUNK = 1 << 20  # bytes, hashed at a time
 DIGEST_SIZE = 32  # bytes of a SHA-256
 _SMALL = 4 * CHUNK  # bytes; less is hashed faster than threads start
 _ZEROS = bytes(ALIGNMENT)
 _REMEDY = "the file is damaged: copy it again, or lower the model again"
+
+
+def align(size: int) -> int:
+    """Return the size in bytes, rounded up to the alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class Directory(NamedTuple):

@@ -11,8 +11,7 @@ import struct
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from delegate.errors import ProgramError
-from delegate.program.alignment import ALIGNMENT
-from delegate.program.segments import flat
+from delegate.program.segments import ALIGNMENT, flat
 
 if TYPE_CHECKING:
     import zipfile

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from delegate.errors import ProgramError
-from delegate.program.blocks import walk
 from delegate.program.expr import Expr, SymbolSets, members, set_of
-from delegate.program.lifetimes import reads, refs
+from delegate.program.instructions import reads, refs, renumbered, renumbered_arg, walk
 from delegate.program.model import (
     Arg,
     Input,
@@ -28,7 +27,6 @@ from delegate.program.model import (
     Tree,
     Value,
 )
-from delegate.program.renumber import renumbered, renumbered_arg
 
 _SHARED = (StorageKind.CONSTANT, StorageKind.STATE)  # the same in every stage
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from delegate.memory.storage import assign_storage, concrete, is_planned
-from delegate.program.blocks import walk
 from delegate.program.expr import Number, evaluate
+from delegate.program.instructions import walk
 from delegate.program.model import Arg, DelegateCall, DelegateSpec, Method, Program, Ref, Storage, StorageKind
 from delegate.program.raw import nbytes, shadow
 from delegate.runtime.backend import Array, DeviceMemory, DeviceTensor, TensorType

@@ -13,7 +13,7 @@ import numpy as np
 
 from delegate.errors import DelegateError, KernelError, ProgramError
 from delegate.plugins import one_line
-from delegate.program.blocks import block_bases
+from delegate.program.instructions import block_bases
 from delegate.program.model import Block, Instruction, StorageKind, Structure, StructuredCall
 from delegate.runtime.arrays import Arrays
 from delegate.runtime.backend import Array

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from delegate.errors import BackendFailed, DelegateError
 from delegate.plugins import AUTHOR, one_line
-from delegate.program.blocks import walk
+from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, DelegateSpec, Program
 from delegate.registry import Registry
 from delegate.runtime.backend import BackendRuntime, Delegate

@@ -13,9 +13,9 @@ import numpy as np
 
 from delegate.errors import BackendFailed, DelegateError, DeviceLost
 from delegate.plugins import AUTHOR
-from delegate.program.alignment import align
-from delegate.program.blocks import walk
+from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, DelegateSpec, MemorySpace, Method, Program, StorageKind
+from delegate.program.segments import align
 from delegate.runtime.backend import BackendRuntime, DeviceMemory, DeviceTensor
 from delegate.runtime.steps import DelegateStep, failed, outputs_not_filled
 

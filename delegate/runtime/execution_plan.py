@@ -15,9 +15,8 @@ import numpy as np
 from delegate.errors import KernelError
 from delegate.kernels.selection import base_of, place
 from delegate.memory.storage import call_view, check_view
-from delegate.program.blocks import walk
 from delegate.program.expr import Expr, Number
-from delegate.program.lifetimes import refs
+from delegate.program.instructions import refs, walk
 from delegate.program.model import (
     Arg,
     DelegateCall,

@@ -14,9 +14,8 @@ from threading import Lock
 
 from delegate.kernels.selection import Kernels
 from delegate.plugins import PORTABLE
-from delegate.program.blocks import walk
 from delegate.program.expr import Expr
-from delegate.program.lifetimes import reads, refs
+from delegate.program.instructions import reads, refs, walk
 from delegate.program.model import Arg, Instruction, KernelCall, Method, Program, Storage, StorageKind
 from delegate.program.raw import nbytes
 from delegate.runtime.backend import Array

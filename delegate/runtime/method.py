@@ -9,8 +9,8 @@ from delegate.errors import DelegateError, DeviceLost, InputError
 from delegate.program import model
 from delegate.program.dtypes import DType
 from delegate.program.expr import Symbols
+from delegate.program.instructions import written_inputs
 from delegate.program.model import Input, Ref, Tree
-from delegate.program.written_inputs import written_inputs
 from delegate.runtime.arguments import leaves_of, unflatten
 from delegate.runtime.backend import Array
 from delegate.runtime.execution_plan import ExecutionPlan

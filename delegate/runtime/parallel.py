@@ -15,7 +15,7 @@ from weakref import finalize
 
 from delegate.errors import BackendError, DelegateError, KernelError, Stopped
 from delegate.plugins import one_line
-from delegate.program.blocks import walk
+from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, Program, Structure, StructuredCall
 from delegate.program.task import cores
 from delegate.registry import Registry

@@ -14,8 +14,8 @@ import numpy as np
 
 from delegate.errors import DelegateError, ExecutionError
 from delegate.plugins import one_line
-from delegate.program.alignment import ALIGNMENT
 from delegate.program.raw import array_over
+from delegate.program.segments import ALIGNMENT
 from delegate.runtime.backend import Array
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from delegate.cli.app import app
 from delegate.compiled import CompiledProgram
 from delegate.errors import BackendFailed, DeviceLost, ProgramError
 from delegate.memory.planner import plan_buffers
-from delegate.program.alignment import align
 from delegate.program.file import serialize
 from delegate.program.lifetimes import Lifetime
 from delegate.program.model import COPY_ACROSS, Method, Ref, Storage, StorageKind
+from delegate.program.segments import align
 from delegate.program.verifier import verify
 from delegate.registry import default_registry
 from delegate.report import Report

@@ -13,7 +13,7 @@ import torch
 
 import delegate
 from delegate.errors import ConfigError, ExportError, InputError, ProgramError
-from delegate.program.lifetimes import refs
+from delegate.program.instructions import refs
 from delegate.program.model import KernelCall, StorageKind
 from delegate.testing import assert_same
 from examples.llm.batch import Batch

@@ -12,7 +12,7 @@ from torch import nn
 
 import delegate
 from delegate.errors import PartitionError
-from delegate.program.blocks import walk
+from delegate.program.instructions import walk
 from delegate.program.model import Structure, StructuredCall
 from tests.lowering import assert_runs, assert_same
 

@@ -11,7 +11,7 @@ import torch.ao.quantization.fx._decomposed  # defines the operators
 from torch import nn
 
 import delegate
-from delegate.program.blocks import walk
+from delegate.program.instructions import walk
 from delegate.program.model import KernelCall
 from delegate.testing import assert_same
 

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from delegate.memory.planner import largest_live_sum, plan_buffers, plan_memory
-from delegate.program.alignment import ALIGNMENT, align
 from delegate.program.lifetimes import Branch, Lifetime
+from delegate.program.segments import ALIGNMENT, align
 
 
 def overlaps(lifetimes, offsets):

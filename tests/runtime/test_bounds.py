@@ -10,9 +10,9 @@ from torch.export import Dim
 import delegate
 from delegate.memory import storage
 from delegate.memory.planner import largest_live_sum
-from delegate.program.alignment import align
 from delegate.program.lifetimes import Lifetime, Lifetimes
 from delegate.program.model import StorageKind
+from delegate.program.segments import align
 from tests.lowering import assert_same, compiled
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.placement.runtime.trials import ProgramRunner, TrialFailed
 from delegate.program.dtypes import DType
+from delegate.program.instructions import written_inputs
 from delegate.program.model import Program, Ref
-from delegate.program.written_inputs import written_inputs
 
 _OWN_PRECISION = 75.0  # dB: float32 computations are more accurate
 _MARGIN = 1.0  # dB above the bound for lower precision, since other inputs may be less accurate

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from delegate.program.alignment import align
 from delegate.program.raw import array_over
+from delegate.program.segments import align
 from delegate.runtime.backend import Array, TensorType
 
 CLOSE = "close"  # the last request of a delegate

@@ -19,8 +19,8 @@ from delegate import errors
 from delegate.errors import BackendError, BackendFailed, BackendUnavailable, DelegateError, Stopped
 from delegate.plugins import one_line
 from delegate.probing.process import Child, uninterrupted
-from delegate.program.alignment import align
 from delegate.program.model import DelegateSpec, Program
+from delegate.program.segments import align
 from delegate.registry import Registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 from delegate.runtime.isolation.channel import CLOSE, Channel, Tensors, shared_file

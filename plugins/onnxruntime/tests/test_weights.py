@@ -11,9 +11,9 @@ from torch import nn
 
 import delegate
 from delegate.errors import DelegateError
-from delegate.program.alignment import align
 from delegate.program.file import serialize
 from delegate.program.model import Program
+from delegate.program.segments import align
 from delegate.testing import assert_same
 
 X = torch.randn(3, 64)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from delegate.program.alignment import align
+from delegate.program.segments import align
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from delegate.backends.xnnpack.aot.operand import Coded
-from delegate.program.small_integers import packed
+from delegate.program.dtypes import packed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

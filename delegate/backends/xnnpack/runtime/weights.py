@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from delegate.backends.xnnpack.runtime.verifier import Graph, verify
+from delegate.program.dtypes import is_small, packed, unpacked
 from delegate.program.raw import array_over
-from delegate.program.small_integers import is_small, packed, unpacked
 
 if TYPE_CHECKING:
     from delegate.backends.xnnpack.aot.operand import Coded

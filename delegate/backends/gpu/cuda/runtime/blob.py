@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from delegate.program.alignment import align
 from delegate.program.dtypes import DType
 from delegate.program.raw import array_over
+from delegate.program.segments import align
 from delegate.runtime.backend import Array
 
 

@@ -16,9 +16,9 @@ from delegate.backends.gpu.cuda.runtime.blob import Weight, unpack
 from delegate.backends.gpu.cuda.runtime.library import CPU, CUDA, one_line
 from delegate.backends.gpu.cuda.runtime.targets import Target
 from delegate.errors import BackendFailed
-from delegate.program.alignment import ALIGNMENT
 from delegate.program.dtypes import DType
 from delegate.program.raw import writable_bytes
+from delegate.program.segments import ALIGNMENT
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, DeviceMemory, DeviceTensor
 
 _POOLED = 2  # TVM's code of the allocator that keeps memory for the next call

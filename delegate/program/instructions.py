@@ -1,0 +1,114 @@
+"""Instructions: traversal, the values that they read, their renumbering, and writes to the caller's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from delegate.program.model import (
+    Arg,
+    Block,
+    DelegateCall,
+    Instruction,
+    KernelCall,
+    Method,
+    Program,
+    Ref,
+    StorageKind,
+    Structure,
+    StructuredCall,
+)
+
+
+def walk(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
+    """Yield instructions in order; the instructions of blocks follow their structured call."""
+    for call in instructions:
+        yield call
+        if isinstance(call, StructuredCall):
+            for block in call.blocks:
+                yield from walk(block.instructions)
+
+
+def block_bases(call: StructuredCall, block: Block) -> Iterator[tuple[int, int]]:
+    """Yield the inputs of a block that equal another value at its start, each with that value.
+
+    For a carried input it is the result of the call, which holds the carried value between iterations. For a captured
+    input it is the operand. Parts of sequences equal no other value.
+    """
+    first_captured = call.carried + call.sequences
+    captured = operands(call)[first_captured:]
+    yield from zip(block.inputs[: call.carried], call.outputs[: call.carried], strict=True)
+    yield from zip(block.inputs[first_captured:], captured, strict=True)
+
+
+def operands(call: StructuredCall) -> tuple[int, ...]:
+    """Return the operands that the blocks get: all but the predicate of IF."""
+    return call.operands[1:] if call.kind is Structure.IF else call.operands
+
+
+def reads(call: Instruction) -> Iterator[int]:
+    """Return the values that an instruction takes; of control flow its operands, not the reads of its blocks."""
+    if isinstance(call, KernelCall):
+        return refs(call.args)
+    return iter(call.operands if isinstance(call, StructuredCall) else call.inputs)
+
+
+def refs(args: Iterable[Arg]) -> Iterator[int]:
+    """Yield the values in arguments, those inside lists too, in order."""
+    for arg in args:
+        if isinstance(arg, tuple):
+            yield from refs(arg)
+        elif isinstance(arg, Ref):
+            yield arg.index
+
+
+Numbering = Callable[[int], int]  # the old index of a value -> the new one
+
+
+def renumbered(call: Instruction, number: Numbering) -> Instruction:
+    """Return the instruction, its blocks included, with `number(i)` for value i."""
+    if isinstance(call, KernelCall):
+        outputs = _all(call.outputs, number)
+        return KernelCall(call.operator, tuple(renumbered_arg(a, number) for a in call.args), outputs, call.source)
+    if isinstance(call, DelegateCall):
+        return DelegateCall(call.delegate, _all(call.inputs, number), _all(call.outputs, number))
+    blocks = tuple(_block(b, number) for b in call.blocks)
+    operands, outputs = _all(call.operands, number), _all(call.outputs, number)
+    return StructuredCall(call.kind, operands, call.carried, blocks, outputs, call.sequences)
+
+
+def renumbered_arg(arg: Arg, number: Numbering) -> Arg:
+    """Return the argument with `number(i)` for value i."""
+    if isinstance(arg, tuple):
+        return tuple(renumbered_arg(a, number) for a in arg)
+    return Ref(number(arg.index)) if isinstance(arg, Ref) else arg
+
+
+def _block(block: Block, number: Numbering) -> Block:
+    instructions = tuple(renumbered(call, number) for call in block.instructions)
+    return Block(_all(block.inputs, number), _all(block.outputs, number), instructions)
+
+
+def _all(indices: Iterable[int], number: Numbering) -> tuple[int, ...]:
+    return tuple(map(number, indices))
+
+
+COPY = "aten.copy.default"
+
+
+def written_input(program: Program, method: Method, call: KernelCall) -> int | None:
+    """Return the number of the input that an instruction overwrites; None for any other instruction.
+
+    The instruction's arguments must have been checked.
+    """
+    updates_first = len(call.outputs) == 1 and call.args[:1] == (Ref(call.outputs[0]),)
+    if not updates_first or program.operators[call.operator] != COPY:
+        return None
+    storage = method.values[call.outputs[0]].storage
+    return storage.index if storage.kind is StorageKind.INPUT else None
+
+
+def written_inputs(program: Program, method: Method) -> tuple[int, ...]:
+    """Return the numbers of all inputs that a method writes to."""
+    calls = (c for c in walk(method.instructions) if isinstance(c, KernelCall))
+    numbers = (written_input(program, method, call) for call in calls)
+    return tuple(dict.fromkeys(number for number in numbers if number is not None))
