@@ -9,8 +9,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
 from delegate.edge.export import with_plain_tensors
-from delegate.edge.node import arguments, draws, tensors
-from delegate.edge.operator_names import base_name
+from delegate.edge.node import arguments, base_name, draws, tensors
 
 # The most bits of a precision in integers -> its name.
 _INTEGERS = {3: "fewer than 4 bits", 4: "4 bits", 8: "int8", 16: "16-bit integers"}

@@ -30,8 +30,7 @@ from pydantic import Field
 from torch.fx import Node
 
 from delegate.backends.region import Region
-from delegate.edge.node import arguments, is_constant, op_name, tensor, tensors
-from delegate.edge.operator_names import base_name
+from delegate.edge.node import arguments, base_name, is_constant, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 # Operators that add up products over a size.

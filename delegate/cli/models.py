@@ -13,9 +13,7 @@ from torch.export import ExportedProgram
 from delegate.accuracy.samples import Sample, input_names, sample_of
 from delegate.cli.arrays import read_array, read_inputs
 from delegate.cli.options import import_module
-from delegate.edge.modules import export_module
-from delegate.edge.sources import export, exported_programs, require_no_program
-from delegate.edge.torchscript import is_torchscript
+from delegate.edge.sources import export, export_module, exported_programs, is_torchscript, require_no_program
 from delegate.errors import ExportError, did_you_mean
 from delegate.plugins import one_line
 

@@ -20,8 +20,8 @@ from delegate.dynamo.options import TORCH, CompileOptions
 from delegate.dynamo.programs import insert_known, results_of, to_exported_program
 from delegate.dynamo.training import require_autograd_safe
 from delegate.edge.decompose import keeping_composites
-from delegate.edge.differentiable import is_without_formula
 from delegate.edge.node import SYMBOLIC
+from delegate.edge.verifier import is_without_formula
 from delegate.errors import ConfigError, DialectError, ExportError, LoweringError
 
 

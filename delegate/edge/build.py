@@ -1,4 +1,4 @@
-"""Construction of nodes and constants: new nodes inherit metadata and get their own fake value."""
+"""Construction of nodes and constants: new nodes inherit metadata and get their own fake value; bytes of constants."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -126,3 +127,16 @@ def leaves(value: Any) -> Iterator[Any]:
             yield from leaves(item)
     else:
         yield value
+
+
+def raw_bytes(value: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return the row-major bytes of a tensor of any dtype, without a copy if its memory is row-major."""
+    if value._is_zerotensor():  # torch's zeros without memory, which gradients may be
+        value = torch.zeros_like(value)
+    flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if not value.numel():
+        return np.empty(0, np.uint8)
+    if value.numel() == 1:  # it may have been expanded: its stride is still 0
+        flat = flat.reshape(()).reshape(1)
+    raw: np.ndarray[Any, np.dtype[np.uint8]] = flat.view(torch.uint8).numpy()
+    return raw

@@ -17,13 +17,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from delegate.edge.associative_scan import lower_associative_scans
 from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions
-from delegate.edge.dynamic_index import index_by_tensors
-from delegate.edge.flex_attention import lower_flex_attention
-from delegate.edge.functional import functionalize
+from delegate.edge.functional import NotSimple, functionalize, inlined
 from delegate.edge.graphs import drop_unused, remove_checks, trim_metadata
-from delegate.edge.inline import NotSimple, inlined
+from delegate.edge.higher_order import index_by_tensors, lower_associative_scans, lower_flex_attention
 from delegate.edge.node import META_CONSTANT, tensors
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature

@@ -1,7 +1,8 @@
 """Functionalisation: in-place operators become pure ones, and every later use of the memory reads the new value.
 
 Each tensor is a chain of views of a root, the tensor that owns the memory. A write computes a new value of the root by
-the inverses of the views. An alias is computed again from the root when it is next used.
+the inverses of the views. An alias is computed again from the root when it is next used. Before, regions that only set
+torch's own modes are inlined, and operators with several views become one view for each result.
 """
 
 from __future__ import annotations
@@ -9,21 +10,115 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, can_auto_functionalize
 from torch._ops import OpOverload
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from delegate.edge.build import fake_result, make_like
-from delegate.edge.inline import NotSimple
-from delegate.edge.node import arguments, tensors
+from delegate.edge.graphs import PRESERVED_METADATA
+from delegate.edge.node import arguments, op_name, tensors
 from delegate.edge.program import META_VALUE
-from delegate.edge.single_views import single_views
 
 aten = torch.ops.aten
+
+_VMAP = "torch._functorch.predispatch"  # where torch has the calls that begin and end a vmap
+
+
+class NotSimple(Exception):
+    """Raised if the fast path of `to_edge` does not support a graph; the message is the reason."""
+
+
+def inlined(module: GraphModule) -> Graph:
+    """Return a copy of the module's graph, with metadata, in which grad-mode and disabled autocast are inlined.
+
+    Raises:
+        NotSimple: the graph has other submodules (control flow, enabled autocast) or a vmap.
+    """
+    graph = Graph()
+    env: dict[Node, Any] = {}
+    for node in module.graph.find_nodes(op="placeholder"):
+        env[node] = graph.node_copy(node)
+        env[node].meta = _preserved_metadata(node)
+    graph.output(_copy_body(module, graph, env))
+    return graph
+
+
+def _copy_body(module: GraphModule, graph: Graph, env: dict[Node, Any]) -> Any:
+    """Copy all nodes between placeholders and output; return the output's argument in terms of the copy."""
+    for node in module.graph.nodes:
+        if node.op in ("placeholder", "output", "get_attr"):
+            continue
+        region = _region(node)
+        if region is not None:
+            body_node, operands = region
+            body = getattr(module, str(body_node.target))
+            inner = dict(zip(body.graph.find_nodes(op="placeholder"), map_arg(operands, env.__getitem__), strict=True))
+            env[node] = _copy_body(body, graph, inner)
+        elif isinstance(node.args[0] if node.args else None, Node) and isinstance(env.get(node.args[0]), list | tuple):
+            env[node] = env[node.args[0]][node.args[1]]  # getitem of an inlined region
+        else:
+            env[node] = graph.node_copy(node, env.__getitem__)
+            env[node].meta = _preserved_metadata(node)
+    return map_arg(module.graph.output_node().args[0], env.__getitem__)
+
+
+def _region(node: Node) -> tuple[Any, tuple[Any, ...]] | None:
+    """Return the body and the operands of a region to inline; None for another node."""
+    match getattr(node.target, "__name__", ""), node.args:
+        case "wrap_with_set_grad_enabled", (_, body, *operands):
+            return body, tuple(operands)
+        case "wrap_with_autocast", (_, _, False, _, body, *operands):
+            return body, tuple(operands)
+    if getattr(node.target, "__module__", "") == _VMAP:
+        raise NotSimple(f"{node.name} is part of a vmap")
+    if any(isinstance(a, Node) and a.op == "get_attr" for a in node.all_input_nodes):
+        raise NotSimple(f"{node.name} has a body of its own")
+    return None
+
+
+def _preserved_metadata(node: Node) -> dict[str, Any]:
+    return {key: node.meta[key] for key in PRESERVED_METADATA if key in node.meta}
+
+
+_SPLITS = {
+    "aten.unbind.int", "aten.split.Tensor", "aten.split.sizes", "aten.split_with_sizes.default", "aten.chunk.default",
+    "aten.tensor_split.sections", "aten.tensor_split.indices",
+}  # fmt: skip
+
+
+def single_views(graph: Graph) -> None:
+    """Replace these operators in place, except if parts have symbolic sizes along the split dimension."""
+    for node in list(graph.nodes):
+        if op_name(node) in _SPLITS:
+            _replace(node)
+
+
+def _replace(node: Node) -> None:
+    args, parts = arguments(node), tensors(node)
+    source, dim = node.args[0], args["dim"]
+    unbound = node.target is aten.unbind.int
+    sizes = [1] * len(parts) if unbound else [part.shape[dim] for part in parts]
+    if not all(isinstance(size, int) for size in sizes) or any(
+        user.target is not operator.getitem for user in node.users
+    ):
+        return
+    starts = [0, *accumulate(sizes)]
+    for item in list(node.users):
+        place = int(item.args[1])  # type: ignore[arg-type]
+        with node.graph.inserting_before(item):
+            if unbound:
+                view = make_like(item, aten.select.int, (source, dim, place), {})
+            else:
+                view = make_like(item, aten.slice.Tensor, (source, dim, starts[place], starts[place + 1]), {})
+        item.replace_all_uses_with(view)
+        node.graph.erase_node(item)
+    node.graph.erase_node(node)
+
 
 # Operators whose schema hides a write to running statistics -> the flag that enables the write.
 _HIDDEN_WRITES = {

@@ -1,9 +1,13 @@
-"""Small rewrites for all stages of edge: removal of checks, unused nodes and unused metadata."""
+"""Graphs of all stages of edge: their walk, the removal of checks, unused nodes and metadata, and identities of nodes.
+
+An identity is a module path, an operator and an ordinal. It is equal in every run; torch.fx's names are not.
+"""
 
 from __future__ import annotations
 
 import copy
 import gc
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +17,8 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from delegate.edge.node import draws, shape_text, tensors
-from delegate.edge.program import META_VALUE
+from delegate.edge.node import draws, module_path, op_name, shape_text, tensors
+from delegate.edge.program import META_VALUE, EdgeProgram
 
 # Operators that only check assumptions of the export at run time. The runtime checks its inputs itself.
 CHECKS = frozenset(
@@ -32,7 +36,7 @@ CHECKS = frozenset(
         "aten._linalg_check_errors.default",  # that a factorisation succeeded; the kernels check that themselves
     }
 )
-META_IDENTITY = "identity"  # node.meta key of the name that stays the same from run to run, see `edge.identity`
+META_IDENTITY = "identity"  # node.meta key of the name that stays the same from run to run, see `identity`
 META_ORIGIN = "origin"  # node.meta key of the nodes of a decomposed operator: the name of its node
 PRESERVED_METADATA = (META_VALUE, "nn_module_stack", "stack_trace", "custom", META_IDENTITY, META_ORIGIN)
 _ASSERTIONS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
@@ -166,3 +170,31 @@ def gc_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def identify(program: EdgeProgram) -> EdgeProgram:
+    """Set the identity of every call in the graphs of a program that has none yet.
+
+    A pass preserves the identity of a node that it does not replace. A new node gets the next ordinal of its module and
+    operator.
+    """
+    for module in graph_modules(program.graph_module):
+        calls = [n for n in module.graph.nodes if n.op == "call_function"]
+        taken = {n.meta[META_IDENTITY] for n in calls if META_IDENTITY in n.meta}
+        ordinals: Counter[str] = Counter()
+        for node in calls:
+            if META_IDENTITY not in node.meta:
+                node.meta[META_IDENTITY] = _next(f"{module_path(node)}:{op_name(node)}", ordinals, taken)
+    return program
+
+
+def _next(kind: str, ordinals: Counter[str], taken: set[str]) -> str:
+    while (name := f"{kind}#{ordinals[kind]}") in taken:
+        ordinals[kind] += 1
+    taken.add(name)
+    return name
+
+
+def identity(node: Node) -> str:
+    """Return the identity of a node, e.g. "encoder.layer.0:aten.linear.default#1"; its name if it has none."""
+    return str(node.meta.get(META_IDENTITY, node.name))

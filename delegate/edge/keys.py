@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from torch.nn import Parameter
 from torch.utils._pytree import TreeSpec
 
-from delegate.edge.constants import raw_bytes
+from delegate.edge.build import raw_bytes
 from delegate.edge.graphs import PRESERVED_METADATA
 from delegate.edge.node import SYMBOLIC, source_line
 from delegate.edge.program import META_VALUE

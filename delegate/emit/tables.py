@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import PreprocessResult
-from delegate.edge.constants import raw_bytes
+from delegate.edge.build import raw_bytes
 from delegate.edge.node import describe, dtype_of, source_line, tensors
 from delegate.emit.symbols import Symbols
 from delegate.errors import LoweringError

@@ -13,7 +13,7 @@ from delegate.accuracy.verification import Eviction
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.export import to_edge
-from delegate.edge.identity import identify
+from delegate.edge.graphs import identify
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.emit.program import emit, has_kernel

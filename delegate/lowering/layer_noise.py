@@ -14,8 +14,7 @@ from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import NodeRunner, flat_arguments
 from delegate.accuracy.samples import Sample
-from delegate.edge.node import decodes, float_node, module_path, op_name, overload, tensors
-from delegate.edge.operator_names import base_name, edge_names
+from delegate.edge.node import base_name, decodes, edge_names, float_node, module_path, op_name, overload, tensors
 from delegate.report import Accuracy
 
 _MOST = 64  # layers whose effect on the results is measured: the least accurate by themselves

@@ -13,8 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from delegate.edge.build import is_pure
 from delegate.edge.decompose import Decomposer
-from delegate.edge.graphs import META_IDENTITY, META_ORIGIN, extracted
-from delegate.edge.identity import identity
+from delegate.edge.graphs import META_IDENTITY, META_ORIGIN, extracted, identity
 from delegate.edge.node import (
     META_CONSTANT,
     is_compute,

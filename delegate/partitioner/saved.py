@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.edge.identity import identity
+from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from delegate.edge.identity import identity
+from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute, module_path
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.cost import work

@@ -9,7 +9,7 @@ from typing import Any
 
 from delegate.cache.environment import host_features
 from delegate.cache.store import Entry, Store
-from delegate.edge.constants import raw_bytes
+from delegate.edge.build import raw_bytes
 from delegate.edge.graphs import described
 from delegate.edge.program import EdgeProgram
 from delegate.measured import Placement

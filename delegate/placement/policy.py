@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from delegate.edge.identity import identity
+from delegate.edge.graphs import identity
 from delegate.edge.node import module_path
 from delegate.errors import PartitionError
 from delegate.partitioner.cost import work

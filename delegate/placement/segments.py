@@ -12,7 +12,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from delegate.edge.control_flow import subprograms
-from delegate.edge.identity import identity
+from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute, is_number, module_path, nbytes, op_name, shape_text, tensors
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.cost import work

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer, SharedQuantizationSpec
 
 from delegate.backends.quantizable import QuantizationScheme, QuantizedOperator
-from delegate.edge.operator_names import base_name, edge_names
+from delegate.edge.node import base_name, edge_names
 from delegate.errors import ConfigError
 from delegate.quantization.settings import Choice, Settings, stack
 from delegate.quantization.specs import activation_spec, fixed_spec, weight_spec

@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.config.model import Quantization
-from delegate.edge.operator_names import base_name, edge_names
+from delegate.edge.node import base_name, edge_names
 from delegate.errors import ConfigError, did_you_mean
 from delegate.registry import Registry, default_registry
 

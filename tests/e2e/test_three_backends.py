@@ -16,7 +16,7 @@ from delegate.backends.aot import Claim, PreprocessResult, Region, RegionRefused
 from delegate.backends.info import Availability, BackendInfo
 from delegate.backends.keys import structure
 from delegate.backends.xnnpack.aot.backend import XnnpackBackend
-from delegate.edge.identity import identity
+from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute, op_name
 from delegate.registry import default_registry
 from delegate.testing import assert_same

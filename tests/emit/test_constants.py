@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.edge.constants import raw_bytes
+from delegate.edge.build import raw_bytes
 from tests.lowering import assert_runs, assert_same
 
 CONSTANTS = {

@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from delegate.backends.aot import Claim, PreprocessResult
 from delegate.edge.export import to_edge
-from delegate.edge.identity import identify, identity
+from delegate.edge.graphs import identify, identity
 from delegate.edge.node import is_compute, op_name
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram

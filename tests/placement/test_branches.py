@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from delegate.edge.export import to_edge
-from delegate.edge.identity import identify
+from delegate.edge.graphs import identify
 from delegate.placement.branches import find_branches
 from tests.placement.test_segments import Block
 

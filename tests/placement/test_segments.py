@@ -10,7 +10,7 @@ from torch import nn
 
 import delegate
 from delegate.edge.export import to_edge
-from delegate.edge.identity import identify, identity
+from delegate.edge.graphs import identify, identity
 from delegate.edge.node import is_compute
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram

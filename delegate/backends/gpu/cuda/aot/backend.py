@@ -34,7 +34,7 @@ from delegate.backends.inexact import (
 )
 from delegate.backends.keys import require_specs
 from delegate.backends.lowering import TableBackend
-from delegate.edge.constants import raw_bytes
+from delegate.edge.build import raw_bytes
 from delegate.edge.node import dtype_of, symbolic_numbers, tensor
 from delegate.errors import BackendUnavailable, LoweringError, did_you_mean
 from delegate.program.dtypes import DType
