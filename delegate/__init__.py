@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from delegate.accuracy.request import Verify as Verify
+    from delegate.accuracy.bounds import Verify as Verify
     from delegate.compile import explain as explain
     from delegate.compile import to_backend as to_backend
     from delegate.compiled import CompiledProgram as CompiledProgram
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "Verify": "delegate.accuracy.request",
+    "Verify": "delegate.accuracy.bounds",
     "explain": "delegate.compile",
     "to_backend": "delegate.compile",
     "CompiledProgram": "delegate.compiled",

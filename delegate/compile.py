@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-from delegate.accuracy.request import Verify, with_bounds
+from delegate.accuracy.bounds import Verify, with_bounds
 from delegate.accuracy.verification import Measured, Verification, verification
 from delegate.compiled import CompiledProgram
 from delegate.config import load_config

@@ -13,14 +13,11 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
-from delegate.accuracy.bounds import DEFAULTS, Bounds
+from delegate.accuracy.bisection import DelegateRecorder, Trial, WatchedPartition, bisect_inaccurate
+from delegate.accuracy.bounds import DEFAULTS, Bounds, OnFailure, is_quantized, precision_of
 from delegate.accuracy.figures import Differences
-from delegate.accuracy.narrowing import Trial, bisect_inaccurate
-from delegate.accuracy.precision import is_quantized, precision_of
 from delegate.accuracy.reference import EagerMethods, copies, first_nan, flat_arguments, is_random_method, tensors
-from delegate.accuracy.request import OnFailure
 from delegate.accuracy.samples import Sample, example_samples, samples_of
-from delegate.accuracy.watching import DelegateRecorder, WatchedPartition
 from delegate.backends.aot import PreprocessResult
 from delegate.backends.bisection import Unit
 from delegate.compiled import LoadedContext

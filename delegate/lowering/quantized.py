@@ -133,7 +133,7 @@ def _layer_operators(section: Quantization | None, backends: Sequence[str], regi
 def configured() -> Callable[..., dict[str, ExportedProgram]]:
     """Return the function that carries out the `quantization` section; raises ConfigError if torchao is absent."""
     try:
-        from delegate.quantization.configured import quantize_as_configured
+        from delegate.quantization.flow import quantize_as_configured
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torchao":
             raise

@@ -12,8 +12,8 @@ from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantize
 from delegate.backends.quantizable import QuantizationScheme, QuantizedOperator
 from delegate.edge.node import base_name, edge_names
 from delegate.errors import ConfigError
+from delegate.quantization.observers import activation_spec, fixed_spec, weight_spec
 from delegate.quantization.settings import Choice, Settings, stack
-from delegate.quantization.specs import activation_spec, fixed_spec, weight_spec
 from delegate.registry import Registry
 
 _KEY = "quantization_annotation"

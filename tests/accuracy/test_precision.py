@@ -12,8 +12,7 @@ from torch import nn
 from torch.export import ExportedProgram, export
 
 import delegate
-from delegate.accuracy.bounds import DEFAULTS
-from delegate.accuracy.precision import precision_of
+from delegate.accuracy.bounds import DEFAULTS, precision_of
 from delegate.errors import AccuracyError
 from tests import zoo
 from tests.sampling import every
