@@ -60,7 +60,7 @@ def unique2(x: Array, sorted_: bool, return_inverse: bool, return_counts: bool) 
 
 @TABLE.allocating("aten.unique_dim.default", dtypes=REAL)
 def unique_dim(x: Array, dim: int, sorted_: bool, return_inverse: bool, return_counts: bool) -> Unique:
-    """Return the same for the slices of a dimension; torch always returns positions and counts."""
+    """Return the distinct slices of a dimension, with positions and counts, which torch always returns."""
     axis = axis_of(x, dim)
     values, inverse, counts = np.unique(x, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)
     return values, inverse.reshape(-1), counts

@@ -104,7 +104,7 @@ def _run_wide(function: Callable[..., None], half: frozenset[np.dtype[Any]], *ar
 
 
 def widen_allocating_kernel(function: Callable[..., Any], dtypes: frozenset[DType]) -> Callable[..., Any]:
-    """Return the same for a function that allocates its results; float32 results get the only half type of `dtypes`."""
+    """Return, like `widen_kernel`, a function that allocates its results, in the half type of `dtypes` for float32."""
     return partial(_allocate_wide, function, next(iter(dtypes & HALF)))
 
 

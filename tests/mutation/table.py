@@ -91,7 +91,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
      "bucketize: side", _INDEXING),
     ("kernels/statistics.py", "middle = (x.size - 1) // 2", "middle = x.size // 2", "median: the upper one",
      ("kernels/test_sorting.py",)),
-    ("kernels/grid_sample.py", "((position + 1) * size - 1) * half", "((position + 1) * size) * half",
+    ("kernels/interpolation.py", "((position + 1) * size - 1) * half", "((position + 1) * size) * half",
      "grid_sample: half a pixel off", ("kernels/test_resize.py",)),
     ("kernels/binary.py", "np.isin(elements, tests, invert=invert)", "np.isin(elements, tests)",
      "isin: invert ignored", (*_INDEXING, *_ELEMENTWISE)),
