@@ -24,20 +24,20 @@ __all__ = [
 
 
 class Options(BaseModel):
-    """Base of a backend's options; unknown keys are refused."""
+    """Base of a backend's options; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Nodes that a backend would run as one, or why a pattern that almost fits does not.
+    """Nodes that a backend would run as one operation, or the reason why an almost fitting pattern is unsupported.
 
     Args:
-        name: of the pattern, for reports and for the region that holds it, e.g. "linear, relu".
-        nodes: all of it in any order, the node around which it was looked for among them. They come into one partition
-            together, or not at all; values in between may be used by others too.
-        verdict: yes; or no with the reason, which stands in the report where the backend does not take the node alone.
+        name: name of the pattern in reports and regions, e.g. "linear, relu".
+        nodes: all nodes of the pattern in any order, including the node that `claims` received. They are in one
+            partition together, or in none. Other nodes may use their intermediate values.
+        verdict: yes, or no with a reason. The report shows the reason if the backend does not support the node alone.
     """
 
     name: str
@@ -58,13 +58,13 @@ class PreprocessResult:
     """The result of compiling a region.
 
     Args:
-        blob: the vendor's own format, given unchanged to the runtime half.
-        compile_specs: plain JSON values for the runtime half, which gets what JSON makes of them: lists for tuples.
-        notes: for the report, e.g. "3 transposes".
-        space: the memory of the device that inputs and outputs may lie in besides the host's, as the runtime half knows
-            it (`BackendRuntime.allocate`), e.g. "webgpu"; empty where it takes NumPy arrays alone.
-        data: what belongs to the blob and partitions may share, such as weights, for `BackendRuntime.init_with_data`.
-            The file holds the same content once.
+        blob: bytes in the vendor's own format. The runtime part receives them unchanged.
+        compile_specs: plain JSON values for the runtime part, which receives lists in place of tuples.
+        notes: remarks for the report, e.g. "3 transposes".
+        space: name of the device memory that inputs and outputs may be in besides host memory, e.g. "webgpu"; see
+            `BackendRuntime.allocate`. Empty if the backend only supports NumPy arrays.
+        data: bytes that belong to the blob and that partitions may share, such as weights. They are arguments of
+            `BackendRuntime.init_with_data`. The file stores equal content once.
     """
 
     blob: bytes | memoryview
@@ -88,11 +88,10 @@ class PreprocessResult:
 
 
 class RegionRefused(Exception):
-    """Raised by `preprocess` when the vendor library does not take some nodes after all: the program is planned again
-    without them.
+    """Raised by `preprocess` if the vendor library rejects some nodes. The program is planned again without them.
 
     Args:
-        reasons: names of the nodes that it does not take -> the library's own words.
+        reasons: names of the rejected nodes, with the library's messages.
     """
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
@@ -103,15 +102,16 @@ class RegionRefused(Exception):
 
 
 class RegionGivenUp(RegionRefused):
-    """A region is refused for a fault that may be of the moment, such as a compiler that takes too long: not kept."""
+    """A rejection for a fault that may be temporary, such as a slow compiler. It is not cached."""
 
 
 class RegionFailed(Exception):
-    """Raised by `preprocess` when the vendor library does not take a region and does not say because of which nodes:
-    they are found by compiling parts of it.
+    """Raised by `preprocess` if the vendor library rejects a region without naming nodes.
+
+    The framework finds the nodes by compiling parts of the region.
 
     Args:
-        reason: the library's own words.
+        reason: the library's message.
     """
 
     def __init__(self, reason: str) -> None:
@@ -120,78 +120,87 @@ class RegionFailed(Exception):
 
 
 class Backend(ABC):
-    """The AOT half. One object serves one `to_backend` call.
+    """The AOT part of a backend. One object serves one `to_backend` call.
 
-    It may raise BackendUnavailable when it is made, where what its options ask for is not here.
+    - `__init__` raises BackendUnavailable if the options require something that this machine lacks.
+    - A backend with a table of lowerings subclasses `delegate.backends.lowering.TableBackend` instead.
 
-    A backend on a table of lowerings subclasses `delegate.backends.lowering.TableBackend` instead.
+    Attributes:
+        most_constants: most elements of constants in one partition; None for no limit. Larger partitions are cut.
+        check_uses_library: whether `check` calls the library, so that it may crash or hang; see docs/backends.md.
+        may_crash: whether `preprocess` may end the process. It is assumed of every plugin.
     """
 
     Options: ClassVar[type[Options]] = Options
     name: ClassVar[str]
-    most_constants: ClassVar[int | None] = None  # elements that one partition may hold: what has more is cut
-    check_uses_library: ClassVar[bool] = True  # `check` may crash or hang: see "A compile that crashes" in the docs
-    may_crash: ClassVar[bool] = False  # `preprocess` may end the process; this is assumed of every plugin
+    most_constants: ClassVar[int | None] = None
+    check_uses_library: ClassVar[bool] = True
+    may_crash: ClassVar[bool] = False
 
     def __init__(self, options: Any) -> None:
         self.options = options
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
-        """Under which conditions it takes an operator, as sentences for `delegate ops`; none for any node.
+        """Return the conditions of support for an operator, as sentences for `delegate ops`; empty for any node.
 
-        None where it never does, or cannot say without a node, as this method does where it is not overridden.
+        Return None if the operator is unsupported, or if support depends on the node, which is the default.
         """
         return None
 
     @classmethod
     def quantization(cls) -> Sequence[QuantizationScheme]:
-        """The ways of quantizing that it takes, its default first; none where it runs no integers.
+        """Return the supported quantization schemes, the default first; none if the backend runs no integers.
 
-        `delegate.quantization` makes its quantizers of them.
+        `delegate.quantization` builds its quantizers from them.
         """
         return ()
 
     @property
     def preserve_ops(self) -> Set[str]:
-        """Compound operators (such as "aten.linear.default") that it wants to be offered whole.
+        """Compound operators to preserve for this backend, such as "aten.linear.default".
 
-        One that it refuses whole, and every other compound operator, is offered in parts. What one backend wants
-        changes nothing for another.
+        If `check` refuses a preserved operator, it receives the operator's decomposition. All other compound operators
+        are decomposed first. The set of one backend does not affect another backend.
         """
         return frozenset()
 
     @abstractmethod
     def check(self, node: Node) -> Verdict:
-        """Return the verdict on a node of an edge graph: a refusal has its reason. Must not change the graph."""
+        """Return the verdict on a node of an edge graph; a refusal has a reason. Must not change the graph."""
 
     def claims(self, node: Node) -> Sequence[Claim]:
-        """Patterns of several nodes around this one that it runs as one, the preferred first.
+        """Return the patterns around a node that the backend runs as one operation, the preferred first.
 
-        It is called once for every node that calls an operator, and must not change the graph. Nodes of a claim need
-        not be accepted by `check`.
-        Where an accepted claim shares nodes with another of the same backend, both come into one partition.
+        - The framework calls this once for every node that calls an operator. It must not change the graph.
+        - `check` may refuse nodes of a claim.
+        - Accepted claims of one backend that share nodes are in one partition.
         """
         return ()
 
     def cache_key(self) -> str | None:
         """Return the inputs of `preprocess` and `check` that the framework does not know; None: results are not cached.
 
-        Known are the region with its constants, the options, the code of the plugin's package, the versions of what its
-        distribution asks for, and the versions and devices that its probe tells. The default is this machine. Where
-        results depend on anything else, such as an environment variable or the content of a file, it belongs in here.
-        It is called once in a lowering.
+        The framework knows the region with its constants, the options, and the code of the plugin's package. It also
+        knows the versions of the distribution's requirements, and the versions and devices of the probe. The default
+        key is this machine. If results depend on anything else, such as an environment variable or the content of a
+        file, return it here. The framework calls this once in a lowering.
         """
         return host_features()
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:  # noqa: B027 - most need none
         """Raise an exception if a cached artifact of a region is impossible, so that the region is compiled again.
 
-        Its checksums are right, and its fields have the right types. An override checks `compile_specs`. The default
+        Its checksums and the types of its fields are already checked. An override checks `compile_specs`. The default
         accepts every artifact.
         """
 
     @abstractmethod
     def preprocess(self, region: Region) -> PreprocessResult:
-        """Compile a region; raises RegionRefused for nodes that the library turns down, RegionFailed where it does not
-        name them, LoweringError for a fault."""
+        """Compile a region.
+
+        Raises:
+            RegionRefused: the library rejects some nodes.
+            RegionFailed: the library rejects the region without naming nodes.
+            LoweringError: any other fault.
+        """

@@ -3,15 +3,15 @@
 Empty tensors: a dynamic size may be 0. A sum over it is 0, a mean is NaN, and so on. Some libraries return what was in
 memory, others fail.
 
-Zeros: some libraries replace x * 0.0 by 0.0, or multiply the weights of the product that made x, and drop the sum in
-x + 0.0. That loses the sign of zeros, which `signbit`, `copysign`, `atan2` and quotients read, and in products NaN and
-infinity too.
+Zeros: some libraries replace x * 0.0 by 0.0, or multiply the weights of the product that computed x by 0.0. They drop
+the sum in x + 0.0. That loses the sign of zeros, which `signbit`, `copysign`, `atan2` and quotients
+read. Products also lose NaN and infinity.
 
 Rounding: some libraries compute a partition in one precision and round its results at the boundary alone. Such a
 library drops a cast to a 16-bit float within a partition. That is harmless if the program is in that dtype anyway, as
 the values only have more digits between two operators. It is wrong if the cast itself rounds values of a wider dtype,
 e.g. in `x.half().float()` of float32. It is also wrong if a wider dtype shows the digits that a 16-bit result does not
-have, or a number where that result is infinite, e.g. in `(x * 1000).float()` of float16.
+have, or a number for its infinity. An example is `(x * 1000).float()` of float16.
 
 NaN: a backend whose library loses NaN has a field `nan: Nan` among its options, and a predicate of the nodes that lose
 it. With `exact` it refuses these nodes, so that other backends run them, or lowers them to more operators that keep

@@ -120,8 +120,8 @@ def ranges_of_sizes(nodes: Iterable[Node], known: Mapping[Any, Any]) -> dict[Any
 
     Args:
         nodes: of an edge graph.
-        known: the range constraints of its program. Of a symbol that it lacks, the shape environment tells the range,
-            from 0 on if torch may only have assumed that the size is neither 0 nor 1.
+        known: the range constraints of its program. Other symbols have the range of the shape environment. It begins
+            at 0 if torch may only have assumed that the size is neither 0 nor 1.
     """
     found: dict[Any, ValueRanges[Any]] = {}
     for number in symbolic_numbers([node.meta.get(META_VALUE) for node in nodes]):

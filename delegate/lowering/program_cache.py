@@ -80,8 +80,8 @@ class ProgramCache:
     ) -> str | None:
         """Return the key of a program; None if its lowering may have another result the next time.
 
-        That holds for custom partitioners, kernels and operators, for backends that are not cached or run in separate
-        processes, for quantization, and for bounds on accuracy.
+        That holds for custom partitioners, kernels and operators, and for backends that are not cached or run in
+        separate processes. It also holds for quantization and for bounds on accuracy.
 
         Args:
             exported: the methods.
