@@ -37,7 +37,7 @@ def _plain_elu(node: Node) -> Verdict:
 
 
 def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    """log(1 + exp(beta x)) / beta, written so that nothing overflows."""
+    """Return log(1 + exp(beta x)) / beta, computed so that nothing overflows."""
     op = ops()
     scaled = op.Mul(x, scalar(beta, x))
     decay = op.Max(op.Neg(op.Abs(scaled)), scalar(_VANISHED, x))
@@ -46,25 +46,25 @@ def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
 
 
 def mish(x: Any) -> Any:
-    """x tanh(softplus(x))."""
+    """Return x tanh(softplus(x))."""
     op = ops()
     return op.Mul(x, op.Tanh(softplus(x)))
 
 
 def log_sigmoid(x: Any) -> Any:
-    """-softplus(-x): the exporter's log(sigmoid(x)) is -inf from -104 down."""
+    """Return -softplus(-x). The exporter's log(sigmoid(x)) is -inf from -104 down."""
     op = ops()
     return op.Neg(softplus(typed(op.Neg(x), x)))
 
 
 def celu(x: Any, alpha: float = 1.0) -> Any:
-    """alpha elu(x / alpha)."""
+    """Return alpha elu(x / alpha)."""
     op = ops()
     return op.Mul(op.Elu(op.Div(x, scalar(alpha, x))), scalar(alpha, x))
 
 
 def log_softmax(x: Any, dim: int, half_to_float: bool = False) -> Any:
-    """x - max - log(sum(exp(x - max))): hardly any GPU provider has LogSoftmax."""
+    """Return x - max - log(sum(exp(x - max))), since hardly any GPU provider has LogSoftmax."""
     op = ops()
     shifted = op.Sub(x, op.ReduceMax(x, ints([dim])))
     return op.Sub(shifted, op.Log(op.ReduceSum(op.Exp(shifted), ints([dim]))))

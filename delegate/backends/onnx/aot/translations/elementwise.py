@@ -45,7 +45,7 @@ def _bounds(node: Node) -> Verdict:
 
 
 def clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:
-    """Bounds in the dtype of x; ONNX Runtime's Clip of one bound also bounds infinity by the largest number."""
+    """Bound x in its own dtype; with one bound by Min or Max, since ONNX Runtime's Clip then also bounds infinity."""
     op = ops()
     if min is None:
         return x if max is None else op.Min(x, scalar(max, x))
@@ -53,7 +53,7 @@ def clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:
 
 
 def power(x: Any, exponent: float) -> Any:
-    """Roots by their own operators: Pow(-inf, 0.5) is inf, as C's, where torch gives NaN."""
+    """Return a power; roots by their own operators, since Pow(-inf, 0.5) is inf as in C, where torch returns NaN."""
     op = ops()
     if abs(exponent) == 0.5:
         return op.Sqrt(x) if exponent > 0 else op.Reciprocal(op.Sqrt(x))
@@ -61,19 +61,19 @@ def power(x: Any, exponent: float) -> Any:
 
 
 def sign(x: Any) -> Any:
-    """1 above 0, less 1 below 0."""
+    """Return 1 above 0, -1 below 0, else 0."""
     op, zero = ops(), scalar(0.0, x)
     return op.Sub(*(cast_like(compare(x, zero), x) for compare in (op.Greater, op.Less)))
 
 
 def trunc(x: Any) -> Any:
-    """Towards 0."""
+    """Round towards 0."""
     op = ops()
     return op.Where(op.Less(x, scalar(0.0, x)), op.Ceil(x), op.Floor(x))
 
 
 def rounded(x: Any) -> Any:
-    """To the nearest whole number, of two to the even one."""
+    """Round to the nearest whole number, and a tie to the even one."""
     op, half = ops(), scalar(0.5, x)
     low = op.Floor(x)
     above = op.Sub(x, low)
@@ -83,7 +83,7 @@ def rounded(x: Any) -> Any:
 
 
 def expm1(x: Any) -> Any:
-    """exp(x) - 1; near 0, where that would lose digits, its series."""
+    """Return exp(x) - 1; near 0, where the difference would lose digits, sum its series."""
     op, series = ops(), scalar(1.0, x)
     for divisor in range(9, 1, -1):
         series = op.Add(op.Mul(op.Mul(series, x), scalar(1 / divisor, x)), scalar(1.0, x))
@@ -92,7 +92,7 @@ def expm1(x: Any) -> Any:
 
 
 def log1p(x: Any) -> Any:
-    """log(1 + x); near 0, where that would lose digits, 2 atanh(x / (x + 2)) as a series."""
+    """Return log(1 + x); near 0, where the sum would lose digits, the series of 2 atanh(x / (x + 2))."""
     op = ops()
     is_small = op.Less(op.Abs(x), scalar(0.5, x))
     s = op.Div(x, op.Add(x, scalar(2.0, x)))
@@ -103,7 +103,7 @@ def log1p(x: Any) -> Any:
 
 
 def erfc(x: Any) -> Any:
-    """By a polynomial whose relative error is below 1.2e-7 everywhere (Numerical Recipes in C, 6.2)."""
+    """Return erfc by a polynomial whose relative error is below 1.2e-7 (Numerical Recipes in C, 6.2)."""
     op = ops()
     size = op.Abs(x)
     t = op.Reciprocal(op.Add(op.Mul(size, scalar(0.5, x)), scalar(1.0, x)))
@@ -115,12 +115,12 @@ def erfc(x: Any) -> Any:
 
 
 def erf(x: Any) -> Any:
-    """1 - erfc(x)."""
+    """Return 1 - erfc(x)."""
     return ops().Sub(scalar(1.0, x), erfc(x))
 
 
 def converted(x: Any, *, dtype: int, **_: Any) -> Any:
-    """A cast; to truth values by comparing, since QNN's cast of integers is wrong."""
+    """Cast to a dtype; to truth values by a comparison, since QNN's cast of integers is wrong."""
     import onnx_ir
 
     return truth(x) if dtype == onnx_ir.DataType.BOOL else ops().Cast(x, to=dtype)
@@ -150,36 +150,36 @@ _POLYNOMIAL = ("Abs", "Mul", "Add", "Sub", "Where")
 
 
 def tan(x: Any) -> Any:
-    """sin(x) / cos(x)."""
+    """Return sin(x) / cos(x)."""
     op = ops()
     return op.Div(op.Sin(x), op.Cos(x))
 
 
 def sinh(x: Any) -> Any:
-    """(exp(x) - exp(-x)) / 2."""
+    """Return (exp(x) - exp(-x)) / 2."""
     op = ops()
     return op.Mul(op.Sub(op.Exp(x), op.Exp(op.Neg(x))), scalar(0.5, x))
 
 
 def cosh(x: Any) -> Any:
-    """(exp(x) + exp(-x)) / 2."""
+    """Return (exp(x) + exp(-x)) / 2."""
     op = ops()
     return op.Mul(op.Add(op.Exp(x), op.Exp(op.Neg(x))), scalar(0.5, x))
 
 
 def asin(x: Any) -> Any:
-    """atan2(x, sqrt(1 - x * x)): the second is never negative."""
+    """Return atan2(x, sqrt(1 - x * x)), whose second argument is never negative."""
     op, one = ops(), scalar(1.0, x)
     return atan2(x, typed(op.Sqrt(op.Mul(op.Sub(one, x), op.Add(one, x))), x))
 
 
 def acos(x: Any) -> Any:
-    """A right angle less asin(x)."""
+    """Return pi / 2 - asin(x)."""
     return ops().Sub(scalar(math.pi / 2, x), asin(x))
 
 
 def asinh(x: Any) -> Any:
-    """log(|x| + sqrt(x * x + 1)), with the sign of x."""
+    """Return log(|x| + sqrt(x * x + 1)) with the sign of x."""
     op = ops()
     size = op.Abs(x)
     logarithm = op.Log(op.Add(size, op.Sqrt(op.Add(op.Mul(size, size), scalar(1.0, x)))))
@@ -187,19 +187,19 @@ def asinh(x: Any) -> Any:
 
 
 def acosh(x: Any) -> Any:
-    """log(x + sqrt(x * x - 1))."""
+    """Return log(x + sqrt(x * x - 1))."""
     op, one = ops(), scalar(1.0, x)
     return op.Log(op.Add(x, op.Sqrt(op.Mul(op.Sub(x, one), op.Add(x, one)))))
 
 
 def atanh(x: Any) -> Any:
-    """log((1 + x) / (1 - x)) / 2."""
+    """Return log((1 + x) / (1 - x)) / 2."""
     op, one = ops(), scalar(1.0, x)
     return op.Mul(op.Log(op.Div(op.Add(one, x), op.Sub(one, x))), scalar(0.5, x))
 
 
 def atan2(y: Any, x: Any) -> Any:
-    """The angle of the smaller side to the larger one, turned to where the point lies; zeros have signs."""
+    """Return the angle of the point (x, y), with signs of zeros: the arctangent up to 45 degrees, then mirrored."""
     op = ops()
     height, width = op.Abs(y), op.Abs(x)
     angle = op.Atan(_ratio(height, width, x))
@@ -209,20 +209,20 @@ def atan2(y: Any, x: Any) -> Any:
 
 
 def _ratio(first: Any, second: Any, like: Any) -> Any:
-    """The smaller of two sizes over the larger one: 0 of two zeros, 1 of two infinities."""
+    """Return the smaller of two sizes divided by the larger one: 0 for two zeros, 1 for two infinities."""
     op, most = ops(), scalar(65504.0 if like.dtype.name == "FLOAT16" else torch.finfo(torch.float32).max, like)
     smaller, larger = (op.Min(extreme(first, second), most) for extreme in (op.Min, op.Max))
     return op.Div(smaller, op.Where(op.Equal(larger, scalar(0.0, like)), scalar(1.0, like), larger))
 
 
 def _is_negative(x: Any) -> Any:
-    """Below 0, or the zero that is."""
+    """Return true for numbers below 0 and for -0.0."""
     op, zero = ops(), scalar(0.0, x)
     return op.Less(op.Where(op.Equal(x, zero), op.Div(scalar(1.0, x), x), x), zero)
 
 
 def hypot(x: Any, y: Any) -> Any:
-    """The longer side times sqrt(1 + ratio * ratio), which does not overflow."""
+    """Return the longer side times sqrt(1 + ratio * ratio), which does not overflow."""
     op = ops()
     first, second = op.Abs(x), op.Abs(y)
     ratio = _ratio(first, second, x)
@@ -245,7 +245,7 @@ def _both(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _high(x: Any, like: Any) -> Any:
-    """The upper half of the digits, whose product with a small whole number is exact (Veltkamp, Dekker)."""
+    """Return the upper half of the digits, whose product with a small whole number is exact (Veltkamp, Dekker)."""
     op = ops()
     factor, largest = (2.0**6 + 1, 2.0**9) if like.dtype.name == "FLOAT16" else (2.0**12 + 1, 2.0**100)
     part = op.Min(x, scalar(largest, like))  # so that the next product does not overflow

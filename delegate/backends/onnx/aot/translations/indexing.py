@@ -39,7 +39,7 @@ def split(indices: Indices, rank: int) -> tuple[list[int], list[int]]:
 
 
 def stacked(x: Any, indices: Indices) -> Any:
-    """The indices as ONNX's ND operators want them: a last dimension over those that are indexed, nothing negative."""
+    """Return the indices as ONNX's ND operators require them: not negative, stacked along a new last dimension."""
     op, (chosen, _) = ops(), split(indices, len(x.shape))
     common = shape_of(indices)
     columns = []
@@ -85,7 +85,7 @@ def index_select(x: Any, dim: int, chosen: Any) -> Any:
 
 
 def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """Places of the two dimensions as one."""
+    """Return a diagonal: flatten the two dimensions into one and gather its places."""
     op, rank = ops(), len(x.shape)
     first, second = axis_of(dim1, x), axis_of(dim2, x)
     others = [axis for axis in range(rank) if axis not in (first, second)]
@@ -96,14 +96,14 @@ def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
 
 
 def as_strided(x: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
-    """Places in all of it: strides are of a contiguous tensor."""
+    """Gather from the flattened tensor at the places of a contiguous tensor's strides."""
     count = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) + (storage_offset or 0)
     places = torch.arange(count).as_strided(tuple(size), tuple(stride), storage_offset or 0)
     return taken(ops().Reshape(x, ints([-1])), 0, places)
 
 
 def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
-    """Places of windows, whose dimension comes last."""
+    """Return windows of a dimension, which are the new last dimension."""
     op, axis, rank = ops(), axis_of(dimension, x), len(x.shape)
     windows = taken(x, axis, torch.arange(x.shape[axis]).unfold(0, size, step))
     if axis == rank - 1:
@@ -112,7 +112,7 @@ def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
 
 
 def columns(x: Any, kernel_size: list[int], dilation: list[int], padding: list[int], stride: list[int]) -> Any:
-    """Places of the pixels of all windows in a padded image, a window a column."""
+    """Return the pixels of all windows of a padded image, one column per window."""
     op, (_, channels, height, width) = ops(), x.shape
     if any(padding):
         x = masked(x, [p for p in reversed(padding) for _ in range(2)])

@@ -25,31 +25,31 @@ from delegate.verdict import YES, Verdict
 
 
 def truth(x: Any) -> Any:
-    """Truth values as they are, numbers as whether they are not 0."""
+    """Return truth values unchanged, and numbers compared with 0."""
     op = ops()
     return x if is_bool(x) else op.Not(op.Equal(x, scalar(0, x)))
 
 
 def both(x: Any, y: Any) -> Any:
-    """x and y."""
+    """Return x and y."""
     return ops().And(truth(x), truth(y))
 
 
 def either(x: Any, y: Any) -> Any:
-    """x or y."""
+    """Return x or y."""
     op = ops()
     return op.Not(op.And(op.Not(truth(x)), op.Not(truth(y))))
 
 
 def one(x: Any, y: Any) -> Any:
-    """x or y, but not both."""
+    """Return x or y, but not both."""
     op = ops()
     x, y = truth(x), truth(y)
     return op.And(op.Not(op.And(x, y)), op.Not(op.And(op.Not(x), op.Not(y))))
 
 
 def negation(x: Any) -> Any:
-    """Not x."""
+    """Return not x."""
     op = ops()
     return op.Not(x) if is_bool(x) else op.Equal(x, scalar(0, x))
 
@@ -67,7 +67,7 @@ def different(x: Any, y: Any) -> Any:
 
 
 def chosen(condition: Any, x: Any, y: Any) -> Any:
-    """x where the condition holds, else y."""
+    """Return x where the condition is true, else y."""
     op = ops()
     if not is_bool(x):
         return op.Where(condition, x, y)
@@ -75,31 +75,31 @@ def chosen(condition: Any, x: Any, y: Any) -> Any:
 
 
 def is_nan(x: Any) -> Any:
-    """NaN alone is not equal to itself."""
+    """Return true for NaN, the only number that differs from itself."""
     op = ops()
     return op.Not(op.Equal(x, x))
 
 
 def is_infinite(x: Any) -> Any:
-    """Of either sign."""
+    """Return true for inf and -inf."""
     op = ops()
     return op.Equal(op.Abs(x), scalar(math.inf, x))
 
 
 def larger(x: Any, y: Any) -> Any:
-    """The larger one; the other one of a NaN."""
+    """Return the larger of two numbers; if one is NaN, the other one."""
     op = ops()
     return op.Where(is_nan(x), y, op.Where(is_nan(y), x, op.Max(x, y)))
 
 
 def smaller(x: Any, y: Any) -> Any:
-    """The smaller one; the other one of a NaN."""
+    """Return the smaller of two numbers; if one is NaN, the other one."""
     op = ops()
     return op.Where(is_nan(x), y, op.Where(is_nan(y), x, op.Min(x, y)))
 
 
 def product(x: Any, y: Any) -> Any:
-    """x y; of truth values: both. Beside numbers, truth values are 0 and 1."""
+    """Return x * y; `and` for two truth values. Beside numbers, truth values are 0 and 1."""
     op = ops()
     x, y = operand(x, y), operand(y, x)
     if is_bool(x) and is_bool(y):

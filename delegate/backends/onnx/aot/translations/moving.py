@@ -37,7 +37,10 @@ def _flat_or_named(node: Node) -> Verdict:
 
 
 def roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    """The last elements before the others, one dimension after the other; without dimensions, as if it had one."""
+    """Return the tensor with its last elements moved to the front, one dimension after the other.
+
+    Without dimensions, the tensor is rolled as if it had one.
+    """
     op = ops()
     if not dims:
         flat = taken(op.Reshape(x, ints([-1])), 0, torch.arange(math.prod(x.shape)).roll(tuple(shifts)))
@@ -53,14 +56,14 @@ def roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
 
 
 def squeezed(x: Any, dim: Sequence[int]) -> Any:
-    """Without those of these dimensions that have one element."""
+    """Return the tensor without those of the listed dimensions that have size 1."""
     op = ops()
     gone = [d for d in dim if x.shape[d] == 1]
     return op.Squeeze(x, ints(gone)) if gone else op.Identity(x)
 
 
 def full_like(x: Any, value: float, **_: Any) -> Any:
-    """Return a number in the shape of another tensor."""
+    """Return a number expanded to the shape of another tensor."""
     return ops().Expand(scalar(value, x), ints(list(x.shape)))
 
 
@@ -178,7 +181,7 @@ def _by_axis(pad: Pad, rank: int) -> list[int]:
 
 
 def _rows(op: str, mode: str, onnx: str) -> tuple[Row, Row]:
-    """By ONNX's own operator where a provider has its mode, else by look-ups."""
+    """Return two rows: ONNX's Pad for providers with this mode, else gathering."""
     return (
         row(
             op,

@@ -39,14 +39,14 @@ def layer_norm(
 
 
 def native_layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
-    """Return the first result of what torch decomposes layer_norm to."""
+    """Return the first result of the operator that torch decomposes layer_norm to."""
     return (layer_norm(x, shape, weight, bias, eps),)
 
 
 def group_norm(
     x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05, cudnn_enabled: bool = True
 ) -> Any:
-    """Groups as instances, then weights per channel: providers have no GroupNormalization."""
+    """Return a group norm: groups as instances, then weights per channel. Providers have no GroupNormalization."""
     import onnx_ir
 
     op = ops()
@@ -62,12 +62,12 @@ def group_norm(
 def native_group_norm(
     x: Any, weight: Any, bias: Any, batch: int, channels: int, pixels: int, groups: int, eps: float
 ) -> Any:
-    """The first result of what torch decomposes group_norm to."""
+    """Return the first result of the operator that torch decomposes group_norm to."""
     return (group_norm(x, groups, weight, bias, eps),)
 
 
 def _normal(x: Any, axes: Sequence[int], eps: float) -> Any:
-    """The deviations from the mean over their root mean square."""
+    """Return the deviations from the mean divided by their root mean square."""
     op = ops()
     centred = op.Sub(x, op.ReduceMean(x, ints(axes)))
     return op.Div(centred, op.Sqrt(op.Add(op.ReduceMean(op.Mul(centred, centred), ints(axes)), scalar(eps, x))))
@@ -83,7 +83,7 @@ def _weighted(normal: Any, weight: Any, bias: Any, rank: int) -> Any:
 def group_norm_by_means(
     x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05, cudnn_enabled: bool = True
 ) -> Any:
-    """The same without InstanceNormalization."""
+    """Return a group norm by means, for providers without InstanceNormalization."""
     op = ops()
     groups = typed(op.Reshape(x, ints([x.shape[0], num_groups, -1])), x)
     return _weighted(op.Reshape(_normal(groups, [2], eps), ints(x.shape)), weight, bias, len(x.shape))
@@ -92,19 +92,19 @@ def group_norm_by_means(
 def native_group_norm_by_means(
     x: Any, weight: Any, bias: Any, batch: int, channels: int, pixels: int, groups: int, eps: float
 ) -> Any:
-    """The first result of what torch decomposes group_norm to."""
+    """Return the first result of the operator that torch decomposes group_norm to, by means."""
     return (group_norm_by_means(x, groups, weight, bias, eps),)
 
 
 def instance_norm_by_means(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, use_input_stats: bool, momentum: float, eps: float, cudnn: bool
 ) -> Any:
-    """The same without InstanceNormalization."""
+    """Return an instance norm by means, for providers without InstanceNormalization."""
     return _weighted(_normal(x, range(2, len(x.shape)), eps), weight, bias, len(x.shape))
 
 
 def batch_norm_of_the_batch(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
-    """Normalised by the statistics of the batch itself."""
+    """Return a batch norm with the statistics of the batch itself."""
     axes = [axis for axis in range(len(x.shape)) if axis != 1]
     return (_weighted(_normal(x, axes, eps), weight, bias, len(x.shape)),)
 

@@ -20,12 +20,12 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 
 def row_products(x: Any, matrix: Any, vector: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    """beta x + alpha (matrix @ vector)."""
+    """Return beta x + alpha (matrix @ vector)."""
     return _sum(x, ops().MatMul(matrix, vector), beta, alpha)
 
 
 def products(x: Any, y: Any) -> Any:
-    """x @ y, vectors as matrices: ONNX Runtime joins a transpose with what it takes for one."""
+    """Return x @ y. Vectors become matrices, because ONNX Runtime fuses a Transpose with what it takes for a matrix."""
     op, left, right = ops(), len(x.shape) == 1, len(y.shape) == 1
     x, y = op.Unsqueeze(x, ints([0])) if left else x, op.Unsqueeze(y, ints([1])) if right else y
     product = op.MatMul(x, y)
@@ -34,7 +34,7 @@ def products(x: Any, y: Any) -> Any:
 
 
 def summed_products(x: Any, first: Any, second: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    """beta x + alpha (the sum of the batch's products)."""
+    """Return beta x + alpha (the sum of the batch's products)."""
     op = ops()
     return _sum(x, op.ReduceSum(op.MatMul(first, second), ints([0]), keepdims=0), beta, alpha)
 
@@ -55,7 +55,7 @@ def trilinear(
     sumdim: Sequence[int],
     unroll_dim: int = 1,
 ) -> Any:
-    """The product of three, each with dimensions of 1 added, summed over some."""
+    """Return the product of three tensors with added dimensions of size 1, summed over some dimensions."""
     op = ops()
     wide = [
         op.Unsqueeze(x, ints(list(added))) if added else x

@@ -55,7 +55,7 @@ def variance(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> Any:
-    """The mean of the squared differences from the mean, times n / (n - correction)."""
+    """Return the mean of the squared differences from the mean, times n / (n - correction)."""
     op, axes = ops(), list(dim or range(len(x.shape)))
     count = math.prod(x.shape[a] for a in axes)
     less = float(unbiased) if correction is None else correction
@@ -67,19 +67,19 @@ def variance(
 def variance_and_mean(
     x: Any, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:
-    """Both of them."""
+    """Return the variance and the mean."""
     axes = list(dim or range(len(x.shape)))
     mean = ops().ReduceMean(x, ints(axes), keepdims=int(keepdim))
     return variance(x, axes, correction=correction, keepdim=keepdim), mean
 
 
 def largest(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
-    """The exporter fails where all dimensions are meant."""
+    """Return the largest elements. For all dimensions, the exporter's own translation fails."""
     return ops().ReduceMax(x, ints(dim or range(len(x.shape))), keepdims=int(keepdim))
 
 
 def smallest(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
-    """As `largest`."""
+    """Return the smallest elements. For all dimensions, the exporter's own translation fails."""
     return ops().ReduceMin(x, ints(dim or range(len(x.shape))), keepdims=int(keepdim))
 
 
@@ -94,29 +94,29 @@ def any_true(x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = Fal
 
 
 def extreme(x: Any, reduce: str, find: str, dim: int, keepdim: bool) -> Any:
-    """The largest or smallest of a dimension, and the first place that has it."""
+    """Return the largest or smallest element along a dimension, and its first place."""
     op = ops()
     index = getattr(op, find)(x, axis=axis_of(dim, x), keepdims=int(keepdim))
     return getattr(op, reduce)(x, ints([dim]), keepdims=int(keepdim)), index
 
 
 def largest_of(x: Any, dim: int, keepdim: bool = False) -> Any:
-    """The largest, and where."""
+    """Return the largest element along a dimension, and its place."""
     return extreme(x, "ReduceMax", "ArgMax", dim, keepdim)
 
 
 def smallest_of(x: Any, dim: int, keepdim: bool = False) -> Any:
-    """The smallest, and where."""
+    """Return the smallest element along a dimension, and its place."""
     return extreme(x, "ReduceMin", "ArgMin", dim, keepdim)
 
 
 def place_of_largest(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The first place of the largest; without a dimension, as if it had one."""
+    """Return the first place of the largest element; without a dimension, in the flattened tensor."""
     return _place("ArgMax", x, dim, keepdim)
 
 
 def place_of_smallest(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The first place of the smallest."""
+    """Return the first place of the smallest element; without a dimension, in the flattened tensor."""
     return _place("ArgMin", x, dim, keepdim)
 
 
@@ -129,7 +129,7 @@ def _place(find: str, x: Any, dim: int | None, keepdim: bool) -> Any:
 
 
 def norm(x: Any, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Any:
-    """The sum of powers of the absolute values, and the root of that."""
+    """Return the root of the sum of powers of the absolute values."""
     op = ops()
     axes, keep = ints(dim or range(len(x.shape))), {"keepdims": int(keepdim)}
     if ord == 2:
@@ -145,7 +145,7 @@ def norm(x: Any, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool
 
 
 def distance(x: Any, y: Any, p: float = 2) -> Any:
-    """The norm of the difference."""
+    """Return the norm of the difference."""
     return norm(shaped(ops().Sub(x, y), x.shape, x.dtype), p)
 
 
@@ -157,7 +157,7 @@ def distances(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
 
 
 def running_sum(x: Any, dim: int, *, dtype: int | None = None) -> Any:
-    """Along a dimension."""
+    """Return the running sum along a dimension."""
     op = ops()
     return op.CumSum(x, op.Constant(value_int=axis_of(dim, x)))
 
@@ -200,22 +200,22 @@ def _known_count(node: Node) -> Verdict:
 
 
 def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """Always in order: torch lets any be given where `sorted` is False."""
+    """Return the k largest or smallest elements in order; if `sorted` is False, torch permits any order."""
     return ops().TopK(x, ints([k]), axis=axis_of(dim, x), largest=int(largest), sorted=1)
 
 
 def sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
-    """All of them, the smallest first."""
+    """Sort all elements, the smallest first unless `descending`."""
     return topk(x, x.shape[axis_of(dim, x)], dim, descending)
 
 
 def stable_sort(x: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
-    """Providers that run it leave equal elements in their order."""
+    """Sort by a provider whose TopK is stable: equal elements stay in order."""
     return sort(x, dim, descending)
 
 
 def kth_smallest(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    """The last of the k smallest."""
+    """Return the last of the k smallest elements."""
     op, axis = ops(), axis_of(dim, x)
     last = ints([k - 1]) if keepdim else op.Constant(value_int=k - 1)
     return tuple(op.Gather(result, last, axis=axis) for result in topk(x, k, axis, largest=False))

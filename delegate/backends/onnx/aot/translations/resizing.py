@@ -34,7 +34,7 @@ def _known_pixels(node: Node) -> Verdict:
 
 
 def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
-    """Blocks of pixels as channels, by way of 5 dimensions: DSPs take no more."""
+    """Move blocks of pixels to channels, through 5 dimensions: DSPs support no more."""
     op, (batch, channels, height, width), block = ops(), x.shape, downscale_factor
     rows, columns = height // block, width // block
     blocks = op.Reshape(x, ints([batch * channels, rows, block, columns, block]))
@@ -43,7 +43,7 @@ def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
 
 
 def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
-    """Channels as blocks of pixels, by way of 5 dimensions."""
+    """Move channels to blocks of pixels, through 5 dimensions: DSPs support no more."""
     op, (batch, channels, height, width), block = ops(), x.shape, upscale_factor
     blocks = op.Reshape(x, ints([batch * channels // block**2, block, block, height, width]))
     moved = op.Transpose(blocks, perm=[0, 3, 1, 4, 2])

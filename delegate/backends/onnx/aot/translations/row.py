@@ -141,7 +141,7 @@ END = 2**31 - 1  # where a slice ends that has no end
 
 
 def ops() -> Any:
-    """The ONNX operators as functions that add nodes to the model that is being exported."""
+    """Return ONNX's operators as functions that add nodes to the exported model."""
     from onnxscript import opset18
 
     return opset18
@@ -169,12 +169,12 @@ def typed(result: Any, like: Any) -> Any:
 
 
 def ints(values: Sequence[int]) -> Any:
-    """A constant of sizes, axes or the like."""
+    """Return a constant of sizes, axes or other integers."""
     return ops().Constant(value_ints=list(values))
 
 
 def constant(values: torch.Tensor, like: Any = None) -> Any:
-    """A constant tensor; of floats, in the dtype of another value."""
+    """Return a constant tensor; floats become float16 if `like` is float16."""
     import onnx_ir
 
     if like is not None and like.dtype.name == "FLOAT16":
@@ -183,14 +183,14 @@ def constant(values: torch.Tensor, like: Any = None) -> Any:
 
 
 def cast(x: Any, dtype: str) -> Any:
-    """A value as another element type, e.g. "FLOAT", in ONNX's words."""
+    """Cast a value to an element type by its ONNX name, e.g. "FLOAT"."""
     import onnx_ir
 
     return ops().Cast(x, to=onnx_ir.DataType[dtype])
 
 
 def cast_like(x: Any, other: Any) -> Any:
-    """A value as the element type of another one."""
+    """Cast a value to the element type of another one."""
     return ops().Cast(x, to=other.dtype)
 
 
@@ -205,7 +205,7 @@ def is_integer(x: Any) -> bool:
 
 
 def axis_of(dim: int, x: Any) -> int:
-    """A dimension counted from the front."""
+    """Return a dimension counted from the front."""
     return dim % max(len(x.shape), 1)
 
 
@@ -232,7 +232,7 @@ def taken(x: Any, axis: int, places: torch.Tensor) -> Any:
 
 
 def shaped(x: Any, shape: Sequence[Any], dtype: Any) -> Any:
-    """The same value: what is known of its shape is noted, where it is only an intermediate result."""
+    """Set the shape and the dtype of an intermediate result, and return it."""
     import onnx_ir
 
     x.shape, x.dtype = onnx_ir.Shape(shape), dtype

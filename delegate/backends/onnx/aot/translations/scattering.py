@@ -79,17 +79,17 @@ def _source(index: Any, src: Any, x: Any) -> Any:
 
 
 def scatter(x: Any, dim: int, index: Any, src: Any) -> Any:
-    """Along a dimension."""
+    """Write a source at indices along a dimension."""
     return ops().ScatterElements(x, index, _source(index, src, x), axis=axis_of(dim, x))
 
 
 def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
-    """Sums along a dimension."""
+    """Add a source at indices along a dimension."""
     return joined(x, dim, index, src, "sum")
 
 
 def joined(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
-    """Sums or products, by the places in all dimensions: more providers join at those."""
+    """Add or multiply a source at places in all dimensions, which more providers support than places along one."""
     op = ops()
     places, source = _places(x, axis_of(dim, x), index), _source(index, src, x)
     if not include_self:
@@ -99,7 +99,7 @@ def joined(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self:
 
 
 def extremes(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
-    """The largest or smallest, along a dimension."""
+    """Write the largest or smallest of old and new elements at indices along a dimension."""
     op, axis, source = ops(), axis_of(dim, x), _source(index, src, x)
     if not include_self:
         neutral = op.Expand(scalar(_NEUTRAL[reduce], x), ints(list(index.shape)))
@@ -108,13 +108,13 @@ def extremes(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_sel
 
 
 def reduced(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
-    """Sums, products, the largest or the smallest."""
+    """Reduce old and new elements at indices to sums, products, the largest or the smallest."""
     join = joined if reduce in _SUMS else extremes
     return join(x, dim, index, src, reduce, include_self=include_self)
 
 
 def _places(x: Any, axis: int, index: Any) -> Any:
-    """The place of each element in all dimensions; along one it stands in the index."""
+    """Return the place of each element in all dimensions; in dimension `axis`, the index is the place."""
     op = ops()
     grid = torch.meshgrid(*(torch.arange(n) for n in index.shape), indexing="ij")
     columns = [
@@ -124,7 +124,7 @@ def _places(x: Any, axis: int, index: Any) -> Any:
 
 
 def index_put(x: Any, indices: Indices, values: Any, accumulate: bool = False) -> Any:
-    """At places in several dimensions, or where a mask says so."""
+    """Write values at places in several dimensions, or where a mask is true."""
     op, rank = ops(), len(x.shape)
     if indices[0] is not None and indices[0].dtype.name == "BOOL":
         (mask,) = indices
@@ -170,7 +170,7 @@ def slice_scatter(
 
 
 def select_scatter(x: Any, src: Any, dim: int, index: int) -> Any:
-    """The same of one place."""
+    """Replace one place of a dimension by a source."""
     axis = axis_of(dim, x)
     place = index % x.shape[axis]
     return slice_scatter(x, ops().Unsqueeze(src, ints([axis])), axis, place, place + 1)
@@ -185,7 +185,7 @@ def _selected(node: Node) -> Verdict:
 
 
 def copy(x: Any, src: Any, non_blocking: bool = False) -> Any:
-    """The values of another tensor, in the shape and dtype of this one."""
+    """Return the values of another tensor, in the shape and dtype of this one."""
     op = ops()
     converted = src if src.dtype == x.dtype else op.Cast(src, to=x.dtype)
     return op.Expand(converted, ints(list(x.shape)))
