@@ -9,9 +9,9 @@ from torch.fx import Node
 
 from delegate.backends.aot import ClaimedPattern, PreprocessResult, Region, RegionFailed, RegionRefused
 
-MOST = 32  # parts that are tried; where more would be needed, the nodes that are left are all given up
+MOST = 32  # parts that are compiled; after them, all remaining nodes are rejected
 
-Unit = tuple[Node, ...]  # what is not taken apart
+Unit = tuple[Node, ...]  # nodes that stay in one part
 
 
 def failing_nodes(region: Region, reason: str, preprocess: Callable[[Region], PreprocessResult]) -> dict[str, str]:

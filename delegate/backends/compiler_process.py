@@ -1,8 +1,8 @@
-"""Processes in which AOT parts run that may crash or hang: what they answered until then, and how they ended.
+"""Processes for AOT parts that may crash or hang. They report the answers until then, and how the process ended.
 
 Such a process is a new Python and no fork. A fork would wait for ever for the threads that a vendor library has started
 in this process. It gets pickles, and answers in JSON and bytes, of which nothing is unpickled or run.
-A process is kept for later queries, of any backend, until it has been idle for a minute.
+A process serves later queries, of any backend, until it has been idle for a minute.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Replies(NamedTuple):
     Args:
         items: an answer, or the exception that stands for it, for each name in the order of the query.
         ending: how the process ended if it did not answer everything, e.g. "was killed by SIGSEGV"; else empty.
-        is_late: whether it was ended because its time was up.
-        is_made: whether it had made the AOT part.
+        is_late: true if it was ended because its time was up.
+        is_made: true if it had made the AOT part.
     """
 
     items: list[Any]
@@ -79,8 +79,8 @@ class AotPart(NamedTuple):
     """An AOT part as another process imports and makes it.
 
     Args:
-        number: tells it from others; an object of that process serves one number.
-        name: of the backend.
+        number: a number of its own; an object of that process serves one number.
+        name: the backend's name.
         path: "module:Class".
         options: as JSON.
     """
@@ -106,7 +106,7 @@ class AotPart(NamedTuple):
 
 
 def query(part: AotPart, question: str, subject: Any, names: Sequence[str], limit: float) -> Replies:
-    """Query an AOT part in a process of its own.
+    """Query an AOT part in a separate process.
 
     Args:
         part: the AOT part.
@@ -174,7 +174,7 @@ class CompilerProcess:
         return not self._has_ended and self._child.process.poll() is None
 
     def query(self, part: AotPart, question: str, packed: Packed, names: Sequence[str], limit: float) -> Replies:
-        """Return the answers; raises CannotIsolate if it cannot read what it got."""
+        """Return the answers; raises CannotIsolate if the process cannot read the subject."""
         request = {
             "question": question, "names": list(names), "part": list(part), "environment": dict(os.environ),
             "folder": _folder(), "search_path": search_path(),
@@ -216,7 +216,7 @@ class CompilerProcess:
             self._channel.close()
 
     def abandon(self) -> None:
-        """Forget it, in a fork of the process that started it."""
+        """Close the connection without ending the process, in a fork of the process that started it."""
         self._has_ended = True
         self._child.abandon()
         self._channel.close()
@@ -265,7 +265,7 @@ class _Pool:
             process.end()
 
     def warm_up(self, paths: Sequence[str]) -> None:
-        """Have a process ready soon."""
+        """Start a process unless an idle one is there."""
         if not self._idle:
             self.put(CompilerProcess(paths))
 

@@ -41,7 +41,7 @@ Send = Callable[[Any], None]
 
 
 def main(control: int, *paths: str) -> None:
-    """Serve AOT parts.
+    """Serve AOT parts until the parent closes the connection.
 
     Args:
         control: descriptor of the socket of requests and replies.
@@ -91,7 +91,7 @@ class _Backends:
 
 
 def _answer(backends: _Backends, request: Mapping[str, Any], subject: int, out: int, send: Send) -> None:
-    """Answer one query: first that the AOT part is made, then about each name."""
+    """Answer one query: first with facts about the AOT part, then about each name."""
     _enter(request)
     table, *buffers = _mapped(subject, request["sizes"])
     try:
@@ -115,7 +115,7 @@ def _answer(backends: _Backends, request: Mapping[str, Any], subject: int, out: 
 
 
 def _enter(request: Mapping[str, Any]) -> None:
-    """Have the surroundings of the parent as they are at the time of the query."""
+    """Set the environment, the search path and the folder to those of the parent at the time of the query."""
     environment = request["environment"]
     for variable in os.environ.keys() - environment.keys():
         del os.environ[variable]

@@ -47,7 +47,7 @@ _FREE_OF_STRIDES: Mapping[Any, Any] = {torch.ops.aten.view.default: torch.ops.at
 def exported_program(
     region: Region, parameters: Set[Node] = frozenset(), *, keep_views: bool = False
 ) -> ExportedProgram:
-    """A region as a program of its own: its constants are buffers, its inputs and outputs keep their order and names.
+    """Return a region as a program of its own. Constants are buffers; inputs and outputs keep their order and names.
 
     It has the nodes that were checked, with the sizes that they are told computed from the shapes of the inputs.
 
@@ -84,7 +84,7 @@ def exported_program(
 def plain_graph(
     region: Region, *, keep_views: bool = False, any_number: bool = False
 ) -> tuple[Graph, dict[Node, Node]]:
-    """A copy of a region's graph that torch can run, constants before inputs, and the copies of its nodes.
+    """Return a copy of a region's graph that torch can run, constants before inputs, and the copies of its nodes.
 
     Args:
         region: is not changed.
@@ -127,7 +127,7 @@ def _signature(region: Region, copies: Mapping[Node, Node], parameters: Set[Node
 
 
 def _call(region: Region, copies: Mapping[Node, Node]) -> ModuleCallEntry:
-    """Return how torch would call the program: all inputs by position, all outputs in a tuple."""
+    """Return the call of the program: all inputs by position, all outputs in a tuple."""
     _, in_spec = pytree.tree_flatten((tuple(range(len(region.inputs))), {}))
     _, out_spec = pytree.tree_flatten(tuple(range(len(region.outputs))))
     names = [copies[n].name for n in region.inputs]
@@ -155,7 +155,7 @@ class _Sizes:
                         self._multiples.setdefault(symbol, (expr, int(factor)))
 
     def of(self, argument: Any) -> Any:
-        """A node for a symbolic number; anything else unchanged."""
+        """Return a node that computes a symbolic number; any other argument unchanged."""
         if not isinstance(argument, SYMBOLIC):
             return argument
         if self._any_number:
@@ -165,7 +165,7 @@ class _Sizes:
         return self._of(argument.node.expr)
 
     def _computed(self, number: Any) -> Any:
-        """Return what torch computes as it does in an export."""
+        """Return a node that computes a number as torch does in an export."""
         expr = number.node.expr
         sizes = {symbol: self._of(symbol) for symbol in expr.free_symbols}
         proxies = {symbol: Proxy(node) for symbol, node in sizes.items()}

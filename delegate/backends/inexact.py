@@ -88,7 +88,7 @@ def keeps_zero(node: Node) -> Verdict:
 
 
 def constants_of_zero(region: Region) -> dict[str, str]:
-    """The nodes of a region of which an operand is a constant of one element that is 0: name -> why, for a refusal."""
+    """Return the nodes with an operand that is a constant 0 of one element: name -> reason, for a refusal."""
     zeros = {n for n, value in region.constants.items() if value.numel() == 1 and not value.any()}
     return {n.name: _WHY for n in region.calls if _is_folded(n) and any(_is_one_of(zeros, a) for a in n.args[:2])}
 

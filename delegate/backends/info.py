@@ -1,4 +1,4 @@
-"""BackendInfo: all that is known of a backend before its library is touched. Data only, cheap to import."""
+"""BackendInfo: the facts about a backend that need no vendor library. Data only, cheap to import."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Availability:
 
     Args:
         ok: whether programs of this backend can run here.
-        reason: why not, e.g. "ai-edge-litert is not installed"; of one that is ok, what of it cannot be used and why.
+        reason: the reason if not ok, e.g. "ai-edge-litert is not installed"; if ok, the part that cannot be used.
         versions: library -> version.
-        devices: names of what it would run on, e.g. "CPU, 2 threads"; "(software)" or "(emulated)" where so.
-        stand_in: a CPU plays the device, slowly: such a backend is used only where it is named.
-        remedy: what mends it, where that is not the install command of the backend.
+        devices: names of its devices, e.g. "CPU, 2 threads", with "(software)" or "(emulated)" if the CPU imitates one.
+        stand_in: true if a CPU imitates the device. Such a backend is used only if it is named.
+        remedy: the fix, if it is not the install command of the backend.
     """
 
     ok: bool
@@ -43,18 +43,18 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class BackendInfo:
-    """A backend, as its entry point in group `delegate.backends` gives it.
+    """The description of a backend, to which its entry point in group `delegate.backends` refers.
 
     Args:
-        name: what users write, e.g. "xnnpack"; must be the entry point's name.
+        name: the name that users write, e.g. "xnnpack"; also the entry point's name.
         description: one line.
-        aot: "package.module:Class" of the AOT half, a subclass of `delegate.backends.aot.Backend`.
-        runtime: "package.module:Class" of the runtime half, a subclass of `delegate.runtime.backend.BackendRuntime`.
-        probe: says what is here; imports the vendor library, catches its absence, never raises.
-        install: the exact command that installs what is missing.
-        api_version: of this project's plugin API that it was written for.
-        licence: of the vendor library, where it is not an open one.
-        preference: where no backend is named, those of higher preference come first.
+        aot: "package.module:Class" of the AOT part, a subclass of `delegate.backends.aot.Backend`.
+        runtime: "package.module:Class" of the runtime part, a subclass of `delegate.runtime.backend.BackendRuntime`.
+        probe: returns the availability; imports the vendor library, catches its absence, never raises.
+        install: the exact command that installs missing libraries.
+        api_version: the version of this project's plugin API for which the backend was written.
+        licence: the vendor library's licence, if it is not an open one.
+        preference: if no backend is named, backends with higher preference come first.
     """
 
     name: str
@@ -80,15 +80,15 @@ class BackendInfo:
 
 @dataclass(frozen=True, slots=True)
 class BackendAlias:
-    """A name for the best of several backends on this machine, as an entry point in group `delegate.backends` gives it.
+    """A name for the best of several backends on this machine; an entry point in `delegate.backends` refers to it.
 
     It has no options of its own: these belong to the backend that it stands for. Plans, reports and program files hold
     the name of that backend.
 
     Args:
-        name: what users write, e.g. "gpu"; must be the entry point's name.
+        name: the name that users write, e.g. "gpu"; also the entry point's name.
         description: one line.
-        stands_for: names of backends: the first whose device is here; where none is, the last one that works at all.
+        stands_for: names of backends. The first one whose device is here is used, else the last one that works.
     """
 
     name: str

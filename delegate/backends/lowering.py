@@ -32,10 +32,10 @@ class Lowering(Generic[How]):
 
     Args:
         op: e.g. "aten.linear.default".
-        check: whether this node can be lowered, with the reason if not; it must say no to whatever `lower` cannot do.
-        lower: what the backend makes the vendor's form with, most often a function of its builder and the node.
-        keep: the operator is not core ATen: this row wants it whole.
-        dtypes: that the tensors of the node may have; None where `check` says.
+        check: the support check; it must reject every node that `lower` cannot lower.
+        lower: the backend's lowering, most often a function of its builder and the node.
+        keep: true for an operator that is not core ATen and is preserved for this row.
+        dtypes: the dtypes that the tensors of the node may have; None if `check` decides.
     """
 
     op: str
@@ -50,10 +50,10 @@ class Pattern(Generic[How]):
     """A row of the table: several nodes that are lowered as one.
 
     Args:
-        name: for people, and for the backend to find its row by, e.g. "linear, relu".
-        around: the operators at which it is looked for.
-        match: the nodes of the pattern around a node of these operators; a refusal where it almost fits; else None.
-        lower: as in `Lowering`, for all its nodes.
+        name: a name for reports, by which the backend also finds the row, e.g. "linear, relu".
+        around: the operators around which the pattern may match.
+        match: returns the nodes of the pattern around a node; a refusal if they almost match; else None.
+        lower: the lowering of all its nodes, as in `Lowering`.
     """
 
     name: str
@@ -79,7 +79,7 @@ class LoweringTable(Generic[How]):
         self._rows[row.op] = row
 
     def add_pattern(self, pattern: Pattern[How]) -> None:
-        """Add a pattern, asked after those that are there; raises ValueError if one of them has its name."""
+        """Add a pattern with a lower priority than earlier ones; raises ValueError if one of them has its name."""
         if pattern.name in self._patterns:
             raise ValueError(f"two patterns {pattern.name!r}")
         self._patterns[pattern.name] = pattern
@@ -108,11 +108,11 @@ class LoweringTable(Generic[How]):
         return register
 
     def get(self, op: str) -> Lowering[How] | None:
-        """The row of an operator."""
+        """Return the row of an operator; None if there is none."""
         return self._rows.get(op)
 
     def pattern(self, name: str) -> Pattern[How]:
-        """The pattern of a name; raises KeyError."""
+        """Return the pattern with a name; raises KeyError."""
         return self._patterns[name]
 
     def check(self, node: Node, taker: str) -> Verdict | None:
@@ -124,7 +124,7 @@ class LoweringTable(Generic[How]):
         return dtypes and known_numbers(node) and row.check(node)
 
     def claims(self, node: Node) -> list[Claim]:
-        """The patterns around a node, those that almost fit among them."""
+        """Return the patterns that match around a node, and refusals of those that almost match."""
         found = ((p.name, p.match(node)) for p in self._around.get(op_name(node), ()))
         return [
             Claim(name, (node,), match) if isinstance(match, Verdict) else _claim(name, node, tuple(match))
@@ -142,7 +142,7 @@ class LoweringTable(Generic[How]):
 
     @property
     def preserve_ops(self) -> frozenset[str]:
-        """The compound operators that rows want whole."""
+        """Return the compound operators that rows preserve."""
         return frozenset(row.op for row in self if row.keep)
 
     def __getitem__(self, op: str) -> Lowering[How]:
@@ -156,7 +156,7 @@ class LoweringTable(Generic[How]):
 
 
 def _claim(name: str, node: Node, nodes: tuple[Node, ...]) -> Claim:
-    """A claim of nodes around one, which refuses where a number of theirs is not known."""
+    """Return a match of nodes around one; it is a refusal if a number of these nodes is not known."""
     refused = next((verdict for n in nodes if not (verdict := known_numbers(n))), None)
     return Claim(name, nodes) if refused is None else Claim(name, (node,), refused)
 
@@ -173,7 +173,7 @@ def conditions(check: Check) -> tuple[str, ...]:
 
 
 def every(*checks: Check) -> Check:
-    """A check that says yes where all of these do; else the first refusal."""
+    """Return a check that accepts a node if all of these do, and else returns the first refusal."""
 
     def check(node: Node) -> Verdict:
         for one in checks:
@@ -244,13 +244,13 @@ def of_dtypes(node: Node, allowed: Set[torch.dtype], taker: str) -> Verdict:
 
 
 def _used(node: Node) -> Iterator[torch.Tensor]:
-    """The tensors of a node that anything uses: of several results often only the first."""
+    """Return the tensors of a node that have users; of several results, these are often only the first."""
     given, picked = tensors(node), results_used(node)
     return (t for i, t in enumerate(given) if len(given) == 1 or i in picked)
 
 
 def known_numbers(node: Node) -> Verdict:
-    """Numbers that are no sizes are known now."""
+    """Numbers that are not sizes are known before the program runs."""
     target = overload(node)
     given = map(_value, leaves([*node.args, *node.kwargs.values()]))
     if target is None or not any(isinstance(value, SYMBOLIC) for value in given):
@@ -298,5 +298,5 @@ class TableBackend(Backend):
         return self.table.claims(node)
 
     def no_row(self, op: str) -> Verdict:
-        """The refusal of an operator that the table lacks."""
+        """Return the refusal of an operator that the table lacks."""
         return no(Reason.OPERATOR, f"{self.name} has no lowering of {op}")

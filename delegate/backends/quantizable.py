@@ -14,11 +14,11 @@ class IntegerType:
     """A code for real numbers: round(x / scale) + zero_point, from `low` to `high`.
 
     Args:
-        dtype: that holds the numbers; 4 bits lie in torch.int8.
+        dtype: the dtype that holds the numbers; torch.int8 for 4 bits.
         low, high: the ends of the range.
-        symmetric: the zero point is the middle of the range (0 of signed types).
-        per_channel: a scale per output channel; else one for the whole tensor.
-        group: of weights: a scale per so many inputs of a channel; any multiple of it will do. 0 for none.
+        symmetric: true if the zero point is the middle of the range (0 of signed types).
+        per_channel: true for a scale per output channel, false for one scale of the whole tensor.
+        group: for weights, the inputs of a channel that share a scale; any multiple is supported too. 0 for no groups.
     """
 
     dtype: torch.dtype
@@ -36,19 +36,20 @@ INT4_WEIGHT = IntegerType(torch.int8, -8, 7, symmetric=True, per_channel=True)
 
 @dataclass(frozen=True, slots=True)
 class QuantizedOperator:
-    """A row: an operator that the backend takes in integers.
+    """A row: an operator that the backend runs on integers.
 
     Args:
-        op: as edge programs have it, e.g. "aten.convolution.default".
-        inputs: positions of the arguments that are activations; a list of tensors stands for all of them.
-        weight: position of its constant weight; without `inputs` nothing else of it is quantized.
+        op: the name in edge programs, e.g. "aten.convolution.default".
+        inputs: positions of the arguments that are activations; a list of tensors counts as one position.
+        weight: position of its constant weight; without `inputs`, only the weight is quantized.
         axis: the axis of the weight's output channels.
-        kind: of the weight's integers; None for those of the scheme.
-        moves: it only moves data, so that what it gives has the parameters of what it takes, all of which share them.
-        fuses: activations that it takes over when they follow, by the same kind of name: no parameters in between.
+        kind: the integers of the weight; None for those of the scheme.
+        moves: true if it only moves data; operands and results then share their parameters.
+        fuses: names of activations that are fused if they follow; no parameters are between them.
         symmetric: positions of activations whose zero point must be the middle.
         result: the parameters (scale, zero point) that the result must have; None for any.
-        accepts: says of a node, as torch.export gives it, why it is not taken so; empty where it is. None: all are.
+        accepts: returns the reason why a node of torch.export is not supported on integers, else an empty text. None
+            accepts all nodes.
     """
 
     op: str
@@ -69,14 +70,14 @@ TABLES = QuantizedOperator("aten.embedding.default", inputs=(), weight=0, kind=I
 
 @dataclass(frozen=True, slots=True)
 class QuantizationScheme:
-    """A way of quantizing that the backend takes.
+    """A way of quantizing that the backend supports.
 
     Args:
-        name: what users write, e.g. "static_int8".
-        operators: by row; with `dynamic`, and without `activations`, those that have a weight.
-        activations: None where only weights are quantized.
-        weights: of operators that have one.
-        dynamic: the parameters of activations are chosen at run time.
+        name: the name that users write, e.g. "static_int8".
+        operators: the rows; with `dynamic`, or without `activations`, rows with a weight.
+        activations: the integers of activations; None if only weights are quantized.
+        weights: the integers of weights.
+        dynamic: true if the parameters of activations are chosen at run time.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Region: a partition cut out of its program, as its backend gets it."""
+"""Region: the extracted graph of one partition, which its backend compiles."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from delegate.edge.program import META_VALUE
 
 @dataclass(frozen=True, slots=True)
 class ClaimedPattern:
-    """Nodes of a region that its backend claimed as one.
+    """Nodes of a region that match a pattern of its backend.
 
     Args:
-        name: of the pattern, as the backend's claim called it.
-        nodes: of the region's graph, in its order.
+        name: the pattern's name in the backend's claim.
+        nodes: nodes of the region's graph, in its order.
     """
 
     name: str
@@ -32,19 +32,19 @@ class ClaimedPattern:
 
 @dataclass(frozen=True)
 class Region:
-    """A partition cut out of its program, as the backend gets it: every operator in the form that the backend took.
+    """The extracted graph of one partition, with every operator in the form that the backend accepted.
 
     Args:
-        name: unique in the program, e.g. "xnnpack_0"; used for the delegate and in messages.
-        graph: a graph of its own: placeholders (inputs, then constants), call_function nodes in topological order,
-            and one output node whose argument is the tuple of results. Every node keeps its name and `meta`. A size
-            among arguments that depends on the inputs is a torch.SymInt, never a node.
-        inputs: the placeholders that are given at run time, in the order of the delegate's inputs; each is used.
+        name: a name that is unique in the program, e.g. "xnnpack_0"; also the delegate's name.
+        graph: a separate graph: placeholders (inputs, then constants), call_function nodes in topological order, and
+            one output node whose argument is the tuple of results. Nodes keep their names and `meta`. A size among
+            arguments that depends on the inputs is a torch.SymInt, never a node.
+        inputs: the placeholders of the delegate's inputs, in their order; each has users.
         constants: placeholder -> its tensor, contiguous or not.
-        outputs: the nodes whose values leave, in the order of the delegate's outputs; each gives one tensor.
-        patterns: what was claimed as one.
-        range_constraints: symbol of a size -> the least and greatest value that calls give it, for each symbol of the
-            graph. It holds more than the sizes' own shape environment, where torch assumes that no size is 0 or 1.
+        outputs: the nodes of the delegate's outputs, in their order; each has one tensor as value.
+        patterns: the pattern matches that the backend claimed.
+        range_constraints: symbol of a size -> its least and greatest value in calls, for each symbol of the graph. They
+            include 0 and 1, which torch excludes in the sizes' own shape environment.
     """
 
     name: str
@@ -57,18 +57,18 @@ class Region:
 
     @property
     def calls(self) -> tuple[Node, ...]:
-        """The nodes that call something, in the order of the graph."""
+        """Return the nodes that call an operator, in the order of the graph."""
         return tuple(node for node in self.graph.nodes if node.op == "call_function")
 
     def copy(self) -> Region:
-        """The same with a graph of its own, for a backend that rewrites it: the one that it was given must stay."""
+        """Return the same region with its own graph. A backend that rewrites the graph needs one."""
         placeholders = (*self.inputs, *self.constants)
         return self._with(*extracted(placeholders, self.calls, self.outputs), self.inputs, self.outputs)
 
     def part(self, nodes: Sequence[Node]) -> Region:
-        """Some of its nodes as a region, in the order of the graph, with all its inputs: they may tell sizes.
+        """Return some of the nodes as a region with all inputs, because sizes may depend on any input.
 
-        Nodes that give tuples must be there together with their getitems.
+        The nodes are in the order of the graph. A node with several results needs its getitems.
         """
         inside = set(nodes)
         outside = dict.fromkeys(s for node in nodes for s in node.all_input_nodes if s not in inside)
@@ -92,10 +92,10 @@ class Region:
 
 
 def one_node_region(node: Node) -> Region:
-    """A node of an edge graph, with the nodes that pick its results, as a region: for asking a library about it.
+    """Return a region of one node of an edge graph and its getitems, for a query about this node.
 
-    What is constant is a constant there too, of zeros, as a check does not see its values. Numbers among the arguments
-    are symbolic sizes. The graph of the node stays as it is.
+    Constants of the node are constants of zeros, because a check does not read their values. Numbers among the
+    arguments are symbolic sizes. The graph of the node is not changed.
     """
     picks = [user for user in node.users if user.target is operator.getitem]
     sources = dict.fromkeys(node.all_input_nodes)
@@ -116,12 +116,12 @@ def one_node_region(node: Node) -> Region:
 
 
 def ranges_of_sizes(nodes: Iterable[Node], known: Mapping[Any, Any]) -> dict[Any, ValueRanges[Any]]:
-    """The range of every symbol in what nodes give.
+    """Return the range of every symbol in the values of nodes.
 
     Args:
-        nodes: of an edge graph.
-        known: the range constraints of its program. Other symbols have the range of the shape environment. It begins
-            at 0 if torch may only have assumed that the size is neither 0 nor 1.
+        nodes: nodes of an edge graph.
+        known: the range constraints of its program. The range of any other symbol is that of the shape environment;
+            it starts at 0 if torch may only have assumed that the size is neither 0 nor 1.
     """
     found: dict[Any, ValueRanges[Any]] = {}
     for number in symbolic_numbers([node.meta.get(META_VALUE) for node in nodes]):

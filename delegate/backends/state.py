@@ -1,4 +1,4 @@
-"""BackendState: a backend as it is found on this machine, and how a plugin is asked in the process that calls this."""
+"""BackendState: the state of a backend on this machine, and probes of plugins in the calling process."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _AOT_NEEDS = frozenset({"torch", "pydantic", "yaml"})
 
 @dataclass(frozen=True, slots=True)
 class BackendState:
-    """A backend as it is found on this machine.
+    """The state of a backend on this machine.
 
     Args:
-        name: what users write.
-        state: what can be done with it.
+        name: the name that users write.
+        state: ok, broken, incompatible, unavailable or blocked.
         owner, version: the distribution that declares it; several owners are joined by " and ".
-        info: None where it is broken or blocked.
-        availability: what its probe said; None where it was not asked.
-        detail: one sentence on why it is not ok; empty where it is.
-        remedy: how to mend that, or of one that is ok, what of it cannot be used.
-        traceback: of a broken plugin, as Python prints it; empty for another.
-        stands_for: of a name that stands for the best of several backends, the name of that one; its state is this one.
-        kept: whether an earlier process asked it.
+        info: its BackendInfo; None if it is broken or blocked.
+        availability: the result of its probe; None if it was not probed.
+        detail: one sentence with the reason if it is not ok; else empty.
+        remedy: the fix of that; for a backend that is ok, the part of it that cannot be used.
+        traceback: the traceback of a broken plugin; else empty.
+        stands_for: for an alias, the name of the backend that it stands for here, whose state this is.
+        kept: true if the state is from the cache of an earlier process.
     """
 
     name: str
@@ -53,10 +53,10 @@ class BackendState:
 
 
 class HalfBroken(Exception):
-    """A half of a backend cannot be used.
+    """A part of a backend cannot be used.
 
     Args:
-        problem: what is wrong, as "it " and this.
+        problem: the end of a sentence that starts with "it ".
     """
 
     def __init__(self, problem: str) -> None:
@@ -65,7 +65,7 @@ class HalfBroken(Exception):
 
 
 def broken(plugin: Plugin, problem: str, traceback: str = "") -> BackendState:
-    """The state of a plugin that does wrong: "it " and the problem."""
+    """Return the state of a plugin that is broken: "it " and the problem."""
     detail = f"backend {plugin.name!r} of {plugin.label} is broken: it {problem}"
     if plugin.owner == IN_PROCESS:
         remedy = "mend it"
@@ -78,7 +78,7 @@ def broken(plugin: Plugin, problem: str, traceback: str = "") -> BackendState:
 
 
 def found(plugin: Plugin) -> BackendState | BackendAlias:
-    """Import what a plugin's entry point names, and probe it."""
+    """Import the object that a plugin's entry point names, and probe it."""
     try:
         info = plugin.load()
     except (Exception, SystemExit) as error:
@@ -91,7 +91,7 @@ def found(plugin: Plugin) -> BackendState | BackendAlias:
 
 
 def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
-    """Compare the API version, then ask the probe."""
+    """Compare the API version, then call the probe."""
     place = (info.name, plugin.owner, plugin.version, info)
     (major, minor), ours = info.api_version, API_VERSION
     if major != ours[0] or minor > ours[1]:
@@ -125,11 +125,11 @@ def _state(
 
 
 def load_half(info: BackendInfo, half: str) -> type:
-    """Import the "aot" or the "runtime" half of a backend.
+    """Import the "aot" or the "runtime" part of a backend.
 
     Raises:
-        HalfBroken: it does not import, or is not what it should be.
-        BackendUnavailable: torch, or what else compiling takes, is absent.
+        HalfBroken: the part cannot be imported, or is no complete subclass of its base class.
+        BackendUnavailable: torch or another requirement of compiling is absent.
     """
     path: str = getattr(info, half)
     try:
@@ -147,7 +147,7 @@ def load_half(info: BackendInfo, half: str) -> type:
 
 
 def _incomplete(half: type, which: str, name: str) -> str:
-    """Return what a part lacks, or nothing."""
+    """Return the end of a sentence about what a part lacks; empty if it is complete."""
     if missing := sorted(getattr(half, "__abstractmethods__", ())):
         return f"which has no {' and no '.join(missing)}"
     if which == "aot":
@@ -160,12 +160,12 @@ def _incomplete(half: type, which: str, name: str) -> str:
 
 
 def schema_of(half: Any) -> Any:
-    """The JSON schema of an AOT half's options, which refers to names with that of the backend before them."""
+    """Return the JSON schema of an AOT part's options, whose references start with the backend's name."""
     return half.Options.model_json_schema(ref_template=f"#/$defs/{half.name}.{{model}}")
 
 
 def to_json(answer: BackendState | BackendAlias) -> dict[str, Any]:
-    """Return what `found` gave as plain JSON, but for the probe itself."""
+    """Return a result of `found` as plain JSON, without the probe function."""
     if isinstance(answer, BackendAlias):
         return {"alias": asdict(answer)}
     data = {key: getattr(answer, key) for key in ("state", "detail", "remedy", "traceback")}
@@ -210,12 +210,12 @@ def from_json(data: Mapping[str, Any], plugin: Plugin) -> BackendState | Backend
 
 
 def check_answer(data: Mapping[str, Any], question: str, plugin: Plugin) -> None:
-    """Raise KeyError, TypeError or ValueError if no plugin can have given an answer.
+    """Raise KeyError, TypeError or ValueError for an answer that no plugin returns.
 
     Args:
-        data: the answer to a question of `probing.worker.main`, or the problem of a process that gave none.
+        data: the answer to a question of `probing.worker.main`, or the problem of a process without an answer.
         question: "probe", "aot" or "runtime".
-        plugin: that it is about.
+        plugin: the plugin that the answer is about.
     """
     alone = {"problem": "traceback", "absent": "remedy"}
     if refused := alone.keys() & data.keys():
