@@ -43,7 +43,7 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 @functools.cache
 def core_decompositions(preserve_ops: Set[str] = frozenset()) -> Table:
     """Return torch's decompositions to core ATen, without those of preserved operators."""
-    table = override_decompositions(dict(torch.export.default_decompositions()))
+    table = _override_decompositions(dict(torch.export.default_decompositions()))
     return {op: how for op, how in table.items() if str(op) not in preserve_ops}
 
 
@@ -356,7 +356,7 @@ _THRESHOLD = torch.ops.aten.threshold.default
 _RRELU = torch.ops.aten.rrelu_with_noise_functional.default
 
 
-def override_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+def _override_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Return torch's table of decompositions with corrections."""
     attention = table.get(_FLASH)
     overridden: dict[Any, Callable[..., Any]] = {**table, _RRELU: _rrelu, **_FAKE_QUANTIZATION}

@@ -91,7 +91,7 @@ _SPLITS = {
 }  # fmt: skip
 
 
-def single_views(graph: Graph) -> None:
+def _single_views(graph: Graph) -> None:
     """Replace these operators in place, except if parts have symbolic sizes along the split dimension."""
     for node in list(graph.nodes):
         if op_name(node) in _SPLITS:
@@ -162,7 +162,7 @@ def functionalize(graph: Graph) -> dict[Node, Node]:
             raise NotSimple(f"{node.name} updates running statistics")
     if not any(map(_writes, graph.nodes)):
         return {}
-    single_views(graph)
+    _single_views(graph)
     return _Functionalizer(graph).run(list(graph.nodes))
 
 

@@ -72,7 +72,7 @@ def _module(model: Any) -> torch.nn.Module:
     if isinstance(model, torch.nn.Module):
         return model
     if isinstance(model, str | os.PathLike) and is_torchscript(_existing(Path(model))):
-        return load_torchscript(Path(model))
+        return _load_torchscript(Path(model))
     raise ExportError(
         f"a {type(model).__name__} is no module to export",
         remedy="give a module or the path of a TorchScript file; to_backend takes exported programs as they are",
@@ -162,7 +162,7 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
         )
     with _one_voice():
         if isinstance(module, torch.jit.ScriptModule):
-            return convert(module, inputs, name)
+            return _convert_torchscript(module, inputs, name)
         try:
             return torch.export.export(module, inputs)
         except Exception as error:
@@ -201,7 +201,7 @@ def is_torchscript(path: Path) -> bool:
     return any(name.startswith("code/") and name.endswith(".py") for name in names)
 
 
-def load_torchscript(path: Path) -> torch.jit.ScriptModule:
+def _load_torchscript(path: Path) -> torch.jit.ScriptModule:
     """Return the module of a TorchScript file, on the CPU; raise ExportError if torch cannot read it."""
     try:
         with _no_farewell():
@@ -212,7 +212,7 @@ def load_torchscript(path: Path) -> torch.jit.ScriptModule:
         raise ExportError(what, remedy="save it again with this version of torch") from error
 
 
-def convert(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: str) -> ExportedProgram:
+def _convert_torchscript(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: str) -> ExportedProgram:
     """Return the exported program of a traced or scripted module, with the sizes of its example inputs.
 
     Args:

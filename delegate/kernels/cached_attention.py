@@ -28,7 +28,7 @@ _POOL: list[ThreadPoolExecutor] = []
 _LOCK = Lock()
 
 
-def run_in_threads(work: Callable[[int, int], None], count: int) -> None:
+def _run_in_threads(work: Callable[[int, int], None], count: int) -> None:
     """Call `work(first, end)` on parts of range(count) in parallel: one part per core, the last in this thread.
 
     Exceptions of `work` are raised when all parts have finished.
@@ -144,7 +144,7 @@ def _attend(
     if (end - first) * groups * channels * max(1, rows // _ROWS) < _ONE_THREAD:
         attend(0, groups)
     else:
-        run_in_threads(attend, groups)
+        _run_in_threads(attend, groups)
 
 
 def _exponentiate(scores: Array) -> Array:

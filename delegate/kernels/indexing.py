@@ -25,7 +25,7 @@ _NARROW = 16  # elements per row up to which single elements are added
 _LONG = 16  # rows per sum from which each sum is a separate call
 
 
-def add_at(out: Array, index: Array, source: Array) -> None:
+def _add_at(out: Array, index: Array, source: Array) -> None:
     """Add out[index[i]] += source[i] in order; out (rows, width), index (n), source (n, width)."""
     width = out.shape[1]
     if width <= _NARROW or source.size <= 1 << 12:
@@ -142,7 +142,7 @@ def _accumulate(out: Array, indices: Sequence[Array | None], values: Array) -> N
         places = places * size + check_indices(index, size, negative=True) % size
     shape = places.shape + out.shape[len(present) :]
     rows = out.reshape(-1, math.prod(out.shape[len(present) :]), copy=False)
-    add_at(rows, places.reshape(-1), np.broadcast_to(values, shape).reshape(-1, rows.shape[1]))
+    _add_at(rows, places.reshape(-1), np.broadcast_to(values, shape).reshape(-1, rows.shape[1]))
 
 
 @TABLE.kernel("aten.index_add.default", dtypes=_SUMS, whole=True, in_place=True)
@@ -155,7 +155,7 @@ def index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any, *, ou
         if before > 1:
             places = (np.arange(before)[:, None] * x.shape[axis] + places).reshape(-1)
         if out.size:
-            add_at(out.reshape(-1, after, copy=False), places, scaled.reshape(-1, after))
+            _add_at(out.reshape(-1, after, copy=False), places, scaled.reshape(-1, after))
     else:
         out[...] += np.multiply(source.reshape(()), cast(alpha, out.dtype))
 

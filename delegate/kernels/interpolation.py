@@ -68,10 +68,10 @@ def _cubic(size: int, count: int, scale: float | None, align_corners: bool, dtyp
     center = _centers(size, count, scale, align_corners, dtype)
     low = np.floor(center)
     places = low.astype(np.int64)[:, None] + np.arange(-1, 3)
-    return places.clip(0, size - 1), cubic_kernel(np.abs(center[:, None] - places), -0.75)
+    return places.clip(0, size - 1), _cubic_kernel(np.abs(center[:, None] - places), -0.75)
 
 
-def cubic_kernel(x: Array, a: float) -> Array:
+def _cubic_kernel(x: Array, a: float) -> Array:
     """Evaluate Keys' cubic kernel at distances x >= 0."""
     inner = ((a + 2) * x - (a + 3)) * x * x + 1
     outer = ((x - 5) * x + 8) * x * a - 4 * a
@@ -291,12 +291,12 @@ _INTERPOLATED: dict[str, tuple[int, Callable[..., Taps]]] = {
     "upsample_trilinear3d": (3, _linear),
     "upsample_bicubic2d": (2, _cubic),
     "_upsample_bilinear2d_aa": (2, partial(_antialiased, 1.0, _triangle)),
-    "_upsample_bicubic2d_aa": (2, partial(_antialiased, 2.0, partial(cubic_kernel, a=-0.5))),
+    "_upsample_bicubic2d_aa": (2, partial(_antialiased, 2.0, partial(_cubic_kernel, a=-0.5))),
 }
 _BYTES: dict[str, tuple[int, Callable[[Array], Array], bool]] = {
     "upsample_bilinear2d": (1, _triangle, False),
     "_upsample_bilinear2d_aa": (1, _triangle, True),
-    "_upsample_bicubic2d_aa": (2, partial(cubic_kernel, a=-0.5), True),
+    "_upsample_bicubic2d_aa": (2, partial(_cubic_kernel, a=-0.5), True),
 }
 for _overload in ("default", "vec"):
     for _op, _how in _BYTES.items():
@@ -444,4 +444,4 @@ def _taps(position: Array, interpolation: int) -> tuple[Array, Array]:
     if interpolation == _BILINEAR:
         return np.stack([low, low + 1]), np.stack([1 - share, share])
     steps = np.arange(-1, 3, dtype=position.dtype).reshape(4, 1, 1, 1)
-    return low + steps, cubic_kernel(np.abs(share - steps), -0.75) + 0 * share
+    return low + steps, _cubic_kernel(np.abs(share - steps), -0.75) + 0 * share

@@ -26,9 +26,9 @@ from delegate.plugins import (
 )
 
 KernelRequest = str | KernelTable | Sequence[str | KernelTable]  # libraries in order of preference
-ON_DEMAND = {"aten": "torch"}  # libraries that are used only by name -> the module that they need
+_ON_DEMAND = {"aten": "torch"}  # libraries that are used only by name -> the module that they need
 # Libraries for the operators of other packages: used last, and only for operators of these packages.
-PACKAGES = frozenset({"torchvision", "transformers"})
+_PACKAGES = frozenset({"torchvision", "transformers"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class KernelLibrary:
         return full_traceback(self.error)
 
 
-def order_by_default(libraries: Iterable[KernelLibrary]) -> tuple[KernelLibrary, ...]:
+def _order_by_default(libraries: Iterable[KernelLibrary]) -> tuple[KernelLibrary, ...]:
     """Order libraries: plugins by name, then the project's own library.
 
     Raises:
@@ -78,7 +78,7 @@ def order_by_default(libraries: Iterable[KernelLibrary]) -> tuple[KernelLibrary,
     return (*overriding, portable)
 
 
-def select_tables(
+def _select_tables(
     request: KernelRequest, known: Collection[str], library: Callable[[str], KernelLibrary]
 ) -> tuple[KernelTable, ...]:
     """Return the tables of a request in its order, which decides if several have a kernel.
@@ -120,31 +120,31 @@ def _require_table(name: str, known: Collection[str], library: Callable[[str], K
 
 def _remedy(library: KernelLibrary) -> str:
     if library.state is State.UNAVAILABLE:
-        return f"pip install {ON_DEMAND[library.name]}, or leave it out of the kernel libraries"
+        return f"pip install {_ON_DEMAND[library.name]}, or leave it out of the kernel libraries"
     if library.state is State.BLOCKED:
         return "take it out of there"
     return f"`delegate backends` lists the libraries; update or uninstall {library.owner}"
 
 
-def on_demand(plugin: Plugin, blocked: Collection[str]) -> KernelLibrary:
+def _on_demand(plugin: Plugin, blocked: Collection[str]) -> KernelLibrary:
     """Return the entry of an on-demand library, without an import of it."""
     if is_blocked(plugin.name, blocked):
         return _blocked(plugin)
-    if plugin.name in PACKAGES:
+    if plugin.name in _PACKAGES:
         detail = f"{plugin.name} is used where a program has operators of {plugin.name}"
         return KernelLibrary(plugin.name, State.OK, plugin.owner, plugin.version, detail=detail)
-    if importlib.util.find_spec(ON_DEMAND[plugin.name]) is None:
+    if importlib.util.find_spec(_ON_DEMAND[plugin.name]) is None:
         return _unavailable(plugin)
     detail = f"{plugin.name} is used where it is named: kernels=[{plugin.name!r}]"
     return KernelLibrary(plugin.name, State.OK, plugin.owner, plugin.version, detail=detail)
 
 
 def _unavailable(plugin: Plugin) -> KernelLibrary:
-    detail = f"kernel library {plugin.name!r} needs {ON_DEMAND[plugin.name]}, which is not installed"
+    detail = f"kernel library {plugin.name!r} needs {_ON_DEMAND[plugin.name]}, which is not installed"
     return KernelLibrary(plugin.name, State.UNAVAILABLE, plugin.owner, plugin.version, detail=detail)
 
 
-def load_library(claims: tuple[Plugin, ...], blocked: Collection[str]) -> KernelLibrary:
+def _load_library(claims: tuple[Plugin, ...], blocked: Collection[str]) -> KernelLibrary:
     """Import the library that these plugins of one name provide; its state and detail report problems."""
     plugin = claims[0]
     name = plugin.name
@@ -157,7 +157,7 @@ def load_library(claims: tuple[Plugin, ...], blocked: Collection[str]) -> Kernel
     try:
         table = plugin.load()
     except (Exception, SystemExit) as error:
-        absent = isinstance(error, ModuleNotFoundError) and error.name == ON_DEMAND.get(name, "")
+        absent = isinstance(error, ModuleNotFoundError) and error.name == _ON_DEMAND.get(name, "")
         return _unavailable(plugin) if absent else _broken(plugin, f"fails to import: {one_line(error)}", error)
     return _check_table(plugin, table)
 
@@ -223,10 +223,10 @@ class InstalledKernels:
 
         Plugins are first, then the project's own library, then the libraries that are used only by name.
         """
-        demanded = PACKAGES.union(ON_DEMAND)
-        by_default = order_by_default(self._library(name) for name in self._plugins if name not in demanded)
+        demanded = _PACKAGES.union(_ON_DEMAND)
+        by_default = _order_by_default(self._library(name) for name in self._plugins if name not in demanded)
         named = [claims[0] for name, claims in self._plugins.items() if name in demanded]
-        return (*by_default, *(on_demand(plugin, self._blocked) for plugin in named))
+        return (*by_default, *(_on_demand(plugin, self._blocked) for plugin in named))
 
     def tables(self, request: KernelRequest | None = None) -> tuple[KernelTable, ...]:
         """Return the tables of kernel libraries, in order of preference.
@@ -240,7 +240,7 @@ class InstalledKernels:
                 project's own library is broken.
         """
         if request is not None:
-            return select_tables(request, self._plugins, self._library)
+            return _select_tables(request, self._plugins, self._library)
         for library in self.libraries:
             if library.state is State.BROKEN:
                 self._warn(f"kernels {library.name}", f"{library.detail}: uninstall {library.owner}")
@@ -273,7 +273,7 @@ class InstalledKernels:
         Raises:
             KernelError: the library is broken.
         """
-        if package not in PACKAGES or package not in self._plugins:
+        if package not in _PACKAGES or package not in self._plugins:
             return None
         library = self._library(package)
         if library.state is State.BROKEN:
@@ -289,5 +289,5 @@ class InstalledKernels:
 
     def _library(self, name: str) -> KernelLibrary:
         if name not in self._loaded:
-            self._loaded[name] = load_library(self._plugins[name], self._blocked)
+            self._loaded[name] = _load_library(self._plugins[name], self._blocked)
         return self._loaded[name]

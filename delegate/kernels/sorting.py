@@ -28,7 +28,7 @@ def order_of(x: Array, axis: int, descending: bool) -> Array:
     return np.moveaxis(_places(keys), -1, axis)
 
 
-def first_of(line: Array, count: int, descending: bool) -> Array:
+def _first_of(line: Array, count: int, descending: bool) -> Array:
     """Return the indices of the least or greatest elements along the last axis, in order."""
     keys = _keys(line, descending)
     if keys is None:
@@ -148,7 +148,7 @@ def topk(x: Array, k: int, dim: int, largest: bool, sorted_: bool, *, out: tuple
         return
     axis = axis_of(x, dim)
     line = np.moveaxis(x, axis, -1)
-    chosen = first_of(line, k, largest)
+    chosen = _first_of(line, k, largest)
     np.copyto(np.moveaxis(indices, axis, -1), chosen)
     np.copyto(np.moveaxis(values, axis, -1), elements(line, chosen))
 

@@ -43,7 +43,7 @@ def _sin_pi(x: Array) -> Array:
     return np.asarray(np.sin(np.pi * (x - np.rint(x))))
 
 
-def stirling(x: Array) -> Array:
+def _stirling(x: Array) -> Array:
     """Compute the logarithm of gamma(x) minus Stirling's formula, for x of 10 or more."""
     return np.asarray(polynomial(_STIRLING, 1 / (x * x)) / x)
 
@@ -58,7 +58,7 @@ def lgamma(x: Array) -> Array:
         rising *= small + k
     rising = np.where(positive < _SHIFT, rising, 1)
     result = (
-        (shifted - 0.5) * np.log(shifted) - shifted + 0.5 * math.log(2 * math.pi) + stirling(shifted) - np.log(rising)
+        (shifted - 0.5) * np.log(shifted) - shifted + 0.5 * math.log(2 * math.pi) + _stirling(shifted) - np.log(rising)
     )
     result = np.where(x < 0.5, np.log(np.pi / np.abs(_sin_pi(x))) - result, result)
     return np.asarray(np.where(np.isinf(x), np.inf, result))
@@ -212,7 +212,7 @@ def _density(a: Array, x: Array) -> Array:
     """Compute x ** a * exp(-x) / gamma(a); for large a without differences of large numbers."""
     large = np.maximum(a, _STIRLING_FROM)
     excess = (x - large) / large
-    exponent = large * (np.log1p(excess) - excess) - stirling(large)
+    exponent = large * (np.log1p(excess) - excess) - _stirling(large)
     by_stirling = np.sqrt(large / (2 * math.pi)) * np.exp(exponent)
     return np.where(a < _STIRLING_FROM, np.exp(a * np.log(x) - x - lgamma(a)), by_stirling)
 

@@ -178,13 +178,13 @@ class _Decoder:
 
     def _method(self, item: Any) -> Method:
         table = item.Exprs()
-        exprs, nodes = read_exprs(
+        exprs, nodes = _read_exprs(
             self._bytes(table, "Ops"), self._numbers(table, "First"), self._numbers(table, "Second")
         )
         self._expr_nodes += nodes
         if self._expr_nodes > MAX_ALL_EXPR_NODES:
             raise ValueError("the expressions are too large")
-        args = ArgReader(self._texts(item, "Texts", MAX_TEXT), exprs)
+        args = _ArgReader(self._texts(item, "Texts", MAX_TEXT), exprs)
         return Method(
             name=self._name(item.Name()),
             inputs=tuple(self._input(i, args) for i in self._items(item, "Inputs")),
@@ -199,7 +199,7 @@ class _Decoder:
             guards=self._guards(item.Guards(), args),
         )
 
-    def _guards(self, item: Any | None, reader: ArgReader) -> tuple[Expr, ...]:
+    def _guards(self, item: Any | None, reader: _ArgReader) -> tuple[Expr, ...]:
         if item is None:  # version 2 has none
             return ()
         guards = self._args(item, reader)
@@ -207,10 +207,10 @@ class _Decoder:
             raise ValueError("a guard is no expression")
         return cast("tuple[Expr, ...]", guards)
 
-    def _args(self, item: Any, reader: ArgReader) -> tuple[Arg, ...]:
+    def _args(self, item: Any, reader: _ArgReader) -> tuple[Arg, ...]:
         return reader.read(self._bytes(item, "Kinds"), self._numbers(item, "Values"))
 
-    def _input(self, item: Any, reader: ArgReader) -> Input:
+    def _input(self, item: Any, reader: _ArgReader) -> Input:
         (literal,) = self._args(item.Literal(), reader)
         if literal is not None and not isinstance(literal, int | float | str):
             raise ValueError(f"an input cannot be the literal {literal}")
@@ -222,15 +222,15 @@ class _Decoder:
         columns = [*codes, *(self._numbers(item, f) for f in ("Ranks", "Indices", "Offsets"))]
         values = []
         for name, dtype, kind, rank, index, offset in zip(self._texts(item, "Names"), *columns, strict=True):
-            shape: tuple[Dim, ...] = tuple(d if d >= 0 else exprs[-1 - d] for d in take(rank, sizes))
+            shape: tuple[Dim, ...] = tuple(d if d >= 0 else exprs[-1 - d] for d in _take(rank, sizes))
             values.append(Value(name, _DTYPES[dtype], shape, Storage(_STORAGE_KINDS[kind], index, offset)))
-        return require_exhausted(values, sizes)
+        return _require_exhausted(values, sizes)
 
     def _symbol(self, item: Any) -> Symbol:
         maximum = item.Maximum() if item.Bounded() else None
         return Symbol(self._name(item.Name()), item.Minimum(), maximum, item.Input(), item.Dim(), item.Value())
 
-    def _instructions(self, item: Any, reader: ArgReader, depth: int) -> tuple[Instruction, ...]:
+    def _instructions(self, item: Any, reader: _ArgReader, depth: int) -> tuple[Instruction, ...]:
         table = item.Args()
         args = iter(self._args(table, reader))
         outputs = iter(self._numbers(item, "Outputs"))
@@ -239,39 +239,39 @@ class _Decoder:
         columns = [self._bytes(item, "Kinds"), *(self._numbers(item, f) for f in fields)]
         calls: list[Instruction] = []
         for kind, target, source, arg_count, output_count in zip(*columns, strict=True):
-            operands, results = take(arg_count, args), take(output_count, outputs)
+            operands, results = _take(arg_count, args), _take(output_count, outputs)
             if kind == schema.CallKind.KERNEL:
                 calls.append(KernelCall(target, operands, results, source))
             elif kind == schema.CallKind.DELEGATE:
                 calls.append(DelegateCall(target, _indices(operands), results))
             elif kind == schema.CallKind.STRUCTURED:
-                (table,) = take(1, structured)
+                (table,) = _take(1, structured)
                 calls.append(self._structured(table, reader, _indices(operands), results, depth))
             else:
                 raise ValueError(f"no kind of instruction has the code {kind}")
-        return require_exhausted(calls, args, outputs, structured)
+        return _require_exhausted(calls, args, outputs, structured)
 
     def _structured(
-        self, item: Any, reader: ArgReader, operands: tuple[int, ...], outputs: tuple[int, ...], depth: int
+        self, item: Any, reader: _ArgReader, operands: tuple[int, ...], outputs: tuple[int, ...], depth: int
     ) -> StructuredCall:
         if depth == 0:
             raise ValueError("control flow is nested too deeply")
         blocks = tuple(self._block(b, reader, depth - 1) for b in self._items(item, "Blocks"))
         return StructuredCall(_STRUCTURES[item.Kind()], operands, item.Carried(), blocks, outputs, item.Sequences())
 
-    def _block(self, item: Any, reader: ArgReader, depth: int) -> Block:
+    def _block(self, item: Any, reader: _ArgReader, depth: int) -> Block:
         inputs, outputs = self._numbers(item, "Inputs"), self._numbers(item, "Outputs")
         return Block(inputs, outputs, self._instructions(item.Instructions(), reader, depth))
 
-    def _tree(self, item: Any, field: str, reader: ArgReader) -> Tree:
+    def _tree(self, item: Any, field: str, reader: _ArgReader) -> Tree:
         nodes = self._items(item, field)
-        (root,) = require_exhausted([self._subtree(nodes, reader, MAX_DEPTH)], nodes)
+        (root,) = _require_exhausted([self._subtree(nodes, reader, MAX_DEPTH)], nodes)
         return root
 
-    def _subtree(self, nodes: Iterator[Any], reader: ArgReader, depth: int) -> Tree:
+    def _subtree(self, nodes: Iterator[Any], reader: _ArgReader, depth: int) -> Tree:
         if depth == 0:
             raise ValueError("a tree is nested too deeply")
-        (item,) = take(1, nodes)
+        (item,) = _take(1, nodes)
         keys = tuple(map(_key, self._args(item.Keys(), reader)))
         children = []
         for _ in range(item.Children()):
@@ -296,7 +296,7 @@ def _reject_constant(constant: str) -> float:
     raise ValueError(f"{constant} is not JSON")
 
 
-def read_exprs(*columns: Sequence[int]) -> tuple[tuple[Expr, ...], int]:
+def _read_exprs(*columns: Sequence[int]) -> tuple[tuple[Expr, ...], int]:
     """Return all expressions, and their number of nodes, counted as often as they occur.
 
     Sizes and depths are counted during reading because expressions may share parts without limit.
@@ -325,7 +325,7 @@ def read_exprs(*columns: Sequence[int]) -> tuple[tuple[Expr, ...], int]:
     return tuple(exprs), total
 
 
-class ArgReader:
+class _ArgReader:
     """A reader of arguments from the parallel vectors of Args: a kind and a value for each."""
 
     def __init__(self, texts: tuple[str, ...], exprs: tuple[Expr, ...]) -> None:
@@ -359,12 +359,12 @@ class ArgReader:
             raise ValueError("an argument is nested too deeply")
         items: list[Arg] = []
         while len(items) < count:
-            (pair,) = take(1, rest)
+            (pair,) = _take(1, rest)
             items.append(self._one(*pair, rest, depth - 1))
         return tuple(items)
 
 
-def take(count: int, rest: Iterator[T]) -> tuple[T, ...]:
+def _take(count: int, rest: Iterator[T]) -> tuple[T, ...]:
     """Return the next `count` parts; raise ValueError if there are fewer."""
     taken = tuple(itertools.islice(rest, count))
     if len(taken) < count:
@@ -372,7 +372,7 @@ def take(count: int, rest: Iterator[T]) -> tuple[T, ...]:
     return taken
 
 
-def require_exhausted(items: list[T], *rests: Iterator[object]) -> tuple[T, ...]:
+def _require_exhausted(items: list[T], *rests: Iterator[object]) -> tuple[T, ...]:
     """Return the items; raise ValueError if an iterator that they were built from has parts left."""
     if any(True for rest in rests for _ in rest):
         raise ValueError("a list has more parts than are used")

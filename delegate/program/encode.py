@@ -72,7 +72,7 @@ class _Encoder:
 
     def __init__(self) -> None:
         self._builder = flatbuffers.Builder(1 << 16)
-        self._pool = ArgPool()
+        self._pool = _ArgPool()
         self._expr_nodes = self._specs = 0  # of the whole file
 
     def program(self, program: Program, directory: Directory) -> bytes:
@@ -124,7 +124,7 @@ class _Encoder:
         return self._numbers(indices, np.uint32)
 
     def _method(self, method: Method) -> int:
-        self._pool = ArgPool()
+        self._pool = _ArgPool()
         fields = {
             "Name": self._name(method.name),
             "Inputs": self._tables(self._input(i) for i in method.inputs),
@@ -278,7 +278,7 @@ class _Placed(NamedTuple):
     height: int
 
 
-class ArgPool:
+class _ArgPool:
     """The expressions and texts that the arguments of one method refer to by index, each stored once."""
 
     def __init__(self) -> None:

@@ -59,9 +59,9 @@ def verify(program: Program) -> None:
             _check_tensor(tensor, program, f"{kind} {tensor.name!r}")
     for spec in program.delegates:
         for segment in (spec.segment, *spec.data):
-            check_index(segment, program.segments, "segment", f"delegate {spec.name!r}")
+            _check_index(segment, program.segments, "segment", f"delegate {spec.name!r}")
         if spec.fallback != -1:
-            check_index(spec.fallback, program.fallbacks, "fallback", f"delegate {spec.name!r}")
+            _check_index(spec.fallback, program.fallbacks, "fallback", f"delegate {spec.name!r}")
         _check_space(spec, program)
     if program.on_fallback not in _POLICIES:
         fail(f"{program.on_fallback!r} is no policy for fallbacks", "the program")
@@ -77,9 +77,9 @@ def _verify_methods(program: Program, methods: Sequence[Method], *, are_fallback
         names.add(method.name)
         try:
             bounds = Bounds(method.symbols)
-            declared = DeclarationChecker(program, method, bounds)
+            declared = _DeclarationChecker(program, method, bounds)
             declared.verify()
-            FlowChecker(program, method, is_fallback=are_fallbacks, outputs=declared.outputs).verify()
+            _FlowChecker(program, method, is_fallback=are_fallbacks, outputs=declared.outputs).verify()
             check_memory(method, bounds)
         except RecursionError:
             raise ProgramError("something is nested too deeply", where=f"method {method.name!r}") from None
@@ -89,15 +89,15 @@ def _check_space(spec: DelegateSpec, program: Program) -> None:
     """Raise ProgramError unless the memory space of a delegate belongs to its backend."""
     if spec.space == 0:
         return
-    check_index(spec.space - 1, program.spaces, "memory space", f"delegate {spec.name!r}")
+    _check_index(spec.space - 1, program.spaces, "memory space", f"delegate {spec.name!r}")
     space = program.spaces[spec.space - 1]
     if space.backend != spec.backend:
         fail(f"its tensors are said to lie in memory of {space.backend!r}", f"delegate {spec.name!r}")
 
 
 def _check_tensor(tensor: Constant | State, program: Program, where: str) -> None:
-    check_index(tensor.segment, program.segments, "segment", where)
-    check_shape(tensor.shape, tensor.dtype, where)
+    _check_index(tensor.segment, program.segments, "segment", where)
+    _check_shape(tensor.shape, tensor.dtype, where)
     need, have = tensor.dtype.itemsize * math.prod(tensor.shape), memoryview(program.segments[tensor.segment]).nbytes
     if need != have:
         shape = list(tensor.shape)
@@ -112,13 +112,13 @@ def fail(what: str, where: str) -> NoReturn:
     raise ProgramError(what, where=where, remedy=_REMEDY)
 
 
-def check_index(index: int, table: Sequence[object], what: str, where: str) -> None:
+def _check_index(index: int, table: Sequence[object], what: str, where: str) -> None:
     """Raise ProgramError unless the index is one of the table."""
     if not 0 <= index < len(table):
         fail(f"there is no {what} {index}, only {len(table)}", where)
 
 
-def check_shape(shape: Sequence[Dim], dtype: DType, where: str) -> None:
+def _check_shape(shape: Sequence[Dim], dtype: DType, where: str) -> None:
     """Raise ProgramError unless an array can have the shape. Symbolic sizes are checked when they are known."""
     if len(shape) > MAX_RANK:
         fail(f"it has {len(shape)} dimensions, more than {MAX_RANK}", where)
@@ -126,15 +126,15 @@ def check_shape(shape: Sequence[Dim], dtype: DType, where: str) -> None:
     if any(d < 0 for d in sizes):
         fail(f"the size {min(sizes)} is negative", where)
     if dtype.itemsize * math.prod(d for d in sizes if d) > MAX_TENSOR_BYTES:
-        fail(f"no memory holds {dtype.name}{sizes_text(shape)}", where)
+        fail(f"no memory holds {dtype.name}{_sizes_text(shape)}", where)
 
 
-def sizes_text(shape: Iterable[Dim]) -> str:
+def _sizes_text(shape: Iterable[Dim]) -> str:
     """Return a shape as text for messages."""
     return f"[{', '.join(map(str, shape))}]"
 
 
-class Checker:
+class _Checker:
     """Checks one method.
 
     Attributes:
@@ -152,7 +152,7 @@ class Checker:
 
     def index(self, index: int, table: Sequence[object], what: str) -> None:
         """Raise ProgramError unless the index is one of the table."""
-        check_index(index, table, what, self.where)
+        _check_index(index, table, what, self.where)
 
     def expr(self, expr: Expr) -> None:
         """Raise ProgramError unless operators have their operands and symbols exist."""
@@ -170,7 +170,7 @@ class Checker:
 _KEYED = {"tuple": False, "list": False, "dict": True, "namedtuple": True, "record": True}  # kinds of trees
 
 
-class DeclarationChecker(Checker):
+class _DeclarationChecker(_Checker):
     """Checks of everything in a method but its instructions.
 
     Attributes:
@@ -220,7 +220,7 @@ class DeclarationChecker(Checker):
         return sum(self._leaves(c) for c in tree.children)
 
     def _check_value(self, index: int, value: Value) -> None:
-        check_shape(value.shape, value.dtype, self.where)
+        _check_shape(value.shape, value.dtype, self.where)
         for dim in value.shape:
             if isinstance(dim, Expr):
                 self.expr(dim)
@@ -248,8 +248,8 @@ class DeclarationChecker(Checker):
 
     def _check_like(self, value: Value, tensor: Constant | State) -> None:
         if (value.dtype, value.shape) != (tensor.dtype, tensor.shape):
-            actual = f"{value.dtype.name}{sizes_text(value.shape)}"
-            self.fail(f"it is {actual}, its tensor {tensor.name!r} is {tensor.dtype.name}{sizes_text(tensor.shape)}")
+            actual = f"{value.dtype.name}{_sizes_text(value.shape)}"
+            self.fail(f"it is {actual}, its tensor {tensor.name!r} is {tensor.dtype.name}{_sizes_text(tensor.shape)}")
 
     def _check_arena(self, value: Value) -> None:
         storage = value.storage
@@ -329,7 +329,7 @@ class _Branch:
         self.written: set[tuple[StorageKind, int]] = set()
 
 
-class FlowChecker(Checker):
+class _FlowChecker(_Checker):
     """Checks of the instructions of a method with valid declarations.
 
     Args:
