@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from delegate.partitioner.saved import SavedPlan as SavedPlan
     from delegate.placement.policy import ByPreference as ByPreference
     from delegate.placement.policy import Measured as Measured
+    from delegate.placement.policy import PlacementPolicy as PlacementPolicy
     from delegate.placement.policy import Remote as Remote
     from delegate.placement.policy import Replay as Replay
+    from delegate.placement.policy import SupportTable as SupportTable
     from delegate.program.dtypes import DType as DType
     from delegate.runtime.loaded import LoadedProgram as LoadedProgram
     from delegate.runtime.loaded import load as load
@@ -78,8 +80,10 @@ _PUBLIC = {
     "SavedPlan": "delegate.partitioner.saved",
     "ByPreference": "delegate.placement.policy",
     "Measured": "delegate.placement.policy",
+    "PlacementPolicy": "delegate.placement.policy",
     "Remote": "delegate.placement.policy",
     "Replay": "delegate.placement.policy",
+    "SupportTable": "delegate.placement.policy",
     "DType": "delegate.program.dtypes",
     "load": "delegate.runtime.loaded",
     "LoadedProgram": "delegate.runtime.loaded",

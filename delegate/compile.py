@@ -70,7 +70,7 @@ def to_backend(
         placement: the choice among the backends that support a node. `delegate.ByPreference()` takes the first.
             `delegate.Measured()` runs plans on this machine and takes the best. `delegate.Remote(bundle, costs)` uses
             measurements of another machine. `delegate.Replay(lockfile)` applies a lockfile, and a `delegate.SavedPlan`
-            the plan of another lowering. A `delegate.placement.policy.PlacementPolicy` is a choice of your own.
+            the plan of another lowering. A `delegate.PlacementPolicy` is a choice of your own.
             Default: as configured, which is by preference unless changed. See docs/placement.md.
         verify: inputs to run the program on: a tuple of arguments, a dict of keyword arguments, or a list of these; for
             several methods a dict of these by method. Or a `delegate.Verify`, which has a reference and bounds too. The

@@ -13,13 +13,12 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.placement.policy import PlacementPolicy, SupportTable
 
 
-class OneBackend(PlacementPolicy):
+class OneBackend(delegate.PlacementPolicy):
     """A policy that uses one backend only."""
 
-    def place(self, table: SupportTable) -> delegate.SavedPlan:
+    def place(self, table: delegate.SupportTable) -> delegate.SavedPlan:
         """Return the plan of the backend with the most supported work; the first one of equals."""
         work = Counter(dict.fromkeys(table.backends, 0))
         for node in table.nodes:

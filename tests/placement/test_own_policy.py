@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import delegate
+from delegate import PlacementPolicy, SupportTable
 from delegate.errors import ConfigError, PartitionError
 from delegate.partitioner.saved import SavedPartition
-from delegate.placement.policy import PlacementPolicy, SupportTable
 from delegate.registry import default_registry
 from examples.placement.one_backend import OneBackend
 from tests.e2e import vector_backend
