@@ -12,11 +12,11 @@ from delegate.backends.info import BackendAlias, BackendInfo
 from delegate.backends.state import (
     IN_PROCESS,
     BackendState,
-    HalfBroken,
+    PartBroken,
     broken,
     found,
     from_json,
-    load_half,
+    load_part,
     probed,
     schema_of,
 )
@@ -146,7 +146,7 @@ class Registry:
             self._warned.add(what)
             warnings.warn(sentence, RuntimeWarning, stacklevel=3)
 
-    def half(self, name: str, half: str) -> dict[str, Any]:
+    def part(self, name: str, part: str) -> dict[str, Any]:
         """Check that the "aot" or the "runtime" part of a backend can be imported, and return the options' JSON schema.
 
         A plugin's part is imported in a separate process. Only AOT parts have a schema, under the key "options".
@@ -156,10 +156,10 @@ class Registry:
         """
         info = self._require(name, absent_ok=True)
         if not self.is_plugin(info.name):
-            part_class = self.aot(name, absent_ok=True) if half == "aot" else self.runtime(name)
-            return {"options": schema_of(part_class)} if half == "aot" else {}
+            part_class = self.aot(name, absent_ok=True) if part == "aot" else self.runtime(name)
+            return {"options": schema_of(part_class)} if part == "aot" else {}
         (plugin,) = self._plugins[info.name]
-        data = self._prober.ask(plugin, half, getattr(info, half).partition(":")[0]).data
+        data = self._prober.ask(plugin, part, getattr(info, part).partition(":")[0]).data
         if "absent" in data:
             raise BackendUnavailable(data["absent"], remedy=data["remedy"])
         if "problem" in data:
@@ -186,7 +186,7 @@ class Registry:
         Raises:
             BackendNotFound, BackendBroken, BackendIncompatible, BackendUnavailable: as their names say.
         """
-        return cast("type[Backend]", self._half(name, "aot", absent_ok))
+        return cast("type[Backend]", self._part(name, "aot", absent_ok))
 
     def runtime(self, name: str) -> type[BackendRuntime]:
         """Return the runtime part of a backend; raises as `aot` does.
@@ -197,7 +197,7 @@ class Registry:
         name = backend_of(name)
         if name not in self._states and name in self._plugins and not self.is_plugin(name):
             self._states[name] = self._find(name, self._probe_here)
-        return cast("type[BackendRuntime]", self._half(name, "runtime", absent_ok=False))
+        return cast("type[BackendRuntime]", self._part(name, "runtime", absent_ok=False))
 
     def is_own(self, name: str) -> bool:
         """Return if a backend is this project's own, neither a plugin nor registered only in this process."""
@@ -311,7 +311,7 @@ class Registry:
     def _compiles(self, name: str) -> bool:
         """Return if the AOT part of an automatically selected backend can be used; warns, once, if not."""
         try:
-            self.half(name, "aot")
+            self.part(name, "aot")
             self.aot(name)
         except BackendError as error:
             self.warn(name, str(error))
@@ -350,11 +350,11 @@ class Registry:
             _refuse(state)
         return state.info
 
-    def _half(self, name: str, half: str, absent_ok: bool) -> type:
+    def _part(self, name: str, part: str, absent_ok: bool) -> type:
         info = self._require(name, absent_ok=absent_ok)
         try:
-            return load_half(info, half)
-        except HalfBroken as error:
+            return load_part(info, part)
+        except PartBroken as error:
             cause = error.__cause__
             self._break(info.name, error.problem, full_traceback(cause), cause)  # not an alias
 

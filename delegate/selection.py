@@ -41,7 +41,7 @@ from delegate.plugins import INSTANCE, PORTABLE, backend_of
 from delegate.registry import Registry
 
 Request = str | Partitioner | Sequence[str | Partitioner] | None
-Half = CheckedBackend | GuardedBackend | IsolatedBackend | AutoSelectedBackend
+AotBackend = CheckedBackend | GuardedBackend | IsolatedBackend | AutoSelectedBackend
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | None
 
 
@@ -64,7 +64,7 @@ class Selection:
     """
 
     partitioners: tuple[Partitioner, ...]
-    backends: Mapping[str, Half]
+    backends: Mapping[str, AotBackend]
     rules: PartitionRules
     on_portable: str
     notes: tuple[str, ...]
@@ -135,7 +135,7 @@ def select(
         )
     partitioners, notes = [], []
     store = _store(settings.cache, cache)
-    backends: dict[str, Half] = {}
+    backends: dict[str, AotBackend] = {}
     is_requested = request is not None or settings.backends is not None
     for partitioner in _partitioners(request, settings, registry, compiled_for):
         name = partitioner.backend
@@ -201,22 +201,22 @@ def _store(settings: Cache, enabled: bool | None) -> Store | None:
 
 def _create(
     partitioner: Partitioner, registry: Registry, is_requested: bool, absent_ok: bool, store: Store | None
-) -> Half:
+) -> AotBackend:
     """Create the AOT part of a partitioner's backend; raises BackendError."""
     name = partitioner.backend
     if partitioner.isolate == "compile":
-        registry.half(name, "aot")  # importing it may crash or hang, too
-    half = registry.aot(name, absent_ok=absent_ok)
+        registry.part(name, "aot")  # importing it may crash or hang, too
+    part = registry.aot(name, absent_ok=absent_ok)
     options = backend_options(BackendChoice(name=name, options=dict(partitioner.options)), registry)
     # The text is the one that `backend_options` has accepted.
     text = json.dumps(dict(partitioner.options), default=str)
     path = registry.info(name).aot
-    isolate = partial(IsolatedBackend, name, half, path, text, partitioner.time_limit)
+    isolate = partial(IsolatedBackend, name, part, path, text, partitioner.time_limit)
     if partitioner.isolate == "compile":
         return isolate()
-    checked = CheckedBackend(name, half, options)
+    checked = CheckedBackend(name, part, options)
     guarded: CheckedBackend | GuardedBackend = checked
-    if partitioner.isolate == "auto" and (half.may_crash or registry.is_plugin(name)):
+    if partitioner.isolate == "auto" and (part.may_crash or registry.is_plugin(name)):
         outcomes = Outcomes(cache(partial(checked.identity, registry.state(name))), store)
         guarded = GuardedBackend(checked, path, isolate, outcomes, partitioner.time_limit)
     if is_requested:

@@ -29,7 +29,7 @@ class Runtime(BackendRuntime):
 
 
 def executes(function: Callable[..., Any]) -> type[BackendRuntime]:
-    """The runtime half of a backend whose delegates do this."""
+    """The runtime part of a backend whose delegates do this."""
     made = type("Faulty", (Sum,), {"execute": lambda self, inputs, outputs: function(inputs, outputs)})
     return type("FaultyRuntime", (Runtime,), {"init": lambda self, blob, specs: made()})
 

@@ -1,4 +1,4 @@
-"""The ahead-of-time half of a backend: says what it can run, and turns a region into its vendor's blob."""
+"""The AOT part of a backend: it checks which nodes it supports, and compiles a region to its vendor's blob."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class CheckedBackend:
 
     Args:
         name: the name of the backend.
-        half: the class of the AOT part.
+        part: the class of the AOT part.
         options: the checked options.
 
     Attributes:
@@ -208,25 +208,25 @@ class CheckedBackend:
         BackendBroken: the AOT part cannot be created, or has invalid attributes.
     """
 
-    def __init__(self, name: str, half: type[Backend], options: Options) -> None:
+    def __init__(self, name: str, part: type[Backend], options: Options) -> None:
         self._name = name
         self.claims: Callable[[Node], Sequence[Claim]] | None
         try:
-            self._half = half(options)
-            self.preserve_ops = _names(self._half.preserve_ops)
-            self.check = self._half.check
-            self.most_constants = self._half.most_constants
-            self.check_uses_library = self._half.check_uses_library
-            self.claims = None if type(self._half).claims is Backend.claims else self._half.claims
+            self._part = part(options)
+            self.preserve_ops = _names(self._part.preserve_ops)
+            self.check = self._part.check
+            self.most_constants = self._part.most_constants
+            self.check_uses_library = self._part.check_uses_library
+            self.claims = None if type(self._part).claims is Backend.claims else self._part.claims
         except DelegateError:
             raise
         except (Exception, SystemExit) as error:
-            what = f"the AOT half of backend {name!r} fails when it is made: {one_line(error)}"
-            raise BackendBroken(what, where=f"{half.__module__}.{half.__qualname__}", remedy=AUTHOR) from error
+            what = f"the AOT part of backend {name!r} fails when it is made: {one_line(error)}"
+            raise BackendBroken(what, where=f"{part.__module__}.{part.__qualname__}", remedy=AUTHOR) from error
 
     def option_rules(self) -> dict[str, Rule]:
         """Return the accepted values of each option."""
-        return rules_of(type(self._half))
+        return rules_of(type(self._part))
 
     def identity(self, state: BackendState) -> str | None:
         """Return the inputs of this backend's blobs besides their regions, as text; None if blobs are not cached.
@@ -237,25 +237,25 @@ class CheckedBackend:
         Raises:
             BackendBroken: `cache_key` of the AOT part fails.
         """
-        packages = {c.__module__.partition(".")[0] for c in type(self._half).__mro__}
+        packages = {c.__module__.partition(".")[0] for c in type(self._part).__mro__}
         code = [code_of(package) for package in sorted(packages - sys.stdlib_module_names)]
         if state.owner != OWN:
             code.append(files_of(state.owner))
         if None in code or state.owner == IN_PROCESS:  # its code may change while its name stays
             return None
         try:
-            own = self._half.cache_key()
+            own = self._part.cache_key()
             if own is not None and not isinstance(own, str):
                 raise TypeError(f"it gives a {type(own).__name__}, not text or None")
         except (Exception, SystemExit) as error:
-            what = f"the AOT half of backend {self._name!r} fails in cache_key: {one_line(error)}"
+            what = f"the AOT part of backend {self._name!r} fails in cache_key: {one_line(error)}"
             raise BackendBroken(what, remedy=AUTHOR) from error
         if own is None:
             return None
         found = state.availability
         here = None if found is None else (sorted(found.versions.items()), found.devices)
         versions = (sys.version, versions_of("delegate"), versions_of(state.owner))
-        return repr((plain(self._half.options), code, versions, here, own))
+        return repr((plain(self._part.options), code, versions, here, own))
 
     def preprocess(self, region: Region) -> PreprocessResult:
         """Return the part's result of compiling a region.
@@ -269,7 +269,7 @@ class CheckedBackend:
         given = MutationGuard(region.graph, region.constants)
         try:
             with sizes_open(region.graph.nodes):
-                result = self._half.preprocess(region)
+                result = self._part.preprocess(region)
         except RegionFailed:
             raise
         except SizeDecided as decided:
@@ -294,13 +294,13 @@ class CheckedBackend:
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if a cached artifact of a region is impossible."""
-        self._half.check_artifact(region, artifact)
+        self._part.check_artifact(region, artifact)
 
 
-def rules_of(half: type[Backend]) -> dict[str, Rule]:
+def rules_of(part: type[Backend]) -> dict[str, Rule]:
     """Return the accepted values of those options of an AOT part whose model states plain ones; for loads."""
     try:
-        schema = half.Options.model_json_schema()
+        schema = part.Options.model_json_schema()
     except PydanticInvalidForJsonSchema:  # a type of its own
         return {}
     found = {name: Rule.of_schema(of_option) for name, of_option in schema.get("properties", {}).items()}

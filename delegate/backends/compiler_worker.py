@@ -78,12 +78,12 @@ class _Backends:
         """Return an AOT part, which is made if need be; raises DelegateError for a fault of it."""
         if number not in self._made:
             try:
-                half: Any = load_object(path)
-                given = half.Options.model_validate_json(options, strict=True)
+                part: Any = load_object(path)
+                given = part.Options.model_validate_json(options, strict=True)
             except (Exception, SystemExit) as error:
                 what = f"the AOT part of backend {name!r} cannot be imported by another process: {one_line(error)}"
                 raise BackendBroken(what, where=path, remedy=AUTHOR) from error
-            self._made[number] = CheckedBackend(name, half, given)
+            self._made[number] = CheckedBackend(name, part, given)
         self._made.move_to_end(number)
         if len(self._made) > _MOST_BACKENDS:
             self._made.popitem(last=False)

@@ -30,7 +30,7 @@ class IsolatedBackend:
 
     Args:
         name: of the backend.
-        half: its class.
+        backend_class: its class.
         path: of the class, "module:Class".
         options: as JSON.
         limit: seconds for the support checks of a graph, and for each region.
@@ -43,19 +43,19 @@ class IsolatedBackend:
         CannotIsolate: this system has no such processes, or they cannot import the class.
     """
 
-    def __init__(self, name: str, half: type[Backend], path: str, options: str, limit: float) -> None:
-        self._half, self._limit = half, limit
+    def __init__(self, name: str, backend_class: type[Backend], path: str, options: str, limit: float) -> None:
+        self._class, self._limit = backend_class, limit
         self._part = AotPart.of(name, path, options)
         self._verdicts: Answers = {}
         self._claimed: Answers = {}
         replies = self._query(MAKE)
         if replies.ending:
-            what = f"the AOT half of backend {name!r} {replies.ending} when it was made"
-            raise BackendBroken(what, where=f"{half.__module__}.{half.__qualname__}", remedy=AUTHOR)
+            what = f"the AOT part of backend {name!r} {replies.ending} when it was made"
+            raise BackendBroken(what, where=f"{backend_class.__module__}.{backend_class.__qualname__}", remedy=AUTHOR)
         self.preserve_ops: frozenset[str]
         self.most_constants: int | None
         self.preserve_ops, self.most_constants = value_of(replies.items[0])
-        self.claims = None if half.claims is Backend.claims else self._claims
+        self.claims = None if backend_class.claims is Backend.claims else self._claims
 
     def check(self, node: Node) -> Verdict:
         """Return the backend's verdict; raises DelegateError for a fault."""
@@ -74,7 +74,7 @@ class IsolatedBackend:
 
     def option_rules(self) -> dict[str, Rule]:
         """Return the values that each of its options accepts."""
-        return rules_of(self._half)
+        return rules_of(self._class)
 
     def identity(self, state: BackendState) -> str | None:
         """Return the backend's identity, marked as isolated; None if its process ends at that."""

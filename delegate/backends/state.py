@@ -15,10 +15,10 @@ from delegate.plugins import Plugin, State, full_traceback, load_object, misname
 
 IN_PROCESS = "this process"
 
-# The base class of each half by name: naming it keeps torch out of this module.
+# The base class of each part by name: naming it keeps torch out of this module.
 _BASES = {"aot": ("delegate.backends.aot", "Backend"), "runtime": ("delegate.runtime.backend", "BackendRuntime")}
 _OPTIONS = ("delegate.backends.aot", "Options")
-_HALF = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+_PART = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _AOT_NEEDS = frozenset({"torch", "pydantic", "yaml"})
 
 
@@ -52,7 +52,7 @@ class BackendState:
     kept: bool = field(default=False, compare=False)
 
 
-class HalfBroken(Exception):
+class PartBroken(Exception):
     """A part of a backend cannot be used.
 
     Args:
@@ -124,44 +124,44 @@ def _state(
     return BackendState(name, state, owner, version, info, availability, detail, remedy)
 
 
-def load_half(info: BackendInfo, half: str) -> type:
+def load_part(info: BackendInfo, part: str) -> type:
     """Import the "aot" or the "runtime" part of a backend.
 
     Raises:
-        HalfBroken: the part cannot be imported, or is no complete subclass of its base class.
+        PartBroken: the part cannot be imported, or is no complete subclass of its base class.
         BackendUnavailable: torch or another requirement of compiling is absent.
     """
-    path: str = getattr(info, half)
+    path: str = getattr(info, part)
     try:
         made = load_object(path)
     except (Exception, SystemExit) as error:
-        if half == "aot" and isinstance(error, ModuleNotFoundError) and error.name in _AOT_NEEDS:
-            what = f"the AOT half of backend {info.name!r} needs {error.name}, which is not installed"
+        if part == "aot" and isinstance(error, ModuleNotFoundError) and error.name in _AOT_NEEDS:
+            what = f"the AOT part of backend {info.name!r} needs {error.name}, which is not installed"
             raise BackendUnavailable(what, remedy="pip install 'delegate[aot]'") from error
-        raise HalfBroken(f"fails to import {path}: {one_line(error)}") from error
-    if not (isinstance(made, type) and _BASES[half] in {(c.__module__, c.__qualname__) for c in made.__mro__}):
-        raise HalfBroken(f"gives {path}, which is no subclass of {'.'.join(_BASES[half])}")
-    if problem := _incomplete(made, half, info.name):
-        raise HalfBroken(f"gives {path}, {problem}")
+        raise PartBroken(f"fails to import {path}: {one_line(error)}") from error
+    if not (isinstance(made, type) and _BASES[part] in {(c.__module__, c.__qualname__) for c in made.__mro__}):
+        raise PartBroken(f"gives {path}, which is no subclass of {'.'.join(_BASES[part])}")
+    if problem := _incomplete(made, part, info.name):
+        raise PartBroken(f"gives {path}, {problem}")
     return made
 
 
-def _incomplete(half: type, which: str, name: str) -> str:
+def _incomplete(part: type, which: str, name: str) -> str:
     """Return the end of a sentence about what a part lacks; empty if it is complete."""
-    if missing := sorted(getattr(half, "__abstractmethods__", ())):
+    if missing := sorted(getattr(part, "__abstractmethods__", ())):
         return f"which has no {' and no '.join(missing)}"
     if which == "aot":
-        if (own := getattr(half, "name", None)) != name:
+        if (own := getattr(part, "name", None)) != name:
             return f"whose name is {own!r}"
-        options = getattr(half, "Options", None)
+        options = getattr(part, "Options", None)
         if _OPTIONS not in {(c.__module__, c.__qualname__) for c in getattr(options, "__mro__", ())}:
             return f"whose Options is no subclass of {'.'.join(_OPTIONS)}"
     return ""
 
 
-def schema_of(half: Any) -> Any:
+def schema_of(part: Any) -> Any:
     """Return the JSON schema of an AOT part's options, whose references start with the backend's name."""
-    return half.Options.model_json_schema(ref_template=f"#/$defs/{half.name}.{{model}}")
+    return part.Options.model_json_schema(ref_template=f"#/$defs/{part.name}.{{model}}")
 
 
 def to_json(answer: BackendState | BackendAlias) -> dict[str, Any]:
@@ -226,8 +226,8 @@ def check_answer(data: Mapping[str, Any], question: str, plugin: Plugin) -> None
         said = from_json(data, plugin)
         if isinstance(said, BackendState) and said.info is not None:
             count({"preference": abs(said.info.preference)}, "preference")
-            if not all(_HALF.fullmatch(half) for half in (said.info.aot, said.info.runtime)):
-                raise ValueError("a half is named by module:Class")
+            if not all(_PART.fullmatch(part) for part in (said.info.aot, said.info.runtime)):
+                raise ValueError("a part is named by module:Class")
     elif question == "aot":
         _require_keys(data, {"options"})
         properties = mapping({"properties": {}, **mapping(data, "options")}, "properties")

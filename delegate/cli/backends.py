@@ -93,8 +93,8 @@ def _one(registry: Registry, name: str, as_json: bool) -> None:
         "device": _devices(state),
         "without": state.availability.reason if state.availability and state.availability.ok else "",
         "licence": state.info.licence if state.info else "",
-        "aot half": part_text(parts["aot"], state),
-        "runtime half": part_text(parts["runtime"], state),
+        "aot part": part_text(parts["aot"], state),
+        "runtime part": part_text(parts["runtime"], state),
         "problem": state.detail,
         "remedy": state.remedy,
     }
@@ -165,7 +165,7 @@ def part_text(words: str, state: BackendState) -> str:
 
 def _check(registry: Registry, name: str, part: str) -> str:
     try:
-        registry.half(name, part)
+        registry.part(name, part)
     except BackendError as error:
         return str(error)
     return "ok"
@@ -180,7 +180,7 @@ def check_backend(
     name = registry.resolve(name)
     state = registry.state(name)
     parts = check_parts(registry, name)
-    data: dict[str, Any] = {"backend": name, "state": str(state.state), "detail": state.detail, "halves": parts}
+    data: dict[str, Any] = {"backend": name, "state": str(state.state), "detail": state.detail, "parts": parts}
     ready = state.state is State.OK and set(parts.values()) == {"ok"}
     outcomes, matrix, call = _tried(name) if ready else ([], {}, None)
     if as_json:
@@ -214,8 +214,8 @@ def _print(
     state: BackendState, parts: dict[str, str], outcomes: list[Outcome], matrix: dict[str, str], call: Call | None
 ) -> None:
     print(f"backend:      {state.name}, {state.state}{f': {state.detail}' if state.detail else ''}")
-    print(f"aot half:     {part_text(parts['aot'], state)}")
-    print(f"runtime half: {part_text(parts['runtime'], state)}")
+    print(f"aot part:     {part_text(parts['aot'], state)}")
+    print(f"runtime part: {part_text(parts['runtime'], state)}")
     if not outcomes:
         return
     count = Counter(o.outcome for o in outcomes)

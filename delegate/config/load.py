@@ -155,7 +155,7 @@ def _backend(choice: BackendChoice, path: Path, source: Source, registry: Regist
         if state.state is State.BLOCKED:
             return  # its options stay unread; `policy.unavailable` says what happens
         if choice.isolate == "compile":
-            registry.half(choice.name, "aot")  # where it crashes when it is imported
+            registry.part(choice.name, "aot")  # where it crashes when it is imported
         model = registry.aot(choice.name, absent_ok=True).Options
     except BackendError as error:
         where = source.where((*path, "name"))

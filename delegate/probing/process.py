@@ -25,7 +25,7 @@ from delegate.probing.lifeline import Lifeline
 T = TypeVar("T")
 
 LIMITS = {"probe": 10.0, "aot": 60.0, "runtime": 10.0}  # seconds per question; the AOT part imports torch
-_ACTIVITY = {"probe": "while probed", "aot": "while its AOT half was imported", "runtime": "while its runtime half was"}
+_ACTIVITY = {"probe": "while probed", "aot": "while its AOT part was imported", "runtime": "while its runtime part was"}
 # `-P` keeps the working directory out of the path. The child is bound to its parent before it imports anything else.
 _START = (
     "import sys; sys.path[:] = {path!r}; from delegate.probing.lifeline import end_with_parent; {bind}"

@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from delegate.backends.info import BackendInfo
-from delegate.backends.state import HalfBroken, found, load_half, schema_of, to_json
+from delegate.backends.state import PartBroken, found, load_part, schema_of, to_json
 from delegate.errors import BackendUnavailable
 from delegate.plugins import Plugin, full_traceback, load_object
 
@@ -42,11 +42,11 @@ def _load_part(plugin: Plugin, name: str) -> dict[str, Any]:
     try:
         info = load_object(plugin.value)
         assert isinstance(info, BackendInfo)
-        part = load_half(info, name)
+        part = load_part(info, name)
         return {"options": schema_of(part)} if name == "aot" else {}
     except BackendUnavailable as error:
         return {"absent": error.what, "remedy": error.remedy}
-    except HalfBroken as error:
+    except PartBroken as error:
         return {"problem": error.problem, "traceback": full_traceback(error.__cause__)}
     except (Exception, SystemExit) as error:
         return {"problem": f"has options without a schema: {error}", "traceback": full_traceback(error)}

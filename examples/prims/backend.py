@@ -72,7 +72,7 @@ class PrimsRuntime(BackendRuntime):
 
 
 def __getattr__(name: str) -> type:
-    """The AOT half needs torch, which machines that only run programs do without."""
+    """The AOT part needs torch, which machines that only run programs do without."""
     if name != "PrimsExample":
         raise AttributeError(name)
     import torch

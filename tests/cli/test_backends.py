@@ -58,8 +58,8 @@ def test_json() -> None:
 def test_one() -> None:
     good = call("backends", "adder")[0]
     assert "plugin API:   1.0" in good
-    assert "aot half:     ok" in good
-    assert "runtime half: ok" in good
+    assert "aot part:     ok" in good
+    assert "runtime part: ok" in good
     bad = call("backends", "bad")[0]
     assert "RuntimeError: no license" in bad
     assert "Traceback (most recent call last)" in bad

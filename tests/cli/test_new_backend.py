@@ -97,7 +97,7 @@ def test_it_passes_as_it_is(made: Made, tests: list[str]) -> None:
 @pytest.mark.slow
 def test_it_is_checked_without_a_test(made: Made) -> None:
     checked = json.loads(made.python("-m", "delegate", "check-backend", "my_npu", "--json", stderr="testing my_npu: "))
-    assert (checked["state"], checked["halves"]) == ("ok", {"aot": "ok", "runtime": "ok"})
+    assert (checked["state"], checked["parts"]) == ("ok", {"aot": "ok", "runtime": "ok"})
     assert {test["outcome"] for test in checked["tests"]} == {"passed", "skipped"}
     assert checked["operators"]["aten.add.Tensor"] == "yes"
     assert "my_npu has no lowering of aten.tanh.default" in checked["operators"]["aten.tanh.default"]

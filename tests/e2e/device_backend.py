@@ -96,7 +96,7 @@ class ToyRuntime(BackendRuntime):
 
 
 class OldRuntime(ToyRuntime):
-    """A runtime half from before there was memory of devices."""
+    """A runtime part from before there was memory of devices."""
 
     allocate = BackendRuntime.allocate
 

@@ -197,7 +197,7 @@ print(len(caught), caught[0].message)
     assert relative_error(np.load(tmp_path / "out.npy"), expected(module, x())[0]) < 1e-5
 
 
-# What a runtime half does wrong.
+# What a runtime part does wrong.
 
 
 class Unprintable(Exception):
@@ -235,7 +235,7 @@ class Flaky(Delegate):
 def flaky(
     monkeypatch: pytest.MonkeyPatch, calls: int, error: Callable[[], BaseException], broken: int = 0
 ) -> list[Flaky]:
-    """Have the runtime half make flaky delegates; of the first `broken` of them the rest is sound."""
+    """Have the runtime part make flaky delegates; of the first `broken` of them the rest is sound."""
     made: list[Flaky] = []
     init = vector_backend.VectorRuntime.init
 

@@ -145,12 +145,12 @@ def test_one_that_was_absent_is_asked_again_when_it_is_named(site: Path, name: s
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("aot_crash", "was killed by SIGSEGV while its AOT half was imported"), ("aot_hang", "gave no answer in 2 s")],
+    [("aot_crash", "was killed by SIGSEGV while its AOT part was imported"), ("aot_hang", "gave no answer in 2 s")],
 )
 def test_a_half_that_crashes_or_hangs(site: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str) -> None:
     monkeypatch.setitem(process.LIMITS, "aot", 2.0)
     with pytest.raises(BackendBroken, match=words):
-        Registry().half(name, "aot")
+        Registry().part(name, "aot")
     with pytest.raises(ConfigError, match=words):
         delegate.to_backend(exported(), config={"backends": [{"name": name, "isolate": "compile"}]})
 

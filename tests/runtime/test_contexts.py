@@ -299,7 +299,7 @@ def test_methods_of_a_context_do_not_interleave():
 
 
 class Plugins:
-    """A registry with a kernel and a backend's runtime half of the test's own."""
+    """A registry with a kernel and a backend's runtime part of the test's own."""
 
     def __init__(self, kernels: KernelTable | None = None, runtime: type[BackendRuntime] | None = None) -> None:
         self._kernels, self._runtime = kernels, runtime

@@ -63,7 +63,7 @@ class Isolated:
     def __call__(self, spec: DelegateSpec) -> Delegate:
         runtime = self._registry.runtime(spec.backend)
         if runtime.__module__ == "__main__":
-            what = "its runtime half is in __main__, which another process does not import"
+            what = "its runtime part is in __main__, which another process does not import"
             raise BackendUnavailable(what, remedy="put it in a module, or load without isolate")
         request = {
             "runtime": f"{runtime.__module__}:{runtime.__qualname__}",
