@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from delegate.registry import default_registry
+from delegate.backends.info import BackendInfo
+from delegate.registry import Registry, default_registry
 
 INFO = """
 from delegate.backends.info import Availability, BackendInfo
@@ -110,6 +111,15 @@ class Site:
         self.module(module, INFO.format(name=name, module=halves, ok=ok, reason=reason, api_version=api_version))
         self.module(halves, HALVES.replace("{name}", name))
         self.distribution(owner or f"{name}-dist", version, {name: f"{module}:INFO"})
+
+
+def registered(*infos: BackendInfo) -> Iterator[Registry]:
+    """Yield a new default registry that has more backends, for a fixture; forget it afterwards."""
+    default_registry.cache_clear()
+    for info in infos:
+        default_registry().register(info)
+    yield default_registry()
+    default_registry.cache_clear()
 
 
 @pytest.fixture

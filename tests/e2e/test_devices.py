@@ -25,23 +25,20 @@ from delegate.program.lifetimes import Lifetime
 from delegate.program.model import COPY_ACROSS, Method, Ref, Storage, StorageKind
 from delegate.program.segments import align
 from delegate.program.verifier import verify
-from delegate.registry import default_registry
+from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.loaded import LoadedProgram
 from tests.e2e import device_backend, vector_backend
 from tests.lowering import assert_same, compiled, relative_error
+from tests.plugins import registered
 
 
 @pytest.fixture(autouse=True)
-def toy() -> Iterator[None]:
+def toy() -> Iterator[Registry]:
     """A registry that has the toy device and, beside it, the vector backend; a fresh record of what the device did."""
-    default_registry.cache_clear()
-    default_registry().register(device_backend.info())
-    default_registry().register(vector_backend.INFO)
-    yield
+    yield from registered(device_backend.info(), vector_backend.INFO)
     for record in (device_backend.FAULTS, device_backend.ALLOCATED, device_backend.EXECUTED, device_backend.WRITTEN):
         record.clear()
-    default_registry.cache_clear()
 
 
 class Residual(nn.Module):

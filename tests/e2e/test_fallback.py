@@ -44,7 +44,7 @@ from tests import zoo
 from tests.e2e import vector_backend
 from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.lowering import assert_same, compiled, relative_error
-from tests.plugins import Site, site
+from tests.plugins import Site, registered, site
 from tests.sampling import only
 
 __all__ = ["site"]
@@ -53,11 +53,8 @@ __all__ = ["site"]
 @pytest.fixture(autouse=True)
 def vector() -> Iterator[Registry]:
     """A registry that has the vector backend, whose failures `FAULTS` tells."""
-    default_registry.cache_clear()
-    default_registry().register(vector_backend.INFO)
-    yield default_registry()
+    yield from registered(vector_backend.INFO)
     vector_backend.FAULTS.clear()
-    default_registry.cache_clear()
 
 
 class Net(nn.Module):

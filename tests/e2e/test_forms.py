@@ -17,11 +17,12 @@ from delegate.config import Config
 from delegate.edge.node import is_compute, op_name
 from delegate.errors import BackendFailed, ConfigError, LoweringError, PartitionError
 from delegate.program.file import serialize
-from delegate.registry import default_registry
+from delegate.registry import Registry
 from delegate.report import Report
 from delegate.verdict import Reason, Verdict, no
 from tests.e2e import vector_backend
 from tests.lowering import assert_runs, assert_same, compiled
+from tests.plugins import registered
 
 
 class Net(nn.Module):
@@ -43,14 +44,11 @@ EXPECTED = NET(GIVEN).detach()
 
 
 @pytest.fixture(autouse=True)
-def vector() -> Iterator[None]:
+def vector() -> Iterator[Registry]:
     """The second backend in this process's registry, without faults."""
-    default_registry.cache_clear()
-    default_registry().register(vector_backend.INFO)
-    yield
+    yield from registered(vector_backend.INFO)
     vector_backend.REFUSED.clear()
     vector_backend.FAULTS.clear()
-    default_registry.cache_clear()
 
 
 def lowered(backends: Any = None, **config: Any) -> delegate.CompiledProgram:

@@ -15,8 +15,9 @@ import delegate
 from delegate.backends.info import Availability, BackendInfo
 from delegate.backends.xnnpack.aot.backend import XnnpackBackend
 from delegate.errors import ConfigError, PartitionError
-from delegate.registry import default_registry
+from delegate.registry import Registry, default_registry
 from tests.e2e import vector_backend
+from tests.plugins import registered
 
 
 class Net(nn.Module):
@@ -34,11 +35,8 @@ X = torch.linspace(-1, 1, 16).reshape(2, 8)
 
 
 @pytest.fixture(autouse=True)
-def _vector() -> Iterator[None]:
-    default_registry.cache_clear()
-    default_registry().register(vector_backend.INFO)
-    yield
-    default_registry.cache_clear()
+def _vector() -> Iterator[Registry]:
+    yield from registered(vector_backend.INFO)
 
 
 def export() -> torch.export.ExportedProgram:

@@ -15,10 +15,11 @@ import delegate
 from delegate import PlacementPolicy, SupportTable
 from delegate.errors import ConfigError, PartitionError
 from delegate.partitioner.saved import SavedPartition
-from delegate.registry import default_registry
+from delegate.registry import Registry
 from delegate.testing import assert_same
 from examples.placement.one_backend import OneBackend
 from tests.e2e import vector_backend
+from tests.plugins import registered
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "placement" / "one_backend.py"
 X = torch.linspace(-1, 1, 256).reshape(2, 128)
@@ -36,11 +37,8 @@ class Net(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def _vector() -> Iterator[None]:
-    default_registry.cache_clear()
-    default_registry().register(vector_backend.INFO)
-    yield
-    default_registry.cache_clear()
+def _vector() -> Iterator[Registry]:
+    yield from registered(vector_backend.INFO)
 
 
 def export() -> torch.export.ExportedProgram:

@@ -18,8 +18,9 @@ import delegate
 from delegate.errors import BackendFailed, ExecutionError
 from delegate.kernels.table import KernelTable
 from delegate.program.file import serialize
-from delegate.registry import default_registry
+from delegate.registry import Registry, default_registry
 from delegate.runtime.loaded import LoadedProgram
+from tests.plugins import registered
 from tests.runtime import stranger
 
 METHODS = [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]
@@ -27,11 +28,8 @@ X = np.ones((2, 3), np.float32)
 
 
 @pytest.fixture(autouse=True)
-def registry() -> Iterator[None]:
-    default_registry.cache_clear()
-    default_registry().register(stranger.INFO)
-    yield
-    default_registry.cache_clear()
+def registry() -> Iterator[Registry]:
+    yield from registered(stranger.INFO)
 
 
 def forked(work: Callable[[], bool], seconds: int = 60) -> int:

@@ -25,12 +25,13 @@ import delegate
 from delegate.errors import BackendFailed, BackendUnavailable, DelegateError, ProgramError
 from delegate.plugins import State
 from delegate.program.file import serialize
-from delegate.registry import default_registry
+from delegate.registry import Registry, default_registry
 from delegate.runtime.isolation import process
 from delegate.runtime.isolation.channel import Channel, shared_file
 from delegate.runtime.isolation.process import Worker
 from delegate.runtime.loaded import LoadedProgram
 from tests.lowering import assert_runs, assert_same
+from tests.plugins import registered
 from tests.runtime import stranger
 from tests.runtime.stranger import EXIT, HANG, PID, RAISE, SEGV, SLOW
 from tests.sampling import every
@@ -45,11 +46,8 @@ def x(first: float = 0, rows: int = 2) -> np.ndarray:
 
 
 @pytest.fixture(autouse=True)
-def registry() -> Iterator[None]:
-    default_registry.cache_clear()
-    default_registry().register(stranger.INFO)
-    yield
-    default_registry.cache_clear()
+def registry() -> Iterator[Registry]:
+    yield from registered(stranger.INFO)
 
 
 def load(data: bytes, **options: object) -> LoadedProgram:
