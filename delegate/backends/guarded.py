@@ -115,7 +115,7 @@ class Outcomes:
 
 
 class GuardedBackend:
-    """The AOT part of a plugin in this process, but for structures that are new to it.
+    """An AOT part that may crash: it runs in this process, except for structures that are new to it.
 
     A structure is the operators, arguments, shapes and dtypes of a region, without the content of its constants. The
     first time that it is compiled, and checked if checks use the library, this is done in a separate process. If the

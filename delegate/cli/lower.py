@@ -148,7 +148,11 @@ def lower(
 
 
 def _require_one_decision(options: dict[str, object]) -> None:
-    """Raise BadParameter if two of the options decide where nodes run, given or not given by their names."""
+    """Raise BadParameter if the command has two options that decide where nodes run.
+
+    Args:
+        options: name of each such option -> its value.
+    """
     for option, other in itertools.pairwise(name for name, value in options.items() if value):
         if (option, other) != ("--bundle", "--costs"):
             raise typer.BadParameter(f"{option} and {other} both decide where nodes run: give one of them")

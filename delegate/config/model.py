@@ -35,10 +35,10 @@ class BackendChoice(_Model):
     exclude: Patterns = Field(default=(), description="Operator patterns. These never run on this backend.")
     isolate: Literal["auto", "compile", "none"] = Field(
         default="auto",
-        description="Process of the backend's compiler. auto: the compiler of a plugin runs in a separate process for "
-        "each new structure of a partition, otherwise in this process. compile: support checks and compiler always run "
-        "in a separate process. none: always in this process. If the separate process crashes or hangs, its nodes are "
-        "rejected with that reason, and this process continues. Requires POSIX.",
+        description="Process of the backend's compiler. auto: a compiler that may crash, as of a plugin, runs in a "
+        "separate process for each new structure of a partition, otherwise in this process. compile: support checks "
+        "and compiler always run in a separate process. none: always in this process. If the separate process crashes "
+        "or hangs, its nodes are rejected with that reason, and this process continues. Requires POSIX.",
     )
     time_limit: float = Field(
         default=600.0,
