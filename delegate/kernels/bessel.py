@@ -7,13 +7,13 @@ Polynomials have the lowest power first; `_UNDER` is the denominator of a quotie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebval
 
-from delegate.kernels.erf import polynomial
+from delegate.kernels.erf import quotient
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, blocked
 from delegate.kernels.special import bessel, in_float64
@@ -146,13 +146,9 @@ _AIRY_AT_0, _AIRY_SLOPE = 0.355028053887817239260, 0.258819403792806798405
 _AIRY_TERMS = 20  # the last one is below 1e-16 at 2.09
 
 
-def _quotient(tables: tuple[Sequence[float], Sequence[float]], x: Array) -> Array:
-    return np.asarray(polynomial(tables[0], x) / polynomial(tables[1], x))
-
-
 def _wave(order: int, first: bool, x: Array) -> Array:
     """Compute the asymptotic expansion for x > 5 of the function of the first or second kind."""
-    cosine, sine = (_quotient(tables, 25 / (x * x)) for tables in _WAVES[order])
+    cosine, sine = (quotient(tables, 25 / (x * x)) for tables in _WAVES[order])
     sine = 5 / x * sine
     phase = x - (0.25 + 0.5 * order) * math.pi
     wave = cosine * np.cos(phase) - sine * np.sin(phase) if first else cosine * np.sin(phase) + sine * np.cos(phase)
@@ -164,7 +160,7 @@ def bessel_j(order: int, x: Array) -> Array:
     size = np.abs(x)
     square = np.minimum(size, _SPLIT) ** 2
     low, high = _SQUARED_ZEROS[order]
-    small = _quotient(_FIRST[order], square) * (square - low) * (square - high)
+    small = quotient(_FIRST[order], square) * (square - low) * (square - high)
     small = small * np.minimum(size, _SPLIT) if order else small
     result = np.where(size <= _SPLIT, small, _wave(order, True, np.maximum(size, _SPLIT)))
     return np.asarray(np.where(x < 0, -result, result) if order else result)
@@ -176,7 +172,7 @@ def bessel_y(order: int, x: Array) -> Array:
     logarithm = bessel_j(order, small) * np.log(small)
     if order:
         logarithm = logarithm - 1 / small
-    rest = _quotient(_SECOND[order], small * small)
+    rest = quotient(_SECOND[order], small * small)
     result = (small * rest if order else rest) + 2 / math.pi * logarithm
     result = np.where(x <= _SPLIT, result, _wave(order, False, np.maximum(x, _SPLIT)))
     return np.asarray(np.where(x < 0, np.nan, np.where(x == 0, -np.inf, result)))
@@ -207,9 +203,9 @@ def airy(x: Array) -> Array:
     result = _AIRY_AT_0 * first - _AIRY_SLOPE * second
     large = np.maximum(np.abs(x), _AIRY_SPLIT)
     zeta, root = 2 / 3 * large * np.sqrt(large), np.sqrt(np.sqrt(large))
-    decay = _quotient((_AIRY_DECAY, _AIRY_DECAY_UNDER), 1 / zeta) / (2 * root * np.exp(zeta))
-    sine = 1 + _quotient((_AIRY_SINE, _AIRY_SINE_UNDER), 1 / zeta**2) / zeta**2
-    cosine = _quotient((_AIRY_COSINE, _AIRY_COSINE_UNDER), 1 / zeta**2) / zeta
+    decay = quotient((_AIRY_DECAY, _AIRY_DECAY_UNDER), 1 / zeta) / (2 * root * np.exp(zeta))
+    sine = 1 + quotient((_AIRY_SINE, _AIRY_SINE_UNDER), 1 / zeta**2) / zeta**2
+    cosine = quotient((_AIRY_COSINE, _AIRY_COSINE_UNDER), 1 / zeta**2) / zeta
     wave = (np.sin(zeta + math.pi / 4) * sine - np.cos(zeta + math.pi / 4) * cosine) / root
     result = np.where(x >= _AIRY_SPLIT, decay / math.sqrt(math.pi), result)
     result = np.where(x < -_AIRY_SPLIT, wave / math.sqrt(math.pi), np.where(x > _AIRY_ZERO, 0, result))

@@ -17,6 +17,8 @@ from numpy.polynomial.chebyshev import cheb2poly
 
 from delegate.kernels.half_precision import Array
 
+Quotient = tuple[Sequence[float], Sequence[float]]  # coefficients above and below, lowest first
+
 
 def polynomial(coefficients: Sequence[float] | Array, x: Array) -> Array:
     """Evaluate the polynomial with these coefficients, lowest first, at each element of a float array."""
@@ -25,6 +27,12 @@ def polynomial(coefficients: Sequence[float] | Array, x: Array) -> Array:
         total *= x
         total += coefficient
     return total
+
+
+def quotient(coefficients: Quotient, x: Array) -> Array:
+    """Evaluate the quotient of two polynomials at each element of a float array."""
+    above, below = (polynomial(c, x) for c in coefficients)
+    return np.divide(above, below, out=above)
 
 
 _SINGLE = (
@@ -135,9 +143,8 @@ def erfcx(x: Array) -> Array:
 _MIDDLE = 0.85  # central share of the distribution; in it the quantile is a quotient in the square of the share
 _FAR = 5.0  # root of the logarithm of a tail, from which the tail has another quotient
 
-_Quotient = tuple[Sequence[float], Sequence[float]]  # coefficients above and below, lowest first
 
-_OF_MIDDLE: _Quotient = (
+_OF_MIDDLE: Quotient = (
     (
         3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3, 1.3731693765509461125e4,
         4.5921953931549871457e4, 6.7265770927008700853e4, 3.3430575583588128105e4, 2.5090809287301226727e3,
@@ -147,7 +154,7 @@ _OF_MIDDLE: _Quotient = (
         2.1213794301586595867e4, 3.9307895800092710610e4, 2.8729085735721942674e4, 5.2264952788528545610e3,
     ),
 )  # fmt: skip
-_OF_TAIL: _Quotient = (
+_OF_TAIL: Quotient = (
     (
         1.42343711074968357734e0, 4.63033784615654529590e0, 5.76949722146069140550e0, 3.64784832476320460504e0,
         1.27045825245236838258e0, 2.41780725177450611770e-1, 2.27238449892691845833e-2, 7.74545014278341407640e-4,
@@ -157,7 +164,7 @@ _OF_TAIL: _Quotient = (
         1.48103976427480074590e-1, 1.51986665636164571966e-2, 5.47593808499534494600e-4, 1.05075007164441684324e-9,
     ),
 )  # fmt: skip
-_OF_FAR_TAIL: _Quotient = (
+_OF_FAR_TAIL: Quotient = (
     (
         6.65790464350110377720e0, 5.46378491116411436990e0, 1.78482653991729133580e0, 2.96560571828504891230e-1,
         2.65321895265761230930e-2, 1.24266094738807843860e-3, 2.71155556874348757815e-5, 2.01033439929228813265e-7,
@@ -174,7 +181,7 @@ def upper_quantile(inside: Array, outside: Array) -> Array:
 
     Both arrays have one shape. z is infinite where `outside` is 0; NaN stays NaN.
     """
-    result = np.asarray(inside * (0.5 * _quotient(_OF_MIDDLE, 0.180625 - 0.25 * inside * inside)))
+    result = np.asarray(inside * (0.5 * quotient(_OF_MIDDLE, 0.180625 - 0.25 * inside * inside)))
     beyond = inside > _MIDDLE
     if beyond.any():
         result[beyond] = _of_tails(outside[beyond])
@@ -183,13 +190,8 @@ def upper_quantile(inside: Array, outside: Array) -> Array:
 
 def _of_tails(outside: Array) -> Array:
     depth = np.sqrt(np.log(2.0) - np.log(outside))
-    result = _quotient(_OF_TAIL, depth - 1.6)
+    result = quotient(_OF_TAIL, depth - 1.6)
     far = depth > _FAR
     if far.any():
-        result[far] = _quotient(_OF_FAR_TAIL, depth[far] - _FAR)
+        result[far] = quotient(_OF_FAR_TAIL, depth[far] - _FAR)
     return np.where(outside == 0, np.inf, result)
-
-
-def _quotient(coefficients: _Quotient, x: Array) -> Array:
-    above, below = (polynomial(c, x) for c in coefficients)
-    return np.divide(above, below, out=above)

@@ -45,6 +45,13 @@ class MemoryPlan(NamedTuple):
     lifetimes: tuple[Lifetime, ...]
 
 
+def owner(index: int, storages: Sequence[Storage]) -> int:
+    """Return the value that owns the memory of a value."""
+    while storages[index].kind is StorageKind.ALIAS:
+        index = storages[index].index
+    return index
+
+
 def is_planned(method: Method) -> bool:
     """Return True if the method has a memory plan."""
     return all(size >= 0 for size in method.arenas)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.memory.storage import assign_storage, concrete, is_planned
+from delegate.memory.storage import assign_storage, concrete, is_planned, owner
 from delegate.program.expr import Number, evaluate
 from delegate.program.instructions import walk
 from delegate.program.model import Arg, DelegateCall, DelegateSpec, Method, Program, Ref, Storage, StorageKind
@@ -96,9 +96,7 @@ class Arrays:
 
     def owner(self, index: int) -> int:
         """Return the value that owns the memory of a value."""
-        while self.storage[index].kind is StorageKind.ALIAS:
-            index = self.storage[index].index
-        return index
+        return owner(index, self.storage)
 
     def per_call(self, index: int) -> bool:
         """Return True if the memory of a value differs between calls."""

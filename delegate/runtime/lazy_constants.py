@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from delegate.kernels.selection import Kernels
+from delegate.memory.storage import owner
 from delegate.plugins import PORTABLE
 from delegate.program.expr import Expr
 from delegate.program.instructions import reads, refs, walk
@@ -91,7 +92,7 @@ def _find_lazy(program: Program, method: Method, kernels: Kernels, storage: Sequ
                 calls.add(position)
     others = (c for i, c in enumerate(method.instructions) if i not in calls)
     all_reads = itertools.chain(refs(method.outputs), *(reads(call) for call in walk(others)))
-    read = {_owner(i, storage) for i in all_reads}
+    read = {owner(i, storage) for i in all_reads}
     stored = frozenset((known - constants) & read)
     size = sum(nbytes(_shape(method, i), method.values[i].dtype.numpy) for i in stored)
     constant_bytes = sum(nbytes(c.shape, c.dtype.numpy) for c in program.constants)
@@ -100,7 +101,7 @@ def _find_lazy(program: Program, method: Method, kernels: Kernels, storage: Sequ
 
 def _is_fixed(call: KernelCall, method: Method, storage: Sequence[Storage]) -> bool:
     """Return True if arguments and results are the same in every call, and no result is the caller's."""
-    storages = (storage[_owner(i, storage)] for i in call.outputs)
+    storages = (storage[owner(i, storage)] for i in call.outputs)
     is_internal = all(
         s.kind is StorageKind.CONSTANT or (s.kind is StorageKind.ARENA and s.index == 0) for s in storages
     )
@@ -113,9 +114,3 @@ def _has_expressions(args: Iterable[Arg]) -> bool:
 
 def _shape(method: Method, index: int) -> tuple[int, ...]:
     return tuple(size for size in method.values[index].shape if isinstance(size, int))
-
-
-def _owner(index: int, storage: Sequence[Storage]) -> int:
-    while storage[index].kind is StorageKind.ALIAS:
-        index = storage[index].index
-    return index

@@ -19,6 +19,7 @@ from delegate.backends.aot import Region
 from delegate.backends.exported import exported_program
 from delegate.edge.node import arguments, op_name, tensor
 
+_CAST = torch.ops.aten._to_copy.default
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "_unsafe_view"))
 _LARGEST_SCALED = 1e33  # times 2**16 + 1 it is within float32
@@ -161,26 +162,26 @@ def _with_whole_numbers(graph: Graph, node: Node) -> Node:
     )
     if not (is_mixed or is_rounded or is_inverted or op_name(node) in _OWN_NUMBERS):
         return node
-    cast = torch.ops.aten._to_copy.default
     with graph.inserting_before(node):
         for source in node.all_input_nodes:
-            wide = graph.call_function(cast, (source,), {"dtype": torch.float32})
-            wide.meta["val"] = tensor(source).float()
-            node.replace_input_with(source, wide)
-    rounded = graph.call_function(cast, (node,), {"dtype": dtype})
-    rounded.meta["val"], node.meta["val"] = tensor(node), tensor(node).float()
+            node.replace_input_with(source, _cast(graph, source, torch.float32))
+    rounded = _cast(graph, node, dtype)
+    node.meta["val"] = tensor(node).float()
     return rounded
+
+
+def _cast(graph: Graph, source: Node, dtype: torch.dtype) -> Node:
+    """Insert a cast of a tensor, and return it."""
+    cast = graph.call_function(_CAST, (source,), {"dtype": dtype})
+    cast.meta["val"] = tensor(source).to(dtype)
+    return cast
 
 
 def _rounded(graph: Graph, result: Node) -> Node:
     """Return a result of the region rounded to bfloat16: inside, OpenVINO computes in float32 on most CPUs."""
-    if result.op != "call_function" or tensor(result).dtype is not torch.bfloat16:
+    if result.op != "call_function" or tensor(result).dtype is not torch.bfloat16 or _is_truncation(result):
         return result
-    cast = torch.ops.aten._to_copy.default
-    wide = graph.call_function(cast, (result,), {"dtype": torch.float32})
-    wide.meta["val"] = tensor(result).float()
-    rounded = graph.call_function(cast, (wide,), {"dtype": torch.bfloat16})
-    rounded.meta["val"] = tensor(result)
+    rounded = _cast(graph, _cast(graph, result, torch.float32), torch.bfloat16)
     _round_before_truncation(graph, rounded)
     return rounded
 
@@ -190,11 +191,9 @@ def _round_before_truncation(graph: Graph, node: Node) -> None:
 
     The upper digits of x are c - (c - x) with c = x (2**16 + 1), by Veltkamp and Dekker (1971).
     """
-    if op_name(node) != "aten._to_copy.default" or tensor(node).dtype is not torch.bfloat16:
+    if not _is_truncation(node):
         return
     (source,) = node.all_input_nodes
-    if tensor(source).dtype is not torch.float32:
-        return
     aten = torch.ops.aten
     with graph.inserting_before(node):
         scaled = graph.call_function(aten.mul.Tensor, (source, 2.0**16 + 1))
@@ -210,6 +209,15 @@ def _round_before_truncation(graph: Graph, node: Node) -> None:
     for added in (small, signed, fits):
         added.meta["val"] = tensor(source).bool()
     node.replace_input_with(source, rounded)
+
+
+def _is_truncation(node: Node) -> bool:
+    """Return true for a cast from float32 to bfloat16."""
+    return (
+        node.target is _CAST
+        and tensor(node).dtype is torch.bfloat16
+        and tensor(node.all_input_nodes[0]).dtype is torch.float32
+    )
 
 
 def _zero_where_nothing_is_seen(graph: Graph, attended: Node, mask: Node) -> Node:

@@ -32,8 +32,7 @@ def layer_norm(
 ) -> Any:
     """Return a layer norm; without a weight, by ones of the shape. The exporter's have size 1 if sizes are symbols."""
     op = ops()
-    if weight is None:
-        weight = op.CastLike(constant(torch.ones(shape)), x)
+    weight = _filled(1.0, shape, x) if weight is None else weight
     result, _, _ = op.LayerNormalization(x, weight, bias, axis=-len(shape), epsilon=eps)
     return result
 
@@ -43,17 +42,17 @@ def native_layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps:
     return (layer_norm(x, shape, weight, bias, eps),)
 
 
+def _filled(number: float, shape: Sequence[int], like: Any) -> Any:
+    """Return a constant of equal numbers, in the dtype of `like`."""
+    return ops().CastLike(constant(torch.full(tuple(shape), number)), like)
+
+
 def group_norm(
     x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05, cudnn_enabled: bool = True
 ) -> Any:
     """Return a group norm: groups as instances, then weights per channel. Providers have no GroupNormalization."""
-    import onnx_ir
-
     op = ops()
-    plain_weight, plain_bias = (
-        op.CastLike(op.Constant(value=onnx_ir.tensor([number] * num_groups, dtype=onnx_ir.DataType.FLOAT)), x)
-        for number in (1.0, 0.0)
-    )
+    plain_weight, plain_bias = (_filled(number, [num_groups], x) for number in (1.0, 0.0))
     groups = op.Reshape(x, ints([x.shape[0], num_groups, -1]))
     normal = op.Reshape(op.InstanceNormalization(groups, plain_weight, plain_bias, epsilon=eps), ints(x.shape))
     return _weighted(normal, weight, bias, len(x.shape))
