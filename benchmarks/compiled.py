@@ -18,7 +18,7 @@ import torch.utils._pytree as pytree
 from torch.fx import GraphModule
 
 import delegate
-from tests import zoo
+from tests.support import zoo
 
 CALLS = 3  # of a turn, of which the first is not counted
 

@@ -1,4 +1,4 @@
-"""The demanding models of tests/demanding.py: XNNPACK and portable kernels over torch eager, interleaved.
+"""The demanding models of tests/support/demanding.py: XNNPACK and portable kernels over torch eager, interleaved.
 
 python -m benchmarks.demanding [--models NAME ...] [--rounds N] [--seconds S]
 """
@@ -12,8 +12,8 @@ import time
 import torch
 
 from benchmarks.engines import ENGINES, THREADS
-from tests import models
-from tests.demanding import DEMANDING
+from tests.support import models
+from tests.support.demanding import DEMANDING
 
 OURS = ("delegate", "portable")
 

@@ -27,7 +27,7 @@ from benchmarks.engines import Engine, Local, leaves
 from benchmarks.models import relative_error
 from delegate.errors import DelegateError
 from delegate.registry import default_registry
-from tests import zoo
+from tests.support import zoo
 
 DTYPES = ("float32", "float16", "bfloat16")
 MODELS = ("mobilenet_v2", "resnet50", "vit_b_16", "bert_base")

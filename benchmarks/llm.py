@@ -30,7 +30,7 @@ from benchmarks.engines import EXECUTORCH_PYTHON, ROOT, THREADS
 from benchmarks.quantized import cpu
 from examples.llm.batch import Batch
 from examples.llm.model import Model
-from tests.zoo import libraries
+from tests.support.zoo import libraries
 
 SHAPE = {
     "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,

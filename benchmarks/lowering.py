@@ -22,7 +22,7 @@ from torch.export import ExportedProgram
 import delegate
 from delegate.backends.aot import RegionRefused
 from delegate.registry import default_registry
-from tests import zoo
+from tests.support import zoo
 
 
 def seconds(work: Callable[[], object]) -> tuple[float, float]:

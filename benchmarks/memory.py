@@ -24,7 +24,7 @@ from delegate.kernels.selection import Kernels
 from delegate.memory.planner import largest_live_sum
 from delegate.memory.storage import assign_storage
 from delegate.registry import default_registry
-from tests import zoo
+from tests.support import zoo
 
 RUN_DELEGATE = """
 from delegate.runtime.loaded import load

@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.engines import ENGINES, THREADS, Engine
 from benchmarks.results import Results, Table
-from tests import zoo
+from tests.support import zoo
 
 CNNS = ("mobilenet_v2", "mobilenet_v3_small", "resnet18", "resnet50", "efficientnet_b0", "convnext_tiny")
 TRANSFORMERS = ("vit_tiny", "swin_t", "mobilevit_xxs", "bert_mini", "llama_mini")

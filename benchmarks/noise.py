@@ -33,7 +33,7 @@ from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
 from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial, answer_timeout
 from delegate.registry import default_registry
 from delegate.selection import select
-from tests import zoo
+from tests.support import zoo
 
 BURNS = """
 import random, sys, time

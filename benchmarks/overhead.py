@@ -21,7 +21,7 @@ import delegate
 from benchmarks import device_calls
 from benchmarks.engines import median_latency, onnx_bytes
 from delegate.program.file import serialize
-from tests import zoo
+from tests.support import zoo
 
 ROUNDS = 9
 

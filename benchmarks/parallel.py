@@ -17,7 +17,7 @@ from torch import nn
 import delegate
 from benchmarks.engines import median_latency
 from delegate.compiled import CompiledProgram
-from tests import zoo
+from tests.support import zoo
 
 MODELS = ("mobilenet_v2", "resnet18", "vit_tiny", "bert_mini")
 WAYS = {  # name -> whether the towers run at the same time, threads of a call

@@ -35,7 +35,7 @@ import torch
 from benchmarks import engines
 from benchmarks.engines import ENGINES, ROOT, Local
 from delegate.probing.process import ended
-from tests import zoo
+from tests.support import zoo
 
 CANDIDATES = ("xnnpack", "openvino", "onnxruntime")
 DIRECT = {"xnnpack": "delegate", "openvino": "openvino", "onnxruntime": "onnxruntime"}  # candidate -> its engine

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks import engines
 from benchmarks.models import CNNS, TRANSFORMERS, relative_error
-from tests import zoo
+from tests.support import zoo
 
 BACKENDS = {"openvino": "delegate-openvino", "onnxruntime": "delegate-onnxruntime"}  # the vendor's engine -> ours on it
 CALLS = 3  # of a turn

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.engines import THREADS
 from benchmarks.models import CNNS, TRANSFORMERS, Row, measure, ratio
-from tests import zoo
+from tests.support import zoo
 
 ENGINES = ("eager", "portable", "aten")
 

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from benchmarks.engines import THREADS
 from benchmarks.quantized import cpu
 from delegate.errors import DelegateError
-from tests import zoo
+from tests.support import zoo
 
 FLOATS = ("xnnpack", "openvino", "onnxruntime")
 SCHEMES = ("static_int8", "dynamic_int8")

@@ -32,7 +32,7 @@ from torch.export import ExportedProgram
 import delegate
 from benchmarks.engines import EXECUTORCH_PYTHON, THREADS, Engine, ExecuTorch, Leaves, Local, onnx_bytes
 from delegate.quantization import Settings, quantize
-from tests import zoo
+from tests.support import zoo
 
 SCHEMES = {
     **dict.fromkeys(("mobilenet_v2", "mobilenet_v3_small", "resnet18", "resnet50", "efficientnet_b0"), "static_int8"),

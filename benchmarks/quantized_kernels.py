@@ -18,8 +18,8 @@ from torch import nn
 from torch.export import ExportedProgram, export
 
 import delegate
-from tests import zoo
 from tests.e2e.test_quantized import Block, PerGroup, by_x86, by_xnnpack, everything, in_place, int4, pt2e
+from tests.support import zoo
 
 Quantize = Callable[[nn.Module, torch.Tensor], ExportedProgram]
 

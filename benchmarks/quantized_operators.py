@@ -26,7 +26,7 @@ from delegate.backends.xnnpack.aot import backend as aot
 from delegate.backends.xnnpack.aot.tflite import Model
 from delegate.backends.xnnpack.runtime.interpreted import open_interpreter
 from delegate.quantization import Settings, quantize
-from tests import zoo
+from tests.support import zoo
 
 LAYERS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 

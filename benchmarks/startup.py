@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.plugins import Site
+from tests.support.plugins import Site
 
 PLUGINS = 10
 COMMANDS = {

@@ -25,7 +25,7 @@ from torch import nn
 
 import delegate
 from delegate.quantization import Settings, quantize
-from tests import zoo
+from tests.support import zoo
 
 WORKER = """
 import json, re, sys, time

@@ -14,8 +14,8 @@ from torch.export import ExportedProgram, export
 import delegate
 from delegate.accuracy.bounds import DEFAULTS, precision_of
 from delegate.errors import AccuracyError
-from tests import zoo
-from tests.sampling import every
+from tests.support import zoo
+from tests.support.sampling import every
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():

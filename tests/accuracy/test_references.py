@@ -17,7 +17,7 @@ from delegate.errors import AccuracyError, DelegateError, InputError
 pytest.importorskip("torchao")
 
 from delegate.quantization import Settings, quantize
-from tests.sampling import every
+from tests.support.sampling import every
 
 # Some models of these tests end in float as a whole, and one has a layer that no scale fits.
 pytestmark = pytest.mark.filterwarnings("ignore:nothing of the model is quantized", "ignore:values are too small")

@@ -11,7 +11,7 @@ from torch import Tensor
 import delegate
 from delegate.testing import assert_same
 from tests.e2e.test_dynamic import Function
-from tests.lowering import refused as refused_by
+from tests.support.lowering import refused as refused_by
 
 INF, NAN = float("inf"), float("nan")
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import delegate
-from tests.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_runs, assert_same
 
 Use = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

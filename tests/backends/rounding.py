@@ -10,7 +10,7 @@ from torch import Tensor
 
 from delegate.testing import assert_same
 from tests.backends.casts import lowered, ran
-from tests.lowering import refused
+from tests.support.lowering import refused
 
 _WEIGHT = torch.linspace(-30, 30, 16).reshape(4, 4)
 VALUES = torch.cat([torch.linspace(-2, 2, 12), torch.tensor([100.0, 60000.0, -70.0, 3.3])])

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import delegate
-from tests.lowering import answers, assert_same
+from tests.support.lowering import answers, assert_same
 
 Call = Callable[[torch.Tensor, Any], torch.Tensor]
 

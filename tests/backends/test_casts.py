@@ -9,7 +9,7 @@ from delegate.backends.state import State
 from delegate.registry import default_registry
 from delegate.testing import assert_same
 from tests.backends.casts import DTYPES, SIGNS, check_signs, lowered, names, taken
-from tests.sampling import every
+from tests.support.sampling import every
 
 # Backend -> dtype -> the dtypes that the backend casts it to itself; all other casts are refused.
 TAKEN = {

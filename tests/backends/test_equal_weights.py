@@ -12,8 +12,8 @@ import delegate
 from tests.backends.equal_weights import CASES, FILTERS, compare
 from tests.backends.onnx.quantizer import last_step, quantized
 from tests.backends.onnx.test_rows import require
-from tests.lowering import assert_runs, assert_same
-from tests.sampling import every
+from tests.support.lowering import assert_runs, assert_same
+from tests.support.sampling import every
 
 decomposed = torch.ops.quantized_decomposed
 STEP = 0.3

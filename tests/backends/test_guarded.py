@@ -18,8 +18,8 @@ from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.program.file import serialize
 from delegate.registry import default_registry
 from delegate.testing import assert_same
-from tests.plugins import Site, site
-from tests.sampling import only
+from tests.support.plugins import Site, site
+from tests.support.sampling import only
 
 __all__ = ["site"]
 

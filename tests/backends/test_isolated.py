@@ -31,9 +31,9 @@ from delegate.errors import BackendUnavailable, LoweringError
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.program.file import serialize
 from delegate.registry import default_registry
-from tests.lowering import assert_runs, assert_same
-from tests.plugins import RUNTIME, Site, site
-from tests.sampling import only
+from tests.support.lowering import assert_runs, assert_same
+from tests.support.plugins import RUNTIME, Site, site
+from tests.support.sampling import only
 
 __all__ = ["site"]
 

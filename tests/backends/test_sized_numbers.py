@@ -16,7 +16,7 @@ from delegate.testing import assert_same
 from delegate.verdict import Reason
 from tests.backends.onnx.test_rows import require
 from tests.backends.sized_numbers import CASES, compare
-from tests.sampling import only
+from tests.support.sampling import only
 
 # Backend -> case -> how many nodes it runs, and how many it refuses for each reason.
 ANSWERS = {

@@ -9,7 +9,7 @@ import delegate
 from tests.backends.special_values import GROUPS, INF, LEFT, Expected, check, named
 from tests.backends.test_casts import require
 from tests.e2e.test_dynamic import Function
-from tests.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_runs, assert_same
 
 # (backend, value of its option `nan`) -> its differences, which docs/accuracy.md sums up. A software GPU runs webgpu's,
 # and cuda's are of TVM on the CPU.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugins import site
+from tests.support.plugins import site
 
 __all__ = ["site"]
 

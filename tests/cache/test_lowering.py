@@ -17,9 +17,9 @@ from torch.export import Dim, ExportedProgram
 import delegate
 from delegate.cache import environment
 from delegate.registry import default_registry
-from tests.lowering import assert_runs, assert_same
-from tests.plugins import Site
-from tests.sampling import only
+from tests.support.lowering import assert_runs, assert_same
+from tests.support.plugins import Site
+from tests.support.sampling import only
 
 INFO = """
 from delegate.backends.info import Availability, BackendInfo

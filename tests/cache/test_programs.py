@@ -27,7 +27,7 @@ from delegate.lowering.strategies import Strategy
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.registry import default_registry
 from delegate.selection import Selection, open_artifact_cache, select
-from tests.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_runs, assert_same
 
 
 class Net(nn.Module):

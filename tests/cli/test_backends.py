@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from delegate.cli.app import app
-from tests.plugins import Site
+from tests.support.plugins import Site
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from delegate.cli import demo
 from delegate.cli.app import app
 from tests.cli.programs import save_sum
-from tests.plugins import Site
+from tests.support.plugins import Site
 
 FILES = {
     "good.yaml": "backends: [xnnpack]",

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import delegate
 from delegate.cli.app import app
 from tests.packages import install
-from tests.plugins import Site
+from tests.support.plugins import Site
 
 ROOT = Path(delegate.__file__).parents[1]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()

@@ -14,7 +14,7 @@ from delegate.operators import Catalogue, dtype_text
 from delegate.program.dtypes import DType
 from delegate.registry import Registry
 from tests.e2e.processes import run
-from tests.plugins import Site
+from tests.support.plugins import Site
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from tests.cli.programs import save_sum
-from tests.lowering import compiled
-from tests.plugins import Site
+from tests.support.lowering import compiled
+from tests.support.plugins import Site
 
 
 def start(site: Site, *args: str, before: str = "") -> subprocess.CompletedProcess[str]:

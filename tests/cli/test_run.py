@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from delegate.cli.app import app
 from tests.cli.programs import REPORT, save_number, save_sum
-from tests.plugins import Site
+from tests.support.plugins import Site
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -11,7 +11,7 @@ from delegate.config import BackendChoice, Config, backend_options, load_config
 from delegate.config.plain_yaml import parse
 from delegate.errors import BackendUnavailable, ConfigError
 from delegate.registry import Registry
-from tests.plugins import Site
+from tests.support.plugins import Site
 
 # what the file holds -> the whole message, FILE standing for its path
 MESSAGES = {

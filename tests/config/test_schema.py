@@ -6,7 +6,7 @@ from typing import Any
 
 from delegate.config import json_schema
 from delegate.registry import Registry
-from tests.plugins import Site
+from tests.support.plugins import Site
 
 
 def test_options_are_woven_in(site: Site) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from delegate.compiled import CompiledProgram
 from delegate.dynamo.backend import compile_graph
-from tests.lowering import answers
+from tests.support.lowering import answers
 
 
 def compiled(function: Callable[..., Any], *, dynamic: bool | None = None, **options: Any) -> Any:

@@ -16,9 +16,9 @@ from torch import nn
 from delegate.compiled import CompiledProgram
 from delegate.config import Config
 from delegate.dynamo import backend
-from tests import zoo
 from tests.dynamo.compiling import compiled
-from tests.sampling import every
+from tests.support import zoo
+from tests.support.sampling import every
 
 
 class Net(nn.Module):

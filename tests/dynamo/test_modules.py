@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from delegate.testing import assert_same
 from tests.dynamo.compiling import Lowered, compiled
-from tests.sampling import every
+from tests.support.sampling import every
 
 F = nn.functional
 T = torch.Tensor

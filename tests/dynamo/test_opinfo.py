@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from delegate.testing import assert_same
 from tests.dynamo.compiling import Lowered, compiled
 from tests.kernels.opinfo import database
-from tests.sampling import every
+from tests.support.sampling import every
 
 SOME = [
     "addmm", "amax", "atan2", "bmm", "cat", "clamp", "cumsum", "diagonal", "expand", "fft.rfft", "gather", "index_put",

@@ -13,7 +13,7 @@ from delegate.dynamo.training import autograd_safe
 from delegate.edge.verifier import AUTOGRAD_SAFE
 from delegate.testing import assert_same
 from tests.dynamo.compiling import Lowered, compiled
-from tests.sampling import every
+from tests.support.sampling import every
 
 T = torch.Tensor
 F = nn.functional

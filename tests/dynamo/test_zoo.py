@@ -7,9 +7,9 @@ import torch
 import torch.utils._pytree as pytree
 
 from delegate.testing import assert_same
-from tests import zoo
 from tests.dynamo.compiling import Lowered, compiled
-from tests.sampling import only
+from tests.support import zoo
+from tests.support.sampling import only
 
 # Beside the networks of the benchmark, others of torchvision.
 MORE = (

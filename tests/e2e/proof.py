@@ -19,8 +19,8 @@ from delegate.memory.storage import assign_storage
 from delegate.program.model import Program
 from delegate.registry import default_registry
 from tests.e2e.worker import Worker
-from tests.lowering import relative_error
-from tests.zoo import Inputs, libraries
+from tests.support.lowering import relative_error
+from tests.support.zoo import Inputs, libraries
 
 MAX_ERROR = 1e-4  # 2.4e-5 is measured of resnet50
 MAX_WASTE = 1.05

@@ -23,7 +23,7 @@ from delegate.errors import (
     ProgramError,
 )
 from tests.e2e.processes import run
-from tests.lowering import assert_runs, assert_same, compiled
+from tests.support.lowering import assert_runs, assert_same, compiled
 
 CLI = "from delegate.cli.main import main; main()"
 MODELS = """

@@ -20,8 +20,8 @@ from delegate.cli.inspect import inspect
 from delegate.errors import LoweringError, PartitionError
 from delegate.program.model import Block, DelegateCall, Instruction, StructuredCall
 from tests.e2e.processes import AHEAD_OF_TIME, run
-from tests.lowering import answers, assert_same, compiled
-from tests.sampling import every
+from tests.support.lowering import answers, assert_same, compiled
+from tests.support.sampling import every
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # torch's own

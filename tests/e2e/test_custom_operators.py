@@ -14,8 +14,8 @@ import delegate
 from delegate import DType, KernelTable
 from delegate.errors import DialectError, KernelError, LoweringError
 from tests.e2e.processes import AHEAD_OF_TIME, run
-from tests.lowering import assert_same, compiled
-from tests.plugins import Site, site
+from tests.support.lowering import assert_same, compiled
+from tests.support.plugins import Site, site
 
 __all__ = ["site"]
 

@@ -11,10 +11,10 @@ import torch
 
 import delegate
 from delegate.errors import InputError
-from tests import zoo
-from tests.detection import torchvision
 from tests.kernels.compare import sample
-from tests.lowering import answers, assert_same
+from tests.support import zoo
+from tests.support.detection import torchvision
+from tests.support.lowering import answers, assert_same
 
 
 class OneStage(torch.nn.Module):

@@ -29,8 +29,8 @@ from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.loaded import LoadedProgram
 from tests.e2e import device_backend, vector_backend
-from tests.lowering import assert_same, compiled, relative_error
-from tests.plugins import registered
+from tests.support.lowering import assert_same, compiled, relative_error
+from tests.support.plugins import registered
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from torch.export import Dim
 from torch.nn import functional as F
 
 import delegate
-from tests.lowering import assert_same
+from tests.support.lowering import assert_same
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 

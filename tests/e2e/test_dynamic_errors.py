@@ -12,7 +12,7 @@ from torch.export import Dim
 import delegate
 from delegate.errors import ExecutionError, InputError
 from tests.e2e.test_dynamic import Function, checked_item, counts, numbers
-from tests.lowering import assert_same, compiled
+from tests.support.lowering import assert_same, compiled
 
 BATCH = Dim("batch", min=2, max=8)
 AUTO = {0: Dim.AUTO, 1: Dim.AUTO}

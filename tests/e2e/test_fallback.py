@@ -40,12 +40,12 @@ from delegate.program.model import Program
 from delegate.registry import Registry, default_registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.loaded import LoadedProgram
-from tests import zoo
 from tests.e2e import vector_backend
 from tests.e2e.processes import AHEAD_OF_TIME, run
-from tests.lowering import assert_same, compiled, relative_error
-from tests.plugins import Site, registered, site
-from tests.sampling import only
+from tests.support import zoo
+from tests.support.lowering import assert_same, compiled, relative_error
+from tests.support.plugins import Site, registered, site
+from tests.support.sampling import only
 
 __all__ = ["site"]
 

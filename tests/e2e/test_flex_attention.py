@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import delegate
-from tests.lowering import assert_runs, assert_same
-from tests.sampling import every
+from tests.support.lowering import assert_runs, assert_same
+from tests.support.sampling import every
 
 BIAS = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
 

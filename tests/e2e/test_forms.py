@@ -21,8 +21,8 @@ from delegate.registry import Registry
 from delegate.report import Report
 from delegate.verdict import Reason, Verdict, no
 from tests.e2e import vector_backend
-from tests.lowering import assert_runs, assert_same, compiled
-from tests.plugins import registered
+from tests.support.lowering import assert_runs, assert_same, compiled
+from tests.support.plugins import registered
 
 
 class Net(nn.Module):

@@ -18,8 +18,8 @@ from delegate.program import file
 from delegate.program.model import StorageKind
 from examples.llama.model import Llama
 from tests.e2e.processes import AHEAD_OF_TIME, run
-from tests.lowering import assert_runs
-from tests.zoo import libraries
+from tests.support.lowering import assert_runs
+from tests.support.zoo import libraries
 
 PROMPT, TOKENS = [5, 17, 3, 42, 8], 64
 PROMPTS = PROMPT, PROMPT[::-1]

@@ -23,8 +23,8 @@ from examples.llm.speculative import Speculation
 from examples.llm.text import Text
 from tests.backends.onnx.test_rows import require
 from tests.e2e.processes import AHEAD_OF_TIME, run
-from tests.silence import silence  # noqa: F401 - for every test here
-from tests.zoo import libraries
+from tests.support.silence import silence  # noqa: F401 - for every test here
+from tests.support.zoo import libraries
 
 with libraries():
     import tokenizers

@@ -14,8 +14,8 @@ from torch.export import Dim
 
 import delegate
 from delegate.program.file import serialize
-from tests import zoo
-from tests.lowering import assert_runs, assert_same, compiled, left, relative_error
+from tests.support import zoo
+from tests.support.lowering import assert_runs, assert_same, compiled, left, relative_error
 
 
 class Function(nn.Module):

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.export import Dim
 
-from tests import models, zoo
-from tests.demanding import HALVES
 from tests.e2e.proof import MAX_ERROR, MAX_WASTE, prove
 from tests.e2e.worker import Worker
-from tests.sampling import only
+from tests.support import models, zoo
+from tests.support.demanding import HALVES
+from tests.support.sampling import only
 
 logger = logging.getLogger(__name__)
 QUIET = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")

@@ -10,8 +10,8 @@ from torch import nn
 import delegate
 from delegate.errors import BackendBroken, BackendIncompatible, BackendNotFound, BackendUnavailable, ConfigError
 from tests.e2e.processes import AHEAD_OF_TIME, run
-from tests.lowering import assert_same
-from tests.plugins import Site, site
+from tests.support.lowering import assert_same
+from tests.support.plugins import Site, site
 
 __all__ = ["site"]
 

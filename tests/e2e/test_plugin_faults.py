@@ -19,7 +19,7 @@ from delegate.program.file import serialize
 from delegate.runtime.backend import Delegate
 from delegate.testing import assert_same
 from delegate.verdict import YES, Reason, Verdict, no
-from tests.faulty import MODULE, Runtime, Sum, executes, registry  # noqa: F401 - a fixture among them
+from tests.support.faulty import MODULE, Runtime, Sum, executes, registry  # noqa: F401 - a fixture among them
 
 
 class Net(nn.Module):

@@ -14,8 +14,8 @@ from torch.export import ExportedProgram, export
 
 import delegate
 from delegate.testing import assert_same
-from tests import zoo
 from tests.e2e.processes import AHEAD_OF_TIME, run
+from tests.support import zoo
 
 pytest.importorskip("torchao", reason="torchao quantizes the programs of these tests")
 with zoo.libraries():

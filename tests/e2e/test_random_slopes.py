@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from delegate.testing import assert_same
-from tests.lowering import compiled
+from tests.support.lowering import compiled
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)

@@ -17,7 +17,7 @@ from delegate.backends.xnnpack.aot.backend import XnnpackBackend
 from delegate.errors import ConfigError, PartitionError
 from delegate.registry import Registry, default_registry
 from tests.e2e import vector_backend
-from tests.plugins import registered
+from tests.support.plugins import registered
 
 
 class Net(nn.Module):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import delegate
-from tests.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_runs, assert_same
 
 T = torch.Tensor
 ZERO, ZEROS = torch.tensor(0), torch.tensor([0])

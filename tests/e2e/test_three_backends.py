@@ -21,8 +21,8 @@ from delegate.edge.node import is_compute, op_name
 from delegate.registry import default_registry
 from delegate.testing import assert_same
 from delegate.verdict import Reason, Verdict, no
-from tests import zoo
-from tests.sampling import every
+from tests.support import zoo
+from tests.support.sampling import every
 
 
 class Counted(XnnpackBackend):

@@ -14,7 +14,7 @@ import delegate
 from delegate.errors import PartitionError
 from delegate.program.instructions import walk
 from delegate.program.model import Structure, StructuredCall
-from tests.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_runs, assert_same
 
 
 def encoder(size: int = 8) -> nn.Module:

@@ -10,7 +10,7 @@ from torch import nn
 
 import delegate
 from delegate.errors import ExportError
-from tests.lowering import assert_runs, assert_same, refused
+from tests.support.lowering import assert_runs, assert_same, refused
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*torch.jit:DeprecationWarning",

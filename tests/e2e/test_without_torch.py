@@ -8,7 +8,7 @@ from torch import nn
 from torch.export import Dim
 
 from tests.e2e.processes import AHEAD_OF_TIME, run
-from tests.lowering import assert_same, compiled
+from tests.support.lowering import assert_same, compiled
 
 RUN = """
 import pathlib

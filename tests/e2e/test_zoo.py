@@ -8,9 +8,9 @@ import torch
 import torch.utils._pytree as pytree
 
 import delegate
-from tests import zoo
-from tests.lowering import relative_error
-from tests.sampling import only
+from tests.support import zoo
+from tests.support.lowering import relative_error
+from tests.support.sampling import only
 
 QUICK = ("mobilenet_v3_small", "vit_tiny", "bert_mini")
 WHOLE = {  # nothing of them stays on portable kernels

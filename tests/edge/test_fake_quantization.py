@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import delegate
-from tests.lowering import assert_same, steps_of
-from tests.sampling import only
+from tests.support.lowering import assert_same, steps_of
+from tests.support.sampling import only
 
 T = torch.Tensor
 SCALES = torch.tensor([0.1, 0.25, 0.3])

@@ -14,7 +14,7 @@ from delegate.edge.functional import pure_form
 from delegate.errors import ExportError
 from tests.e2e.test_dynamic import Function
 from tests.kernels.opinfo import database
-from tests.lowering import assert_same
+from tests.support.lowering import assert_same
 
 # They write, but not the new values of one tensor: torch's own functionalisation, or a refusal, is right there.
 WITHOUT = {

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import delegate
-from tests.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_runs, assert_same
 
 
 class Shadowing(nn.Module):

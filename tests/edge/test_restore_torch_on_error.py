@@ -15,7 +15,7 @@ import delegate
 from delegate.edge.restore_torch_on_error import restore_torch_on_error
 from delegate.errors import ExportError
 from delegate.testing import assert_same
-from tests.sampling import every
+from tests.support.sampling import every
 
 
 class Branches(nn.Module):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import delegate
-from tests import zoo
 from tests.kernels.compare import sample
-from tests.lowering import assert_runs, assert_same
+from tests.support import zoo
+from tests.support.lowering import assert_runs, assert_same
 
 # torchao's configuration -> the operators that XNNPACK refuses, with the number of their nodes.
 CONFIGS = {

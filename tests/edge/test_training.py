@@ -9,7 +9,7 @@ from torch import nn
 
 import delegate
 from tests.e2e.test_dynamic import Function
-from tests.lowering import assert_same, left
+from tests.support.lowering import assert_same, left
 
 pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self._flat_weights")
 

@@ -5,8 +5,8 @@ import torch
 
 from delegate.edge.export import to_edge
 from delegate.edge.passes.pipeline import optimize
-from tests import zoo
 from tests.edge.helpers import HONEST, assert_as_module
+from tests.support import zoo
 
 WHOLE = frozenset(f"aten.{op}.default" for op in ("linear", "layer_norm", "gelu", "scaled_dot_product_attention"))
 

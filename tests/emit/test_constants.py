@@ -10,7 +10,7 @@ from torch import nn
 
 import delegate
 from delegate.edge.build import raw_bytes
-from tests.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_runs, assert_same
 
 CONSTANTS = {
     "one element, expanded": lambda: torch.tensor(2.0).expand(1),

@@ -13,7 +13,7 @@ from delegate.errors import LoweringError
 from delegate.program.expr import Expr, Op
 from delegate.program.file import serialize
 from delegate.program.model import DelegateCall, KernelCall, StorageKind
-from tests.lowering import compiled
+from tests.support.lowering import compiled
 
 
 class Function(nn.Module):

@@ -15,7 +15,7 @@ from delegate.program.dtypes import DType
 from delegate.runtime.steps import ConvertedStep, CopiedViewStep
 from tests.kernels.compare import garbage, is_list, sample, schema_arguments, tensors_in, to_runtime
 from tests.kernels.compare import to_torch as back
-from tests.lowering import assert_same, compiled
+from tests.support.lowering import assert_same, compiled
 
 aten = torch.ops.aten
 X, Y = sample(3, 4), sample(3, 4, seed=1)

@@ -7,7 +7,7 @@ from torch.export import Dim
 from delegate.errors import KernelError
 from tests.backends.xnnpack.harness import Call
 from tests.kernels.compare import check, sample
-from tests.lowering import compiled
+from tests.support.lowering import compiled
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.kernels.opinfo import Rows, database, sweep
-from tests.sampling import every
+from tests.support.sampling import every
 
 EXOTIC = "no inference model is known to hold it"
 LOSS = "computes losses in training"

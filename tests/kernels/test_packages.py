@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from delegate.errors import KernelError
-from tests import zoo
-from tests.detection import torchvision
 from tests.kernels.compare import check, run, sample
-from tests.sampling import every
+from tests.support import zoo
+from tests.support.detection import torchvision
+from tests.support.sampling import every
 
 
 @pytest.fixture(autouse=True, scope="module")

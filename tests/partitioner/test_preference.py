@@ -30,7 +30,7 @@ from delegate.partitioner.support_query import Capability
 from delegate.testing import assert_same
 from delegate.verdict import YES, Reason, Verdict, no
 from tests.partitioner.graphs import Function, run
-from tests.sampling import only
+from tests.support.sampling import only
 
 Tensor = torch.Tensor
 Step = Callable[[Tensor, Tensor], Tensor]

@@ -23,7 +23,7 @@ from delegate.placement.lock import Lock
 from delegate.testing import assert_same
 from tests.backends.onnx.test_rows import require
 from tests.e2e.processes import run
-from tests.sampling import only
+from tests.support.sampling import only
 
 X = torch.linspace(-1, 1, 16).reshape(2, 8)
 

@@ -28,7 +28,7 @@ from delegate.testing import assert_same
 from tests.backends.onnx.test_rows import require
 from tests.placement.killing import killed_midway
 from tests.placement.test_segments import Block, Looping
-from tests.plugins import Site, site  # noqa: F401 - a fixture
+from tests.support.plugins import Site, site  # noqa: F401 - a fixture
 
 MODEL = nn.Sequential(*(Block() for _ in range(3))).eval()
 X = torch.randn(4, 16)

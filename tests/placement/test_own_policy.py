@@ -19,7 +19,7 @@ from delegate.registry import Registry
 from delegate.testing import assert_same
 from examples.placement.one_backend import OneBackend
 from tests.e2e import vector_backend
-from tests.plugins import registered
+from tests.support.plugins import registered
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "placement" / "one_backend.py"
 X = torch.linspace(-1, 1, 256).reshape(2, 128)

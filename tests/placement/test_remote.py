@@ -36,7 +36,7 @@ from delegate.program.model import Structure, StructuredCall
 from delegate.report import Report
 from delegate.testing import assert_same
 from tests.placement.test_segments import Block
-from tests.plugins import Site, site  # noqa: F401 - a fixture
+from tests.support.plugins import Site, site  # noqa: F401 - a fixture
 
 MODEL = Block().eval()
 X = torch.randn(4, 16)

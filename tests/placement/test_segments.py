@@ -18,7 +18,7 @@ from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.placement.compose import compose_segments
 from delegate.placement.segments import segment_digest, split_into_segments
 from delegate.testing import assert_same
-from tests import zoo
+from tests.support import zoo
 
 
 class Block(nn.Module):

@@ -16,7 +16,7 @@ from delegate.program.file import MAGIC, assemble, load, serialize
 from delegate.program.model import Program
 from tests.program import layout
 from tests.program.samples import SAMPLES, dynamic, empty, replace_method, static, structured
-from tests.sampling import every
+from tests.support.sampling import every
 
 
 def test_every_altered_byte_is_noticed():

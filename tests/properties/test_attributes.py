@@ -14,7 +14,7 @@ from delegate.testing.generated.check import check, comparison_property
 from delegate.testing.generated.families import FAMILIES
 from delegate.testing.generated.sample import Sample
 from tests.backends.onnx.test_rows import require
-from tests.lowering import answers, refused
+from tests.support.lowering import answers, refused
 
 # Largest error over the largest value; emulators of devices compute in float16, or are slow, or take no dynamic sizes.
 TOLERANCE = {"portable": 1e-4, "xnnpack": 1e-4, "dsp": 1e-2, "webgpu": 1e-3, "cuda": 1e-4}

@@ -1,6 +1,6 @@
 """Fixtures of these tests."""
 
-from tests.plugins import site
-from tests.silence import silence
+from tests.support.plugins import site
+from tests.support.silence import silence
 
 __all__ = ["silence", "site"]

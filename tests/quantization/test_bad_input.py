@@ -15,8 +15,8 @@ import delegate
 from delegate.errors import BackendNotFound, ConfigError, DelegateError, InputError
 from delegate.registry import Registry
 from delegate.testing import assert_same
-from tests import zoo
-from tests.plugins import Site
+from tests.support import zoo
+from tests.support.plugins import Site
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():

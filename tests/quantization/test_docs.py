@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from delegate.config import load_config
-from tests import zoo
+from tests.support import zoo
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import delegate
-from tests import zoo
 from tests.backends.xnnpack.test_integers import require_whole
 from tests.backends.xnnpack.test_run_time import sqnr
-from tests.sampling import every
+from tests.support import zoo
+from tests.support.sampling import every
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():

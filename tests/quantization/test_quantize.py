@@ -15,10 +15,10 @@ import delegate
 from delegate.backends.quantizable import TABLES
 from delegate.quantization.constants import fold
 from delegate.testing import assert_same
-from tests import zoo
 from tests.backends.xnnpack.test_integers import floats_within, require_whole
 from tests.backends.xnnpack.test_run_time import sqnr
-from tests.sampling import every
+from tests.support import zoo
+from tests.support.sampling import every
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():

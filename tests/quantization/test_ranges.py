@@ -12,9 +12,9 @@ from torch import nn
 
 import delegate
 from delegate.testing import assert_same
-from tests import zoo
 from tests.backends.xnnpack.test_integers import require_whole
 from tests.backends.xnnpack.test_run_time import sqnr
+from tests.support import zoo
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():

@@ -14,9 +14,9 @@ from torch import nn
 import delegate
 from delegate.config.model import Quantization
 from delegate.errors import ConfigError, InputError
-from tests import zoo
-from tests.lowering import assert_runs, assert_same, relative_error
-from tests.sampling import every
+from tests.support import zoo
+from tests.support.lowering import assert_runs, assert_same, relative_error
+from tests.support.sampling import every
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():

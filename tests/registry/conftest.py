@@ -1,5 +1,5 @@
 """The fixture `site`."""
 
-from tests.plugins import site
+from tests.support.plugins import site
 
 __all__ = ["site"]

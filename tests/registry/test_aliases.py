@@ -18,7 +18,7 @@ from delegate.plugins import State
 from delegate.registry import Registry, default_registry
 from delegate.testing import assert_same
 from tests.e2e.vector_backend import INFO
-from tests.plugins import HALVES
+from tests.support.plugins import HALVES
 
 HERE, STAND_IN, ABSENT = Availability(True), Availability(True, stand_in=True), Availability(False, "no device")
 X = torch.linspace(-1, 1, 6)

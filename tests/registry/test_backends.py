@@ -18,7 +18,7 @@ from delegate.errors import (
 )
 from delegate.plugins import State
 from delegate.registry import Registry
-from tests.plugins import HALVES, Site
+from tests.support.plugins import HALVES, Site
 
 
 def probe() -> Availability:

@@ -24,9 +24,9 @@ from delegate.plugins import State
 from delegate.probing import process
 from delegate.program.file import serialize
 from delegate.registry import Registry, default_registry
-from tests.lowering import assert_runs, assert_same
 from tests.packages import HERE, install
-from tests.sampling import every, only
+from tests.support.lowering import assert_runs, assert_same
+from tests.support.sampling import every, only
 
 OWN = ("cuda", "dsp", "gpu", "webgpu", "openvino", "onnxruntime")  # of no matter here, and slow to ask
 HANGS = ("import_hang", "probe_hang")

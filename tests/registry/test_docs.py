@@ -11,7 +11,7 @@ import torch
 from delegate.errors import BackendUnavailable
 from delegate.plugins import State
 from delegate.registry import Registry
-from tests.plugins import Site
+from tests.support.plugins import Site
 
 TEXT = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
 BLOCKS = dict(re.findall(r"```python\n# acme_delegate/(\w+)\.py\n(.*?)```", TEXT, re.DOTALL))

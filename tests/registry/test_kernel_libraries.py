@@ -15,7 +15,7 @@ from delegate.plugins import State
 from delegate.program.dtypes import DType
 from delegate.registry import Registry
 from tests.e2e.processes import AHEAD_OF_TIME, run
-from tests.plugins import Site
+from tests.support.plugins import Site
 
 GROUP = "delegate.kernels"
 PACKAGES = {"torchvision": (), "transformers": ()}  # the project's own, for other packages' operators

@@ -13,7 +13,7 @@ from delegate.memory.planner import largest_live_sum
 from delegate.program.lifetimes import Lifetime, Lifetimes
 from delegate.program.model import StorageKind
 from delegate.program.segments import align
-from tests.lowering import assert_same, compiled
+from tests.support.lowering import assert_same, compiled
 
 
 class Layers(torch.nn.Module):

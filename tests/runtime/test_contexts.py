@@ -21,7 +21,7 @@ from delegate.kernels.table import KernelTable
 from delegate.program.file import serialize
 from delegate.runtime.backend import BackendRuntime, Delegate
 from delegate.runtime.loaded import LoadedProgram
-from tests.lowering import assert_same, compiled
+from tests.support.lowering import assert_same, compiled
 
 
 class Recurrent(nn.Module):

@@ -20,8 +20,8 @@ from delegate.kernels.table import KernelTable
 from delegate.program.file import serialize
 from delegate.registry import Registry, default_registry
 from delegate.runtime.loaded import LoadedProgram
-from tests.plugins import registered
 from tests.runtime import stranger
+from tests.support.plugins import registered
 
 METHODS = [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]
 X = np.ones((2, 3), np.float32)

@@ -30,11 +30,11 @@ from delegate.runtime.isolation import process
 from delegate.runtime.isolation.channel import Channel, shared_file
 from delegate.runtime.isolation.process import Worker
 from delegate.runtime.loaded import LoadedProgram
-from tests.lowering import assert_runs, assert_same
-from tests.plugins import registered
 from tests.runtime import stranger
 from tests.runtime.stranger import EXIT, HANG, PID, RAISE, SEGV, SLOW
-from tests.sampling import every
+from tests.support.lowering import assert_runs, assert_same
+from tests.support.plugins import registered
+from tests.support.sampling import every
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ from delegate.option_rules import Alternative, Rule
 from delegate.program.file import serialize
 from delegate.report import Report
 from tests.cli.test_run import CliRunner, app
-from tests.faulty import MODULE, Runtime, registry  # noqa: F401 - a fixture among them
+from tests.support.faulty import MODULE, Runtime, registry  # noqa: F401 - a fixture among them
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from torch.export import Dim
 import delegate
 from delegate.errors import InputError
 from delegate.testing import assert_same
-from tests.lowering import assert_runs, compiled
 from tests.runtime import stranger
 from tests.runtime.test_isolation import registry  # noqa: F401
+from tests.support.lowering import assert_runs, compiled
 
 
 class Step(nn.Module):

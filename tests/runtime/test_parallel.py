@@ -49,7 +49,7 @@ from delegate.runtime.loaded import LoadedProgram, load
 from delegate.runtime.parallel import ParallelStep, Stop, Workers
 from tests.runtime import stranger
 from tests.runtime.test_blocks import A, B, Builder, run
-from tests.sampling import every
+from tests.support.sampling import every
 
 SHAPE = (4, 4)
 LEAF = Tree("leaf")

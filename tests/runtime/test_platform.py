@@ -19,7 +19,7 @@ from delegate.program.file import serialize
 from delegate.runtime.backend import Array
 from delegate.runtime.platform import Platform, allocate
 from tests.e2e.processes import AHEAD_OF_TIME, run
-from tests.lowering import assert_same, compiled
+from tests.support.lowering import assert_same, compiled
 
 
 class Net(nn.Module):

@@ -14,7 +14,7 @@ from torch.export import Dim
 from delegate.errors import InputError
 from delegate.report import Report
 from delegate.runtime.profile import Kind, Profile, Timing
-from tests.lowering import assert_same, compiled, relative_error
+from tests.support.lowering import assert_same, compiled, relative_error
 
 CUMSUM = {"aten.cumsum.default": 1}  # XNNPACK has none
 

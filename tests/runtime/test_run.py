@@ -15,7 +15,7 @@ from torch.export import Dim
 import delegate
 from delegate.errors import DelegateError, InputError
 from delegate.program.file import serialize
-from tests.lowering import assert_same, compiled
+from tests.support.lowering import assert_same, compiled
 
 Pair = collections.namedtuple("Pair", "first second")
 

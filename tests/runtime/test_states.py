@@ -19,7 +19,7 @@ from delegate.kernels.table import KernelTable
 from delegate.program.file import serialize
 from delegate.program.model import KernelCall, StorageKind
 from delegate.runtime.loaded import LoadedProgram
-from tests.lowering import assert_same, left
+from tests.support.lowering import assert_same, left
 
 
 class Stateful(nn.Module):

@@ -16,7 +16,7 @@ from delegate.errors import BackendFailed, LoweringError
 from delegate.runtime.backend import BackendRuntime
 from delegate.testing import BackendTests, Case
 from delegate.verdict import YES, Reason, Verdict, no
-from tests.faulty import MODULE, Runtime, executes, registry  # noqa: F401 - a fixture among them
+from tests.support.faulty import MODULE, Runtime, executes, registry  # noqa: F401 - a fixture among them
 
 
 class Net(nn.Module):

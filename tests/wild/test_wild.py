@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import delegate
-from tests.lowering import answers
-from tests.sampling import every
+from tests.support.lowering import answers
+from tests.support.sampling import every
 from tests.wild.models import model
 from tests.wild.run import case
 

@@ -9,7 +9,7 @@ import torch.ao.quantization.fx._decomposed  # registers quantized_decomposed
 import delegate
 from tests.backends.onnx.test_biases import SCALES, check
 from tests.e2e.test_dynamic import Function
-from tests.lowering import assert_same, refused
+from tests.support.lowering import assert_same, refused
 
 quantized = torch.ops.quantized_decomposed
 

@@ -16,7 +16,7 @@ from delegate.errors import BackendFailed
 from delegate.program.dtypes import DType
 from delegate.program.file import serialize
 from delegate.program.model import Program
-from tests.lowering import assert_runs
+from tests.support.lowering import assert_runs
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.whole_models import QUICK, check
+from tests.support.whole_models import QUICK, check
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from delegate.testing import BackendTests
-from tests.blocks import BLOCKS
+from tests.support.blocks import BLOCKS
 
 
 class TestOpenVino(BackendTests):

@@ -12,7 +12,7 @@ import delegate
 from delegate.verdict import Reason
 from tests.backends.onnx.cases import FAMILIES
 from tests.backends.onnx.test_rows import All
-from tests.lowering import assert_same
+from tests.support.lowering import assert_same
 
 # A part of the reason -> the cases that OpenVINO leaves to others for it.
 REFUSED: dict[str, list[str]] = {

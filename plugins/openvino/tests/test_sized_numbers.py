@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.backends.sized_numbers import CASES, compare
-from tests.sampling import only
+from tests.support.sampling import only
 
 # Case -> how many nodes OpenVINO runs, and how many it refuses for each reason.
 ANSWERS = {

@@ -16,7 +16,7 @@ from delegate.program.file import serialize
 from delegate.program.model import Program
 from delegate.testing import assert_same
 from tests.backends.equal_weights import CASES, Each
-from tests.lowering import assert_runs
+from tests.support.lowering import assert_runs
 
 X = torch.randn(3, 64)
 

@@ -20,7 +20,7 @@ from delegate.backends.gpu.cuda.runtime.targets import Target
 from delegate.backends.info import Availability
 from delegate.errors import BackendFailed, BackendUnavailable, ConfigError, LoweringError
 from delegate.program.dtypes import DType
-from tests.lowering import assert_runs, assert_same, compiled, relative_error
+from tests.support.lowering import assert_runs, assert_same, compiled, relative_error
 
 pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
 from delegate.backends.gpu.cuda.aot import schedules

@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 import delegate
-from tests import zoo
-from tests.whole_models import QUICK, check
+from tests.support import zoo
+from tests.support.whole_models import QUICK, check
 
 pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
 

@@ -13,7 +13,7 @@ from delegate.backends.gpu.cuda.aot.operators import TABLE
 from delegate.compiled import CompiledProgram
 from delegate.verdict import Reason
 from tests.backends.gpu.cases import ALL
-from tests.lowering import relative_error
+from tests.support.lowering import relative_error
 
 pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
 

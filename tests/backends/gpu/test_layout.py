@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.lowering import compiled, relative_error
+from tests.support.lowering import compiled, relative_error
 
 pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[cuda]'")
 

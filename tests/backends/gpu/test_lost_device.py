@@ -18,7 +18,7 @@ from torch import nn
 from delegate.backends.gpu.webgpu.runtime import provider
 from tests.backends.onnx.test_devices import PINNED, Residual
 from tests.backends.onnx.test_rows import require
-from tests.lowering import compiled, relative_error
+from tests.support.lowering import compiled, relative_error
 
 # Runs two programs of one file while the GPU is there, twice without it, and when it is there again. A line of JSON per
 # run: the result, or the error's class and message.

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from delegate.runtime.loaded import LoadedProgram
-from tests.lowering import compiled, relative_error
+from tests.support.lowering import compiled, relative_error
 
 pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import delegate
 from tests.backends.gpu.cases import frozen
-from tests.lowering import assert_runs, compiled, relative_error
+from tests.support.lowering import assert_runs, compiled, relative_error
 
 pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[cuda]'")
 

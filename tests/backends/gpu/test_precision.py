@@ -18,14 +18,14 @@ from delegate.backends.gpu.cuda.runtime.targets import Target
 from delegate.errors import LoweringError
 from tests.backends.gpu.cases import frozen
 from tests.backends.onnx.cases import Constant
-from tests.lowering import assert_same, compiled, relative_error
+from tests.support.lowering import assert_same, compiled, relative_error
 
 pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[cuda]'")
 import tvm_ffi
 
 from delegate.backends.gpu.cuda.aot import rounding, schedules, wmma
 from delegate.backends.gpu.cuda.aot.schedules import by_default
-from tests.sampling import every
+from tests.support.sampling import every
 
 torch.manual_seed(0)
 X, Y = torch.randn(3, 32, 64), torch.randn(3, 64, 48)

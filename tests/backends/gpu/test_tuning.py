@@ -16,7 +16,7 @@ from delegate.backends.gpu.cuda.aot.tuning import Database, Record
 from delegate.backends.gpu.cuda.runtime import library
 from delegate.backends.gpu.cuda.runtime.targets import Target
 from delegate.errors import ConfigError, LoweringError
-from tests.lowering import assert_same, compiled
+from tests.support.lowering import assert_same, compiled
 
 pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
 

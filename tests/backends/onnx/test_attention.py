@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.backends.onnx.test_rows import require
-from tests.lowering import compiled, relative_error
+from tests.support.lowering import compiled, relative_error
 
 BATCH, HEADS, ROWS, COLUMNS, SIZE = 2, 4, 5, 7, 8
 TOLERANCE = {"dsp": 5e-3, "webgpu": 1e-5}

@@ -17,7 +17,7 @@ from delegate.errors import BackendFailed, ConfigError, LoweringError
 from delegate.runtime.loaded import LoadedProgram
 from tests.backends.onnx.test_rows import require
 from tests.e2e.test_dynamic import Function
-from tests.lowering import answers, assert_runs, assert_same, compiled, relative_error
+from tests.support.lowering import answers, assert_runs, assert_same, compiled, relative_error
 
 
 class Stages(nn.Module):

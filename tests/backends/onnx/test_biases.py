@@ -9,7 +9,7 @@ from torch import nn
 
 import delegate
 from tests.backends.onnx.test_rows import require
-from tests.lowering import assert_same
+from tests.support.lowering import assert_same
 
 quantized = torch.ops.quantized_decomposed
 STEP = 5 / 127  # of the result

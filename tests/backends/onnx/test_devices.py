@@ -14,7 +14,7 @@ from delegate.errors import BackendFailed
 from delegate.program.model import StorageKind
 from delegate.runtime.loaded import LoadedProgram
 from tests.backends.onnx.test_rows import require
-from tests.lowering import compiled, relative_error
+from tests.support.lowering import compiled, relative_error
 
 
 class Residual(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.backends.casts import lowered
 from tests.backends.onnx.test_rows import require
-from tests.lowering import assert_runs, assert_same, refused, steps_of
+from tests.support.lowering import assert_runs, assert_same, refused, steps_of
 
 quantized = torch.ops.quantized_decomposed
 Coding = Callable[[Tensor], Tensor]

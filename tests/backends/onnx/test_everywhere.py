@@ -13,7 +13,7 @@ from delegate.errors import BackendUnavailable
 from delegate.registry import default_registry
 from tests.backends.onnx.test_backends import Stages, image
 from tests.backends.onnx.test_rows import require
-from tests.lowering import relative_error
+from tests.support.lowering import relative_error
 
 FILE = Path(__file__).parents[3] / "configs/everywhere.yaml"
 

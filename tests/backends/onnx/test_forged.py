@@ -21,7 +21,7 @@ from delegate.errors import BackendFailed
 from delegate.program.file import serialize
 from delegate.program.model import Program
 from tests.backends.onnx.test_rows import require
-from tests.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_runs, assert_same
 
 X = torch.linspace(-2, 2, 12).view(2, 6)
 REFUSED = r"machine code.*partition dsp_0 of dsp in method forward.*trust_code=True \(--trust-code\)"

@@ -12,7 +12,7 @@ from torch import Tensor
 import delegate
 from tests.backends.onnx.test_rows import require
 from tests.e2e.test_dynamic import Function
-from tests.lowering import assert_same, refused
+from tests.support.lowering import assert_same, refused
 
 INF = float("inf")
 X = torch.linspace(-3, 3, 32).reshape(1, 2, 4, 4)

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import delegate
-from tests import zoo
 from tests.backends.onnx.test_rows import require
-from tests.lowering import relative_error
-from tests.whole_models import QUICK, check
+from tests.support import zoo
+from tests.support.lowering import relative_error
+from tests.support.whole_models import QUICK, check
 
 # Largest errors. In torch too, float16 makes 1.1e-2 to 1.9e-2 of mobilenet_v2.
 TOLERANCE = {"dsp": 1e-2, "webgpu": 1e-3}

@@ -12,8 +12,8 @@ from torch import nn
 import delegate
 from tests.backends.onnx.quantizer import quantized
 from tests.backends.onnx.test_rows import require
-from tests.lowering import assert_runs, assert_same, refused
-from tests.sampling import only
+from tests.support.lowering import assert_runs, assert_same, refused
+from tests.support.sampling import only
 
 T = torch.Tensor
 Step = Callable[[T], T]

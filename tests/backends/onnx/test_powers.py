@@ -8,7 +8,7 @@ import torch
 from delegate.testing import assert_same
 from tests.backends.casts import lowered, ran
 from tests.backends.test_casts import require
-from tests.lowering import refused
+from tests.support.lowering import refused
 
 LARGEST = torch.finfo(torch.float16).max
 X = (

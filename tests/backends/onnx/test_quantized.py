@@ -15,9 +15,9 @@ import delegate
 from delegate.backends.dsp.aot.backend import DspBackend
 from delegate.compile import explain
 from examples.digits.model import digits, trained
-from tests import zoo
 from tests.backends.onnx.test_rows import require
-from tests.lowering import assert_same, compiled, relative_error, steps_of
+from tests.support import zoo
+from tests.support.lowering import assert_same, compiled, relative_error, steps_of
 
 pytest.importorskip("torchao", reason="torchao quantizes the programs of these tests")
 with zoo.libraries():

@@ -18,8 +18,8 @@ from delegate.backends.gpu.webgpu.runtime import provider
 from delegate.errors import BackendFailed, ConfigError
 from tests.backends.onnx.test_rows import require
 from tests.backends.xnnpack.harness import Call
-from tests.lowering import assert_runs, assert_same, compiled, relative_error
-from tests.sampling import every
+from tests.support.lowering import assert_runs, assert_same, compiled, relative_error
+from tests.support.sampling import every
 
 BATCH, LENGTH = Dim("batch", min=1, max=16), Dim("length", min=2, max=64)
 

@@ -19,7 +19,7 @@ from delegate.edge.verifier import PRIMS
 from delegate.errors import DialectError
 from delegate.testing import assert_same
 from delegate.verdict import YES, Reason, Verdict, no
-from tests.plugins import Site, site
+from tests.support.plugins import Site, site
 
 __all__ = ["site"]
 

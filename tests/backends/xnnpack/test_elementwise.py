@@ -8,7 +8,7 @@ import delegate
 from delegate.testing import assert_same
 from delegate.verdict import Reason
 from tests.backends.xnnpack.harness import Call, lower, refusal, run
-from tests.lowering import refused
+from tests.support.lowering import refused
 
 X = torch.cat([torch.linspace(-9, 9, 997), torch.tensor([0.0, 1e-6, -1e-6, 80.0, -80.0, 1e20, -1e20])])
 ANY = [

@@ -10,7 +10,7 @@ import delegate
 from delegate.testing import assert_same, relative_error
 from delegate.verdict import Reason
 from tests.backends.xnnpack.harness import Call, refusal
-from tests.lowering import assert_runs
+from tests.support.lowering import assert_runs
 
 HALVES = (torch.float16, torch.bfloat16)
 torch.manual_seed(0)

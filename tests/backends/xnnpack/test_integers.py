@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 import delegate
 from tests.backends.xnnpack.qdq import Coded, Parameters, Weights, drawn, fitted
-from tests.lowering import assert_same, steps_of
-from tests.sampling import every
+from tests.support.lowering import assert_same, steps_of
+from tests.support.sampling import every
 
 Draw = Callable[[torch.Generator], Any]
 

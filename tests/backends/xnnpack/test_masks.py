@@ -9,8 +9,8 @@ import delegate
 from delegate.testing import assert_same
 from delegate.verdict import Reason
 from tests.backends.xnnpack.harness import Call, refusal, run
-from tests.lowering import assert_runs
-from tests.sampling import every
+from tests.support.lowering import assert_runs
+from tests.support.sampling import every
 
 torch.manual_seed(0)
 Q, K, V = torch.randn(2, 4, 6, 8), torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5, 3)

@@ -10,7 +10,7 @@ from delegate.backends.xnnpack.runtime import delegate as runtime
 from delegate.backends.xnnpack.runtime import interpreted, litert, sharing
 from delegate.backends.xnnpack.runtime.interpreted import ModelFile
 from delegate.quantization import Settings, quantize
-from tests.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_runs, assert_same
 
 PAGE = 4096
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import delegate
 from delegate.backends.xnnpack.aot.rewrite import rewrite
 from tests.backends.xnnpack.harness import assert_as_eager, export, lower, region_of, run
-from tests.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_runs, assert_same
 
 RTOL, ATOL = 1e-4, 1e-5
 

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 import delegate
-from tests import zoo
 from tests.backends.xnnpack.qdq import QD, Weights
 from tests.backends.xnnpack.test_integers import floats_within, require_whole
-from tests.lowering import assert_runs, assert_same
-from tests.sampling import only
-from tests.silence import silence  # noqa: F401 - for every test here
+from tests.support import zoo
+from tests.support.lowering import assert_runs, assert_same
+from tests.support.sampling import only
+from tests.support.silence import silence  # noqa: F401 - for every test here
 
 with zoo.libraries():
     import torchao.quantization as ao

@@ -19,7 +19,7 @@ from torch import nn
 
 import delegate
 from delegate.backends.xnnpack.runtime import litert, sharing
-from tests.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_runs, assert_same
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
 WIDTH, MIDDLE = 1024, 2200  # 18 MB of weights in two layers

@@ -12,7 +12,7 @@ from delegate.backends.xnnpack.runtime.weights import LEAST, assemble, extract_c
 from delegate.errors import BackendFailed, ProgramError
 from delegate.program.verifier import verify
 from tests.backends.xnnpack.harness import lower
-from tests.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_runs, assert_same
 
 N = LEAST // 4
 F32 = np.random.default_rng(0).standard_normal(N + 3).astype(np.float32)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.zoo import Inputs
+from tests.support.zoo import Inputs
 
 Entry = tuple[Callable[[], nn.Module], Callable[[], Inputs]]
 WIDTH, HEADS = 32, 4

@@ -10,8 +10,8 @@ import torch
 import torch.utils._pytree as pytree
 
 import delegate
-from tests import zoo
-from tests.lowering import assert_same
+from tests.support import zoo
+from tests.support.lowering import assert_same
 
 QUICK = ("mobilenet_v3_small", "bert_mini")  # convolutions and attention: what the default run has of every backend
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.zoo import Inputs
+from tests.support.zoo import Inputs
 
 Build = Callable[[], nn.Module]
 Entry = tuple[Build, Callable[[], Inputs]]

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.demanding import DEMANDING
-from tests.uncommon import UNCOMMON
-from tests.zoo import Inputs, calibrate, libraries, vary
+from tests.support.demanding import DEMANDING
+from tests.support.uncommon import UNCOMMON
+from tests.support.zoo import Inputs, calibrate, libraries, vary
 
 
 @dataclass(frozen=True, slots=True)

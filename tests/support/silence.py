@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import zoo
+from tests.support import zoo
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from tests import zoo
+from tests.support import zoo
 
 _SCHEMAS = {
     "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",

@@ -1,0 +1,1 @@
+"""What tests of several packages share: models, inputs, comparisons, backends with faults."""
