@@ -48,7 +48,7 @@ EXPECTED = {
             subnormal="ceil, floor, log, log2, over 0, over itself, remainder 2, rsqrt, sqrt, times infinity",
         ),
         lost=named(
-            binary="clamp between tensors, logaddexp, maximum, maximum of rows, minimum, xlogy",
+            binary="clamp between tensors, logaddexp, maximum, maximum of rows, minimum",
             reduced=(
                 "amax along 0, amax along 1, amin along 0, amin along 1, aminmax along 0, aminmax along 1"
                 ", log_softmax along 0, log_softmax along 1, logsumexp along 0, logsumexp along 1"
@@ -66,7 +66,7 @@ EXPECTED = {
             moved="padded with -0, padded with NaN, padded with infinity",
             subnormal="trunc",
         ),
-        some_cpus=named(unary="logit"),
+        some_cpus=named(unary="logit", binary="xlogy"),
         compound=frozenset({"max pool in one dimension", "xlogy"}),
     ),
     ("cuda", "exact"): Expected(
