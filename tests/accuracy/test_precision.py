@@ -86,7 +86,7 @@ QUANTIZED: dict[str, tuple[Callable[[], ExportedProgram], str]] = {
 
 
 @pytest.mark.filterwarnings("ignore:XNNPACKQuantizer is deprecated")
-@pytest.mark.parametrize("way", every(3, QUANTIZED))
+@pytest.mark.parametrize("way", every(6, QUANTIZED))
 def test_a_model_quantized_by_the_user(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the name and the default bound of its precision, and a missed bound names its layers."""
     quantize, precision = QUANTIZED[way]

@@ -32,7 +32,7 @@ def require(backend: str) -> None:
         pytest.skip(f"{backend} is not available here")
 
 
-@pytest.mark.parametrize("dtype", every(2, DTYPES), ids=str)
+@pytest.mark.parametrize("dtype", every(3, DTYPES), ids=str)
 @pytest.mark.parametrize("backend", TAKEN)
 def test_casts(backend, dtype):
     require(backend)

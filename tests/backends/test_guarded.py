@@ -122,6 +122,7 @@ def test_a_compiler_that_ends_its_process(ends: Site, monkeypatch: pytest.Monkey
     assert f"its compiler {ending} in an earlier lowering; `delegate cache clear`" in str(program.report)
 
 
+@pytest.mark.slow
 def test_a_compiler_that_hangs(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return a / b

@@ -19,7 +19,7 @@ from delegate.cache import environment
 from delegate.registry import default_registry
 from tests.support.lowering import assert_runs, assert_same
 from tests.support.plugins import Site
-from tests.support.sampling import only
+from tests.support.sampling import every, only
 
 INFO = """
 from delegate.backends.info import Availability, BackendInfo
@@ -166,7 +166,7 @@ def test_anything_else_is_compiled_anew(counter: Counter) -> None:
 @pytest.mark.parametrize(
     ("where", "old", "new"),
     [
-        ("info", '"sdk": "1.0"', '"sdk": "1.1"'),
+        pytest.param("info", '"sdk": "1.0"', '"sdk": "1.1"', marks=pytest.mark.slow),
         pytest.param("info", '("CPU",)', '("NPU",)', marks=pytest.mark.slow),
         ("halves", "LOG = ", "OTHER_CODE = 1\nLOG = "),
         pytest.param(
@@ -188,7 +188,7 @@ def test_other_versions_compile_anew(counter: Counter, where: str, old: str, new
 
 
 @pytest.mark.parametrize("place", only(["kernels/add.c"], ["rules.json", "kernels/add.c", "other_package/__init__.py"]))
-@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("in_place", every(2, [True, False]))
 def test_any_file_of_the_distribution_counts(counter: Counter, tmp_path: Path, place: str, in_place: bool) -> None:
     """Data that the compiler reads, sources that it compiles, a package that its own imports."""
     metadata = counter.site.root / "counter_dist-1.0.dist-info"
@@ -267,7 +267,9 @@ def test_an_altered_entry_is_compiled_anew(counter: Counter, folder: Path) -> No
         assert not counter.compiled(exported())
 
 
-@pytest.mark.parametrize("how", [{"cache": False}, {"config": {"backends": ["counter"], "cache": {"enabled": False}}}])
+@pytest.mark.parametrize(
+    "how", every(2, [{"cache": False}, {"config": {"backends": ["counter"], "cache": {"enabled": False}}}])
+)
 def test_without_the_cache(counter: Counter, folder: Path, how: dict[str, object]) -> None:
     for _ in range(2):
         assert counter.compiled(exported(), **how)

@@ -17,6 +17,7 @@ import delegate
 from delegate.dynamo.backend import compile_graph
 from delegate.testing import assert_same
 from tests.dynamo.compiling import Lowered, compiled
+from tests.support.sampling import every
 
 T = torch.Tensor
 
@@ -146,8 +147,9 @@ def assert_as_eager(actual: object, expected: object) -> None:
         assert not isinstance(right, torch.Tensor) or left.stride() == right.stride()
 
 
-@pytest.mark.parametrize("backends", ["xnnpack", []])
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("function", "backends"), every(3, FUNCTIONS, ["xnnpack", []]), ids=lambda a: getattr(a, "__name__", str(a))
+)
 def test_functions(function: Callable[[T], object], backends: object, lowered: Lowered) -> None:
     fast = compiled(function, backends=backends)
     for seed in range(3):

@@ -173,8 +173,7 @@ def tensors(tree: Any) -> list[T]:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch looks at it itself
-@pytest.mark.parametrize("trains", [False, True])
-@pytest.mark.parametrize("name", every(4, CASES))
+@pytest.mark.parametrize(("name", "trains"), every(7, CASES, [False, True]))
 def test_as_in_eager(name: str, trains: bool, lowered: Lowered) -> None:
     torch.manual_seed(0)
     make, inputs = CASES[name]

@@ -383,7 +383,7 @@ ON_XNNPACK: dict[str, dict[str, int]] = {
 }
 
 
-@pytest.mark.parametrize("case", every(2, CASES), ids=lambda c: c.name)
+@pytest.mark.parametrize("case", every(3, CASES), ids=lambda c: c.name)
 def test_as_eager(case: Case) -> None:
     module = case.module.eval()
     exported = torch.export.export(module, case.inputs[0], dynamic_shapes=case.dynamic)

@@ -15,6 +15,7 @@ from tests.kernels.compare import sample
 from tests.support import zoo
 from tests.support.detection import torchvision
 from tests.support.lowering import answers, assert_same
+from tests.support.sampling import every
 
 
 class OneStage(torch.nn.Module):
@@ -75,8 +76,7 @@ ON_XNNPACK = {
 }
 
 
-@pytest.mark.parametrize("backends", [[], ["xnnpack"]], ids=str)
-@pytest.mark.parametrize("make", [OneStage, TwoStages, Deformable])
+@pytest.mark.parametrize(("make", "backends"), every(3, [OneStage, TwoStages, Deformable], [[], ["xnnpack"]]), ids=str)
 def test_detectors(make, backends):
     torch.manual_seed(0)
     image = sample(1, 3, 48, 64, scale=1.0)

@@ -50,7 +50,7 @@ ROWS_WITHOUT_KEYS = {
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", every(2, CASES))
+@pytest.mark.parametrize("name", every(4, CASES))
 def test_as_eager(name, tmp_path):
     torch.manual_seed(0)
     module, x = CASES[name]().eval().requires_grad_(False), torch.randn(2, 16, 32)

@@ -23,6 +23,7 @@ from examples.llm.speculative import Speculation
 from examples.llm.text import Text
 from tests.backends.onnx.test_rows import require
 from tests.e2e.processes import AHEAD_OF_TIME, run
+from tests.support.sampling import every
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
 
@@ -103,7 +104,7 @@ QUICK = ("qwen3", "gemma3_text")
     [
         *(pytest.param(f, ["xnnpack"], marks=[] if f in QUICK else pytest.mark.slow) for f in FAMILIES),
         ("qwen3", []),
-        ("gemma3_text", []),
+        pytest.param("gemma3_text", [], marks=pytest.mark.slow),
     ],
 )
 def test_the_tokens_of_eager(family, backend, tmp_path):
@@ -114,7 +115,7 @@ def test_the_tokens_of_eager(family, backend, tmp_path):
     model.program.close()
 
 
-@pytest.mark.parametrize("backends", [["dsp", "xnnpack"], ["webgpu"]], ids=",".join)
+@pytest.mark.parametrize("backends", every(2, [["dsp", "xnnpack"], ["webgpu"]]), ids=",".join)
 def test_on_a_dsp_and_a_gpu(backends, tmp_path):
     require(backends[0])
     source, model = made(tmp_path, "qwen3", backends=backends)

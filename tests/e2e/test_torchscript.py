@@ -11,6 +11,7 @@ from torch import nn
 import delegate
 from delegate.errors import ExportError
 from tests.support.lowering import assert_runs, assert_same, refused
+from tests.support.sampling import every
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*torch.jit:DeprecationWarning",
@@ -114,8 +115,7 @@ def eager(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
     return module
 
 
-@pytest.mark.parametrize("form", [traced, scripted, frozen, eager])
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(("name", "form"), every(3, MODULES, [traced, scripted, frozen, eager]))
 def test_same_as_eager(name, form):
     module, inputs = MODULES[name]
     with torch.no_grad():

@@ -9,6 +9,7 @@ import delegate
 from tests.kernels.compare import sample
 from tests.support import zoo
 from tests.support.lowering import assert_runs, assert_same
+from tests.support.sampling import every
 
 # torchao's configuration -> the operators that XNNPACK refuses, with the number of their nodes.
 CONFIGS = {
@@ -31,8 +32,7 @@ def quantized(name: str) -> torch.nn.Module:
     return module
 
 
-@pytest.mark.parametrize("backends", [[], ["xnnpack"]], ids=str)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "backends"), every(3, CONFIGS, [[], ["xnnpack"]]), ids=str)
 def test_torchao(name, backends, tmp_path):
     with zoo.libraries():
         module, x = quantized(name), sample(5, 64, scale=1.0)

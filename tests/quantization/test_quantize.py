@@ -93,7 +93,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("name", "scheme"), every(2, CASES), ids=str)
+@pytest.mark.parametrize(("name", "scheme"), every(3, CASES), ids=str)
 def test_whole_and_as_exact_as_in_eager(name: str, scheme: str, tmp_path: Path) -> None:
     build, shape = BUILDS[name]
     batch = torch.export.Dim("batch", min=1, max=8)
@@ -169,7 +169,7 @@ HYBRIDS: Mapping[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", every(2, HYBRIDS))
+@pytest.mark.parametrize("name", every(4, HYBRIDS))
 def test_hybrid(name: str) -> None:
     options, expected = HYBRIDS[name]
     module, program, compiled, inputs = quantized(Encoder, (2, 6, 64), Settings(**{"backend": "xnnpack", **options}))
@@ -180,10 +180,18 @@ def test_hybrid(name: str) -> None:
     assert sqnr(module(*inputs).detach(), compiled(*inputs)) >= 27
 
 
-def test_training() -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1584, 10)),
+        pytest.param(Residual, marks=pytest.mark.slow),
+    ],
+    ids=["convolution", "batch norm"],
+)
+def test_training(make: Callable[[], nn.Module]) -> None:
     """Train fake quantization: the loss falls, and the trained module runs entirely on the backend, as in eager."""
     torch.manual_seed(0)
-    module = Residual().train()
+    module = make().train()
     x, y = torch.randn(8, 3, 24, 20), torch.randint(0, 10, (8,))
     prepared = prepare(torch.export.export(module, (x,)), Settings("xnnpack"), qat=True)
     optimizer = torch.optim.SGD(prepared.module.parameters(), 0.05)
@@ -231,8 +239,7 @@ class Words(nn.Module):
         return self.head(nn.functional.layer_norm(x + self.middle(x).relu(), (128,)))
 
 
-@pytest.mark.parametrize("scheme", list(schemes("xnnpack")))
-@pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
+@pytest.mark.parametrize(("scheme", "tied"), every(3, schemes("xnnpack"), [False, True]), ids=str)
 def test_tables_of_embeddings(scheme: str, tied: bool, tmp_path: Path) -> None:
     """Check that tables are integers in the file and in memory; those that are off stay in floats."""
     torch.manual_seed(0)

@@ -221,7 +221,7 @@ def results(loaded: LoadedProgram, count: int = 3) -> list[Any]:
     return [loaded(x, y) for _ in range(count)]
 
 
-@pytest.mark.parametrize("part", every(3, range(10)))
+@pytest.mark.parametrize("part", every(5, range(10)))
 def test_random_graphs_give_the_same_answers(part):
     """Bit for bit, twice over: planned as in a file, and by the runtime; and where the group cannot be, it is said."""
     kernels = kernels_of(default_registry(), None)

@@ -20,6 +20,7 @@ from delegate.program.file import serialize
 from delegate.program.model import KernelCall, StorageKind
 from delegate.runtime.loaded import LoadedProgram
 from tests.support.lowering import assert_same, left
+from tests.support.sampling import every
 
 
 class Stateful(nn.Module):
@@ -246,9 +247,8 @@ def program_of(name: str, backends: Any = ()) -> tuple[nn.Module, delegate.Compi
     return module, program
 
 
-@pytest.mark.parametrize("backends", [[], ["xnnpack"]], ids=["portable", "xnnpack"])
+@pytest.mark.parametrize(("name", "backends"), every(3, MODULES, [[], ["xnnpack"]]), ids=str)
 @pytest.mark.filterwarnings("ignore:method forward was exported in training mode")
-@pytest.mark.parametrize("name", MODULES)
 def test_same_as_eager_over_several_calls(name, backends):
     module, program = program_of(name, backends)
     start = {n: t.clone() for n, t in module.named_buffers(remove_duplicate=False)}

@@ -32,7 +32,7 @@ class Sums(nn.Module):
 class TestXnnpack(BackendTests):
     backend = "xnnpack"
     options: ClassVar = {"threads": 1}
-    examples = 12
+    examples = 5
     tolerance = 2e-6
     cases: ClassVar = {
         "net": Case(Net().eval(), (torch.randn(1, 3, 8, 8),)),

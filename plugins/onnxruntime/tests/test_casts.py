@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tests.backends.casts import DTYPES, SIGNS, check_signs, taken
+from tests.support.sampling import every
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", every(2, DTYPES), ids=str)
 def test_casts(dtype: torch.dtype) -> None:
     refused = {torch.bool} if dtype is torch.bfloat16 else set()
     assert taken("onnxruntime", dtype) == set(DTYPES) - {dtype} - refused

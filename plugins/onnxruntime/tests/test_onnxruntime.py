@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pytest
+
 from delegate.testing import BackendTests
 from tests.support.blocks import BLOCKS
 
@@ -11,5 +13,11 @@ from tests.support.blocks import BLOCKS
 class TestCpu(BackendTests):
     backend = "onnxruntime"
     tolerance = 1e-5
+    examples = 4
     options: ClassVar = {"threads": 1}
     cases: ClassVar = BLOCKS
+
+
+@pytest.mark.slow
+class TestMoreExamples(TestCpu):
+    examples = 25

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pytest
+
 from delegate.testing import BackendTests
 from tests.support.blocks import BLOCKS
 
@@ -11,4 +13,10 @@ from tests.support.blocks import BLOCKS
 class TestOpenVino(BackendTests):
     backend = "openvino"
     tolerance = 1e-5
+    examples = 4
     cases: ClassVar = BLOCKS
+
+
+@pytest.mark.slow
+class TestMoreExamples(TestOpenVino):
+    examples = 25

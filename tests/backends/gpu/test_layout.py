@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.support.lowering import compiled, relative_error
+from tests.support.sampling import every
 
 pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[cuda]'")
 
@@ -54,7 +55,7 @@ class Twice(nn.Module):
     ],
     ids=["bias", "no bias", "two layers", "shared", "given"],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", every(3, [torch.float32, torch.float16, torch.bfloat16]), ids=str)
 def test_weights_of_linear_layers(module, transposed, dtype, monkeypatch):
     from delegate.backends.gpu.cuda.aot import backend as aot
 

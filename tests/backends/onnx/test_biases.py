@@ -10,6 +10,7 @@ from torch import nn
 import delegate
 from tests.backends.onnx.test_rows import require
 from tests.support.lowering import assert_same
+from tests.support.sampling import every
 
 quantized = torch.ops.quantized_decomposed
 STEP = 5 / 127  # of the result
@@ -54,9 +55,7 @@ def check(backend: str, name: str, kind: str, per_channel: bool) -> None:
     assert (place == backend) == (name == "as usual")
 
 
-@pytest.mark.parametrize("per_channel", [False, True])
-@pytest.mark.parametrize("kind", ["linear", "convolution"])
-@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize(("name", "kind", "per_channel"), every(3, SCALES, ["linear", "convolution"], [False, True]))
 def test_a_bias_is_not_cut_off(name: str, kind: str, per_channel: bool) -> None:
     """It was, without a word: the result was off by as much as the bias."""
     require("dsp")

@@ -13,6 +13,7 @@ from torch import Tensor
 from tests.backends.casts import lowered
 from tests.backends.onnx.test_rows import require
 from tests.support.lowering import assert_runs, assert_same, refused, steps_of
+from tests.support.sampling import every
 
 quantized = torch.ops.quantized_decomposed
 Coding = Callable[[Tensor], Tensor]
@@ -76,7 +77,7 @@ def _dtypes() -> list[object]:
 
 
 @pytest.mark.parametrize("dtype", _dtypes())
-@pytest.mark.parametrize("name", ROUNDED)
+@pytest.mark.parametrize("name", every(3, ROUNDED))
 def test_results_are_rounded(name: str, dtype: torch.dtype) -> None:
     """Ties may go either way; float16 holds 16 bits to 4 steps at 8."""
     require("dsp")
@@ -90,7 +91,7 @@ def test_results_are_rounded(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", _dtypes())
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("name", every(3, READ))
 def test_what_floats_read_is_rounded_and_clamped(name: str, dtype: torch.dtype) -> None:
     """QNN drops the quantization, which is left to others; it reads their integers."""
     require("dsp")

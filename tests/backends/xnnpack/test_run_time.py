@@ -17,7 +17,7 @@ from tests.backends.xnnpack.qdq import QD, Weights
 from tests.backends.xnnpack.test_integers import floats_within, require_whole
 from tests.support import zoo
 from tests.support.lowering import assert_runs, assert_same
-from tests.support.sampling import only
+from tests.support.sampling import every
 from tests.support.silence import silence  # noqa: F401 - for every test here
 
 with zoo.libraries():
@@ -72,8 +72,7 @@ def _intx(dtype: torch.dtype, granularity: Any) -> Any:
     return ao.Int8DynamicActivationIntxWeightConfig(weight_dtype=dtype, weight_granularity=granularity)
 
 
-@pytest.mark.parametrize("rows", only([(5,)], [(5,), (2, 3)]), ids=str)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "rows"), every(3, CONFIGS, [(5,), (2, 3)]), ids=str)
 def test_quantize_(name: str, rows: tuple[int, ...], tmp_path: Path) -> None:
     form, module = CONFIGS[name], network()
     x = torch.randn(*rows, 256)
