@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends.lowest import differences
-from tests.backends.special_values import GROUPS, Expected, check, named
+from tests.support.cases.infinities import differences
+from tests.support.cases.special_values import GROUPS, Expected, check, named
 
 _VALUES = named(
     binary="floor_divide, hypot",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.backends.casts import DTYPES, SIGNS, check_signs, lowered, names, ran, taken
+from tests.support.cases.casts import DTYPES, SIGNS, check_signs, lowered, names, ran, taken
 from tests.support.lowering import assert_same, refused
 
 TAKEN = {torch.bool: "bfloat16 float16 float32"}  # with `nan: exact` no cast of floats
