@@ -25,8 +25,8 @@ from torch.utils._pytree import tree_map_only
 from benchmarks.engines import THREADS
 from delegate.edge.node import dtype_of
 from delegate.kernels.table import Kernel
-from tests.kernels import opinfo
-from tests.kernels.compare import TABLE, garbage, is_list, schema_arguments, tensors_in, to_runtime
+from tests.support import opinfo
+from tests.support.kernels import TABLE, garbage, is_list, schema_arguments, tensors_in, to_runtime
 
 SIZES = (1, 1_000, 100_000, 10_000_000)
 _SAMPLES = 4  # of each entry of the database

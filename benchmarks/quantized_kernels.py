@@ -15,13 +15,15 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
-from torch.export import ExportedProgram, export
+from torch.export import export
 
 import delegate
-from tests.e2e.test_quantized import Block, PerGroup, by_x86, by_xnnpack, everything, in_place, int4, pt2e
 from tests.support import zoo
+from tests.support.blocks import TokenBlock
+from tests.support.quantizing import Quantize, by_x86, by_xnnpack, everything, in_place, pt2e
 
-Quantize = Callable[[nn.Module, torch.Tensor], ExportedProgram]
+with zoo.libraries():
+    from torchao.quantization.granularity import PerGroup
 
 
 def _mobilenet() -> tuple[nn.Module, torch.Tensor]:
@@ -34,7 +36,7 @@ def _linears(rows: int) -> Callable[[], tuple[nn.Module, torch.Tensor]]:
 
 
 def _block() -> tuple[nn.Module, torch.Tensor]:
-    return Block(), torch.randint(0, 50, (2, 8))
+    return TokenBlock(), torch.randint(0, 50, (2, 8))
 
 
 _BY_TOKEN = "Int8DynamicActivationInt8WeightConfig"
@@ -48,7 +50,7 @@ CASES: Mapping[str, tuple[Callable[[], tuple[nn.Module, torch.Tensor]], Quantize
     "linears, 1 row, int8 by token": (_linears(1), in_place(_BY_TOKEN)),
     "linears, 1 row, int8 by token, int4 weights in groups": (
         _linears(1),
-        in_place("Int8DynamicActivationIntxWeightConfig", weight_granularity=PerGroup(32), **int4),
+        in_place("Int8DynamicActivationIntxWeightConfig", weight_granularity=PerGroup(32), weight_dtype=torch.int4),
     ),
     "transformer block of width 64, every value in int8": (_block, _EVERYTHING),
     "transformer block of width 64, layers in int8, static": (_block, pt2e(by_xnnpack(is_per_channel=True))),

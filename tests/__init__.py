@@ -1,0 +1,10 @@
+"""Tests of `delegate`: a folder tests the package of the same name, and a file here a module outside of packages.
+
+Other folders:
+
+e2e: whole programs, through all packages.
+hostile: forged program files, and calls of kernels that must not crash.
+mutation: product code broken on purpose, which the tests must notice.
+support: helpers that the tests of several folders share.
+wild: random models against eager.
+"""

@@ -1,10 +1,21 @@
-"""Surroundings of the tests: passes verified one by one, no backends of plugins/, a GPU that software plays."""
+"""Surroundings of the tests: passes verified one by one, no backends of plugins/, a GPU that software plays.
+
+Fixtures that tests of several packages use are here too.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from delegate.registry import Registry
+from tests.support.plugins import registered, site
+
+__all__ = ["site", "vector"]
 
 os.environ.setdefault("DELEGATE_VERIFY_PASSES", "1")
 os.environ.setdefault("DELEGATE_CACHE", "off")  # nothing is taken from an earlier run, but in tests of that
@@ -21,3 +32,13 @@ _DRIVER = Path(__file__).parents[1] / ".gpu-software/usr/lib/chromium/vk_swiftsh
 if _DRIVER.exists() and "VK_DRIVER_FILES" not in os.environ:
     os.environ.update(ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER="1", VK_DRIVER_FILES=str(_DRIVER))
     os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")  # where libwayland is installed it complains of its absence
+
+
+@pytest.fixture
+def vector() -> Iterator[Registry]:
+    """The default registry, with the backend of `tests/support/vector_backend.py`, without faults."""
+    from tests.support import vector_backend  # which imports torch
+
+    yield from registered(vector_backend.INFO)
+    vector_backend.REFUSED.clear()
+    vector_backend.FAULTS.clear()

@@ -14,7 +14,7 @@ from delegate.errors import ProgramError
 from delegate.partitioner.reporting import make_report
 from delegate.report import NodeReport, PartitionReport, Report
 from delegate.verdict import YES, Reason, no
-from tests.partitioner.graphs import edge, only, planned, without
+from tests.support.planning import edge, only, planned, without
 
 
 class Classifier(torch.nn.Module):

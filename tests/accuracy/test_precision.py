@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.export import ExportedProgram, export
+from torch.export import export
 
 import delegate
 from delegate.accuracy.bounds import DEFAULTS, precision_of
 from delegate.errors import AccuracyError
 from tests.support import zoo
+from tests.support.quantizing import Quantize, by_x86, by_xnnpack, in_place, pt2e
 from tests.support.sampling import every
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
-    import torchao.quantization as ao
     from torchao.quantization.granularity import PerAxis, PerGroup
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
-    from torchao.testing.pt2e import _xnnpack_quantizer as xnnpack
 
 X = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
 
@@ -33,55 +29,26 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32)).eval()
 
 
-def in_place(config: Callable[[], Any]) -> Callable[[], ExportedProgram]:
-    def quantize() -> ExportedProgram:
-        module = net()
-        ao.quantize_(module, config())
-        return export(module, (X,))
-
-    return quantize
-
-
-def pt2e(quantizer: Callable[[], Any]) -> Callable[[], ExportedProgram]:
-    def quantize() -> ExportedProgram:
-        with torch.no_grad():
-            prepared = prepare_pt2e(export(net(), (X,)).module(), quantizer())
-            prepared(X)
-            return export(convert_pt2e(prepared), (X,))
-
-    return quantize
-
-
-def intx(dtype: torch.dtype) -> Callable[[], Any]:
-    return lambda: ao.IntxWeightOnlyConfig(weight_dtype=dtype, granularity=PerGroup(32))
-
-
-def by_xnnpack() -> Any:
-    return xnnpack.XNNPACKQuantizer().set_global(xnnpack.get_symmetric_quantization_config(is_per_channel=True))
-
-
-def by_x86() -> Any:
-    return x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
-
-
 # The way in which a user quantizes -> the function, and the precision.
-QUANTIZED: dict[str, tuple[Callable[[], ExportedProgram], str]] = {
-    "int8 weights": (in_place(ao.Int8WeightOnlyConfig), "int8"),
-    "int8 weights in groups": (in_place(lambda: ao.Int8WeightOnlyConfig(granularity=PerGroup(32))), "int8"),
+QUANTIZED: dict[str, tuple[Quantize, str]] = {
+    "int8 weights": (in_place("Int8WeightOnlyConfig"), "int8"),
+    "int8 weights in groups": (in_place("Int8WeightOnlyConfig", granularity=PerGroup(32)), "int8"),
     "int8 weights per channel": (
-        in_place(lambda: ao.IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=PerAxis(0))), "int8"
+        in_place("IntxWeightOnlyConfig", weight_dtype=torch.int8, granularity=PerAxis(0)), "int8"
     ),
-    "int8, activations at run time": (in_place(ao.Int8DynamicActivationInt8WeightConfig), "int8"),
-    "int4 weights": (in_place(intx(torch.int4)), "4 bits"),
+    "int8, activations at run time": (in_place("Int8DynamicActivationInt8WeightConfig"), "int8"),
+    "int4 weights": (in_place("IntxWeightOnlyConfig", weight_dtype=torch.int4, granularity=PerGroup(32)), "4 bits"),
     "int4 weights, int8 activations at run time": (
-        in_place(lambda: ao.Int8DynamicActivationIntxWeightConfig(
-            weight_dtype=torch.int4, weight_granularity=PerGroup(32)
-        )),
+        in_place(
+            "Int8DynamicActivationIntxWeightConfig", weight_dtype=torch.int4, weight_granularity=PerGroup(32)
+        ),
         "4 bits",
     ),
-    "int2 weights": (in_place(intx(torch.int2)), "fewer than 4 bits"),
-    "PT2E static": (pt2e(by_xnnpack), "int8"),
-    "PT2E static, u8 by s8": (pt2e(by_x86), "int8"),
+    "int2 weights": (
+        in_place("IntxWeightOnlyConfig", weight_dtype=torch.int2, granularity=PerGroup(32)), "fewer than 4 bits"
+    ),
+    "PT2E static": (pt2e(by_xnnpack(is_per_channel=True)), "int8"),
+    "PT2E static, u8 by s8": (pt2e(by_x86()), "int8"),
 }  # fmt: skip
 
 
@@ -91,7 +58,7 @@ def test_a_model_quantized_by_the_user(way: str, monkeypatch: pytest.MonkeyPatch
     """It has the name and the default bound of its precision, and a missed bound names its layers."""
     quantize, precision = QUANTIZED[way]
     with zoo.libraries():
-        coded, floats = quantize(), export(net(), (X,))
+        coded, floats = quantize(net(), X), export(net(), (X,))
     assert precision_of(coded) == precision
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*is usual of")

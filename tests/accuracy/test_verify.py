@@ -18,7 +18,7 @@ from delegate.registry import default_registry
 from delegate.report import Report
 from delegate.testing import assert_same
 from delegate.verdict import Reason
-from tests.e2e import vector_backend
+from tests.support import vector_backend
 
 # The backend of these tests is 5 % off on purpose; the warning itself is tested in test_references.py.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is usual of float32")

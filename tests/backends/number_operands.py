@@ -14,7 +14,7 @@ from torch import Tensor
 import delegate
 from delegate.plugins import PORTABLE
 from delegate.testing import assert_same
-from tests.backends.special_values import Case, Group
+from tests.support.cases.special_values import Case, Group
 
 INF, NAN = math.inf, math.nan
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)

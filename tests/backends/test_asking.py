@@ -16,7 +16,6 @@ from delegate.backends.region import one_node_region
 from delegate.edge.export import to_edge
 from delegate.edge.node import is_compute
 from delegate.verdict import YES, Reason, Verdict, no
-from tests.edge.helpers import edge
 
 
 class Asking(AskingBackend):
@@ -74,7 +73,7 @@ def test_sizes_that_do_not_follow_from_the_inputs_are_refused():
 
 def test_it_is_asked_once_about_each_kind_of_node():
     backend = Asking()
-    program = edge(Net(), (torch.randn(3, 4),), preserve_ops=frozenset({"aten.linear.default"}))
+    program = to_edge(torch.export.export(Net(), (torch.randn(3, 4),)), preserve_ops=frozenset({"aten.linear.default"}))
     nodes = [n for n in program.graph.nodes if is_compute(n)]
     verdicts = {n.name: backend.check(n) for n in nodes}
     assert {name for name, verdict in verdicts.items() if not verdict} == {"linear_2"}
@@ -107,7 +106,9 @@ class Multiples(nn.Module):
 
 
 def test_sizes_follow_from_their_multiples():
-    program = edge(Multiples(), (torch.randn(3, 4),), dynamic_shapes=({0: Dim("n", min=2, max=9)},))
+    program = to_edge(
+        torch.export.export(Multiples(), (torch.randn(3, 4),), dynamic_shapes=({0: Dim("n", min=2, max=9)},))
+    )
     views = [n for n in program.graph.nodes if n.target is torch.ops.aten.view.default]
     halved = next(n for n in views if n.meta["val"].shape[0] == 2)
     for n in (3, 7):
@@ -116,7 +117,7 @@ def test_sizes_follow_from_their_multiples():
 
 
 def test_sizes_that_depend_on_data_are_refused():
-    program = edge(Picked(), (torch.randn(3, 4),))
+    program = to_edge(torch.export.export(Picked(), (torch.randn(3, 4),)))
     backend = Asking()
     verdicts = [backend.check(n) for n in program.graph.nodes if n.name.startswith(("index", "nonzero"))]
     assert verdicts
@@ -130,7 +131,7 @@ class Picked(nn.Module):
 
 
 def test_views_stay_where_an_importer_wants_them():
-    program = edge(Net(), (torch.randn(3, 4),))
+    program = to_edge(torch.export.export(Net(), (torch.randn(3, 4),)))
     (view,) = (n for n in program.graph.nodes if n.target is torch.ops.aten.view.default and n.name.startswith("view"))
     region = one_node_region(view)
     assert "reshape" in str(exported_program(region).graph)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from delegate.backends.state import State
-from delegate.registry import default_registry
 from delegate.testing import assert_same
-from tests.backends.casts import DTYPES, SIGNS, check_signs, lowered, names, taken
+from tests.support.availability import require
+from tests.support.cases.casts import DTYPES, SIGNS, check_signs, lowered, names, taken
 from tests.support.sampling import every
 
 # Backend -> dtype -> the dtypes that the backend casts it to itself; all other casts are refused.
@@ -24,12 +23,6 @@ TAKEN = {
     },
     "portable": {d: " ".join(str(o).removeprefix("torch.") for o in DTYPES if o is not d) for d in DTYPES},
 }
-
-
-def require(backend: str) -> None:
-    """Skip if the backend is not available; an emulated device counts."""
-    if backend != "portable" and default_registry().state(backend).state is not State.OK:
-        pytest.skip(f"{backend} is not available here")
 
 
 @pytest.mark.parametrize("dtype", every(3, DTYPES), ids=str)

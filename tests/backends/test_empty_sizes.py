@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.backends.empty_sizes import CASES, compare
-from tests.backends.onnx.test_rows import require
+from tests.support.availability import require
+from tests.support.cases.empty_sizes import CASES, compare
 
 _LEFT_TO_KERNELS = {
     "sum": "",

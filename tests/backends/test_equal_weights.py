@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import delegate
-from tests.backends.equal_weights import CASES, FILTERS, compare
-from tests.backends.onnx.quantizer import last_step, quantized
-from tests.backends.onnx.test_rows import require
+from tests.support.availability import require
+from tests.support.cases.equal_weights import CASES, FILTERS, compare
 from tests.support.lowering import assert_runs, assert_same
+from tests.support.quantizing import last_step, quantized
 from tests.support.sampling import every
 
 decomposed = torch.ops.quantized_decomposed

@@ -18,10 +18,8 @@ from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.program.file import serialize
 from delegate.registry import default_registry
 from delegate.testing import assert_same
-from tests.support.plugins import Site, site
+from tests.support.plugins import Site
 from tests.support.sampling import only
-
-__all__ = ["site"]
 
 # Adds, and ends its process at other operators. Its blob is the process in which it was compiled.
 HALVES = """

@@ -32,10 +32,8 @@ from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.program.file import serialize
 from delegate.registry import default_registry
 from tests.support.lowering import assert_runs, assert_same
-from tests.support.plugins import RUNTIME, Site, site
+from tests.support.plugins import RUNTIME, Site
 from tests.support.sampling import only
-
-__all__ = ["site"]
 
 # Adds in the process of the compiler, and ends it in a way of its own at what else it takes.
 ENDS = """

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.backends.number_operands import NAN, PROMOTED, Case, Number, cases_of, outcome, pairs_of
-from tests.backends.test_casts import require
+from tests.support.availability import require
 
 OPTIONS: Mapping[str, Mapping[str, str]] = {"xnnpack": {"nan": "exact"}}
 SLOW: tuple[Number, ...] = (0.1, -0.5, 1e10, 2, 2**24 + 1, NAN)

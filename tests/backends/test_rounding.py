@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.backends.rounding import check_kept, check_shown, check_steps
-from tests.backends.test_casts import require
+from tests.support.availability import require
+from tests.support.cases.rounding import check_kept, check_shown, check_steps
 from tests.support.sampling import every
 
 BACKENDS = ["xnnpack", "cuda"]

@@ -14,8 +14,8 @@ from delegate.backends.region import one_node_region
 from delegate.edge.decompose import Decomposer
 from delegate.testing import assert_same
 from delegate.verdict import Reason
-from tests.backends.onnx.test_rows import require
-from tests.backends.sized_numbers import CASES, compare
+from tests.support.availability import require
+from tests.support.cases.sized_numbers import CASES, compare
 from tests.support.sampling import only
 
 # Backend -> case -> how many nodes it runs, and how many it refuses for each reason.

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import delegate
-from tests.backends.special_values import GROUPS, INF, LEFT, Expected, check, named
-from tests.backends.test_casts import require
-from tests.e2e.test_dynamic import Function
+from tests.support.availability import require
+from tests.support.cases.special_values import GROUPS, INF, LEFT, Expected, check, named
+from tests.support.functions import NamedFunction
 from tests.support.lowering import assert_runs, assert_same
 
 # (backend, value of its option `nan`) -> its differences, which docs/accuracy.md sums up. A software GPU runs webgpu's,
@@ -149,7 +149,7 @@ def test_expected_cases_exist():
 
 
 def test_xnnpack_reports_where_it_keeps_nan():
-    exported = torch.export.export(Function(lambda x: x.amax(1)).eval(), (torch.rand(2, 3),))
+    exported = torch.export.export(NamedFunction(lambda x: x.amax(1)).eval(), (torch.rand(2, 3),))
     (partition,) = delegate.to_backend(exported, "xnnpack").report.partitions
     assert "nan: exact, kept in 1 place" in partition.notes
 
@@ -158,7 +158,7 @@ def test_xnnpack_reports_where_it_keeps_nan():
 def test_large_angles(function):
     """XNNPACK gives numbers in the hundreds for them."""
     x = torch.tensor([0.0, -3.0, 1e4, 2.0**19, -(2.0**27), 1e10, 3e38, INF])
-    program = delegate.to_backend(torch.export.export(Function(function).eval(), (x,)), "xnnpack")
+    program = delegate.to_backend(torch.export.export(NamedFunction(function).eval(), (x,)), "xnnpack")
     assert_runs(program, "xnnpack")
     result = program(x)
     assert_same(result[:4], function(x[:4]))

@@ -1,14 +1,10 @@
-"""A cache of the test's own, and the fixture `site`."""
+"""A cache of the test's own."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-
-from tests.support.plugins import site
-
-__all__ = ["site"]
 
 
 @pytest.fixture

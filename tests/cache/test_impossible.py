@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import random
 import warnings
 
@@ -18,8 +17,7 @@ from delegate.placement.cache import CostCache, PlacementCache
 from delegate.plugins import State
 from delegate.registry import default_registry
 from delegate.testing import assert_same
-
-NONSENSE = (None, True, -1, 0, 1e400, math.nan, 10**400, "", "text", [], [1], [[]], {}, {"a": 1}, {"a": []}, [None])
+from tests.cache.nonsense import NONSENSE, changed
 
 
 @pytest.mark.parametrize("seconds", [n for n in NONSENSE if n != [1]] + [[n] for n in NONSENSE if n not in (0, 1)])
@@ -41,19 +39,6 @@ def test_choices_and_artifacts(tmp_path):
             assert PlacementCache(store).get("key", 1.0) is None
             store.put("key", {"compile_specs": {}, "notes": [], "space": "", **{name: value}}, [b"blob"])
             ArtifactCache(store, {}).get("key")  # a value or a miss, and no error
-
-
-def changed(value, rng):
-    """The value with something in it gone, doubled, or replaced by nonsense."""
-    if isinstance(value, dict) and value and rng.random() < 0.9:
-        name, how = rng.choice(sorted(value)), rng.random()
-        if how < 0.1:
-            return {other: value[other] for other in value if other != name}
-        return {**value, name: changed(value[name], rng)}
-    if isinstance(value, list) and value and rng.random() < 0.9:
-        at, how = rng.randrange(len(value)), rng.random()
-        return [*value[:at], *([] if how < 0.1 else [changed(value[at], rng)]), *value[at + (how < 0.9) :]]
-    return rng.choice(NONSENSE)
 
 
 class Cached:

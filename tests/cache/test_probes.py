@@ -12,7 +12,7 @@ from delegate.backends.state import check_answer, from_json
 from delegate.plain_data import mapping
 from delegate.plugins import Plugin
 from delegate.registry import Registry
-from tests.cache.test_impossible import NONSENSE, changed
+from tests.cache.nonsense import NONSENSE, changed
 
 NAMES = ("xnnpack", "gpu")  # a backend, and a name for the best of several
 

@@ -10,7 +10,7 @@ import pytest
 
 from delegate.cli.arrays import input_names, read_inputs
 from delegate.errors import InputError
-from tests.program.samples import dynamic
+from tests.support.programs import dynamic
 
 METHOD = dynamic().methods[0]
 X = np.ones((2, 3), np.float32)

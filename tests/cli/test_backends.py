@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from delegate.cli.app import app
+from tests.cli.calling import call
 from tests.support.plugins import Site
 
 
@@ -20,12 +19,6 @@ def zoo(site: Site) -> None:
     site.backend("future", api_version=(9, 0))
     site.module("bad_plugin", "raise RuntimeError('no license')")
     site.distribution("bad-dist", "1.0", {"bad": "bad_plugin:INFO"})
-
-
-def call(*args: str, code: int = 0) -> tuple[str, str]:
-    done = CliRunner().invoke(app, args)
-    assert done.exit_code == code, done.output + repr(done.exception)
-    return done.stdout, done.stderr
 
 
 @pytest.mark.usefixtures("zoo")

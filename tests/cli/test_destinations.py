@@ -13,7 +13,7 @@ import delegate
 from delegate.cli.app import app
 from delegate.destinations import require_file, require_folder
 from delegate.errors import InputError, PartitionError, ProgramError
-from tests.cli.test_lower import call
+from tests.cli.calling import call
 
 WRITTEN = [  # command, option
     (("lower", "absent.pt2"), "-o"),

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import delegate
 from delegate.cli import demo
-from delegate.cli.app import app
 from delegate.testing import assert_same
+from tests.cli.calling import call
 
 MODELS = """
 import torch
@@ -40,12 +39,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def reference() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 4), nn.ReLU()).eval()
-
-
-def call(*args: str, code: int = 0) -> tuple[str, str]:
-    done = CliRunner().invoke(app, args)
-    assert done.exit_code == code, done.output + repr(done.exception)
-    return done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("model", ["lower_models:net", "net.pt2"])

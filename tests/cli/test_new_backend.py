@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import delegate
 from delegate.cli.app import app
-from tests.packages import install
+from tests.support.packages import install
 from tests.support.plugins import Site
 
 ROOT = Path(delegate.__file__).parents[1]

@@ -13,8 +13,8 @@ from delegate.cli.app import app
 from delegate.operators import Catalogue, dtype_text
 from delegate.program.dtypes import DType
 from delegate.registry import Registry
-from tests.e2e.processes import run
 from tests.support.plugins import Site
+from tests.support.processes import run
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import delegate
-from tests.backends.xnnpack.test_run_time import sqnr
-from tests.cli.test_lower import call
+from tests.cli.calling import call
 from tests.support import zoo
+from tests.support.quantized import sqnr
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 

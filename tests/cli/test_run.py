@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from delegate.cli.app import app
+from tests.cli.calling import call
 from tests.cli.programs import REPORT, save_number, save_sum
 from tests.support.plugins import Site
 
@@ -25,13 +24,6 @@ def folder(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.save("x.npy", X)
     np.save("y.npy", X * 10)
     return tmp_path
-
-
-def call(*args: str, code: int = 0) -> tuple[str, str]:
-    done = CliRunner().invoke(app, args)
-    assert done.exit_code == code, done.output + repr(done.exception)
-    assert "Traceback" not in done.stderr
-    return done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(

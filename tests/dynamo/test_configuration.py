@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from delegate.testing import assert_same
-from tests.backends.xnnpack.test_run_time import sqnr
 from tests.dynamo.compiling import Lowered, compiled
 from tests.support import zoo
+from tests.support.quantized import sqnr
 
 T = torch.Tensor
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from delegate.testing import assert_same
 from tests.dynamo.compiling import Lowered, compiled
-from tests.kernels.opinfo import database
+from tests.support.opinfo import database
 from tests.support.sampling import every
 
 SOME = [

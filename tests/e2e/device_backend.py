@@ -16,7 +16,7 @@ from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.info import Availability, BackendInfo
 from delegate.errors import BackendFailed
 from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory, DeviceTensor
-from tests.e2e import vector_backend
+from tests.support import vector_backend
 
 FAULTS: set[str] = set()
 ALLOCATED: list[int] = []  # bytes of the blocks

@@ -22,8 +22,8 @@ from delegate.errors import (
     InputError,
     ProgramError,
 )
-from tests.e2e.processes import run
 from tests.support.lowering import assert_runs, assert_same, compiled
+from tests.support.processes import run
 
 CLI = "from delegate.cli.main import main; main()"
 MODELS = """

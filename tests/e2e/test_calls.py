@@ -9,7 +9,7 @@ import torch
 import delegate
 from delegate.errors import InputError
 from delegate.testing import assert_same
-from tests.e2e.test_dynamic import Function
+from tests.support.functions import NamedFunction
 
 X, Y = torch.arange(6.0).reshape(2, 3), torch.ones(3)
 
@@ -50,7 +50,7 @@ def test_positional_and_keyword_arguments_in_order():
 def test_torchs_named_tuples_keep_their_names(name, tmp_path):
     function = getattr(torch, name)
     args = (2,) if name == "topk" else () if name == "sort" else (1,)
-    exported = torch.export.export(Function(lambda x: function(x, *args)).eval(), (X,))
+    exported = torch.export.export(NamedFunction(lambda x: function(x, *args)).eval(), (X,))
     program = delegate.to_backend(exported, [])
     program.save(tmp_path / "named.dlg")
     found = delegate.load(tmp_path / "named.dlg")(X.numpy())

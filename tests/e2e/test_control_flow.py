@@ -19,25 +19,15 @@ import delegate
 from delegate.cli.inspect import inspect
 from delegate.errors import LoweringError, PartitionError
 from delegate.program.model import Block, DelegateCall, Instruction, StructuredCall
-from tests.e2e.processes import AHEAD_OF_TIME, run
+from tests.support.functions import Function
 from tests.support.lowering import answers, assert_same, compiled
+from tests.support.processes import AHEAD_OF_TIME, run
 from tests.support.sampling import every
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # torch's own
     pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated"),
 ]
-
-
-class Function(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,9 @@ from torch.library import custom_op
 import delegate
 from delegate import DType, KernelTable
 from delegate.errors import DialectError, KernelError, LoweringError
-from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.support.lowering import assert_same, compiled
-from tests.support.plugins import Site, site
-
-__all__ = ["site"]
+from tests.support.plugins import Site
+from tests.support.processes import AHEAD_OF_TIME, run
 
 
 @custom_op("delegate_test::mix", mutates_args=())

@@ -11,9 +11,9 @@ import torch
 
 import delegate
 from delegate.errors import InputError
-from tests.kernels.compare import sample
 from tests.support import zoo
 from tests.support.detection import torchvision
+from tests.support.kernels import sample
 from tests.support.lowering import answers, assert_same
 from tests.support.sampling import every
 

@@ -28,7 +28,8 @@ from delegate.program.verifier import verify
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.loaded import LoadedProgram
-from tests.e2e import device_backend, vector_backend
+from tests.e2e import device_backend
+from tests.support import vector_backend
 from tests.support.lowering import assert_same, compiled, relative_error
 from tests.support.plugins import registered
 

@@ -15,21 +15,12 @@ from torch.export import Dim
 from torch.nn import functional as F
 
 import delegate
+from tests.e2e.values import checked_item, counts, numbers
+from tests.support.functions import NamedFunction
 from tests.support.lowering import assert_same
 from tests.support.sampling import every
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-
-
-class Function(torch.nn.Module):
-    """A function as a module whose arguments keep their names."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x, y=None):
-        return self.function(x) if y is None else self.function(x, y)
 
 
 @dataclass(frozen=True)
@@ -44,14 +35,6 @@ class Case:
         assert len(self.calls) > 1
 
 
-def numbers(*shape: int) -> torch.Tensor:
-    return torch.arange(float(math.prod(shape))).reshape(shape).sub(3).mul(0.37).sin()
-
-
-def counts(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int64)
-
-
 def mask(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.bool)
 
@@ -64,13 +47,6 @@ N = Dim("n", min=0, max=16)
 TWO = Dim("n", min=2, max=16)
 FOUR = Dim("n", min=4, max=16)
 SAME = ({0: TWO}, {0: TWO})
-
-
-def checked_item(x: torch.Tensor, low: int, high: int) -> Any:
-    k = x.item()
-    torch._check(k >= low)
-    torch._check(k <= high)
-    return k
 
 
 def filtered(x: torch.Tensor, least: float) -> torch.Tensor:
@@ -235,7 +211,7 @@ CASES = SIZES | NUMBERS | DATA
 
 
 def exported(case: Case) -> torch.export.ExportedProgram:
-    return torch.export.export(Function(case.function).eval(), case.calls[0], dynamic_shapes=case.dims)
+    return torch.export.export(NamedFunction(case.function).eval(), case.calls[0], dynamic_shapes=case.dims)
 
 
 @pytest.mark.parametrize("name", every(3, CASES))

@@ -11,7 +11,8 @@ from torch.export import Dim
 
 import delegate
 from delegate.errors import ExecutionError, InputError
-from tests.e2e.test_dynamic import Function, checked_item, counts, numbers
+from tests.e2e.values import checked_item, counts, numbers
+from tests.support.functions import NamedFunction
 from tests.support.lowering import assert_same, compiled
 
 BATCH = Dim("batch", min=2, max=8)
@@ -125,7 +126,7 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...], Any, tuple[Any, ...], str]] = {
 @pytest.mark.parametrize("runtime", ["torch", "numpy"])
 def test_wrong(name, runtime):
     function, example, dims, given, message = WRONG[name]
-    exported = torch.export.export(Function(function).eval(), example, dynamic_shapes=dims)
+    exported = torch.export.export(NamedFunction(function).eval(), example, dynamic_shapes=dims)
     program = delegate.to_backend(exported, [])
     call: Any = program
     if runtime == "numpy":
@@ -137,7 +138,7 @@ def test_wrong(name, runtime):
 
 
 def test_a_number_may_be_any_integer():
-    exported = torch.export.export(Function(torch.mul).eval(), (X, 3), dynamic_shapes=(None, Dim.DYNAMIC))
+    exported = torch.export.export(NamedFunction(torch.mul).eval(), (X, 3), dynamic_shapes=(None, Dim.DYNAMIC))
     program = delegate.to_backend(exported, []).loaded
     for number in (5, np.int32(5), np.array(5), torch.tensor(5)):
         assert_same(program(X.numpy(), number), X.numpy() * 5)
@@ -159,7 +160,7 @@ def test_a_partition_of_nothing(name):
     """XNNPACK itself refuses some operators on sizes of 0."""
     some, none = (X, torch.tensor([True, False, True, True])), (X, torch.zeros(4, dtype=torch.bool))
     indexed = {"aten.index.Tensor": 2 if name == "product" else 1}
-    program = compiled(Function(EMPTY[name]), some, backends="xnnpack", portable=indexed)
+    program = compiled(NamedFunction(EMPTY[name]), some, backends="xnnpack", portable=indexed)
     for given in (some, none, some):
         assert_same(program(*given), EMPTY[name](*given))
 

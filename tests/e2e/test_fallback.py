@@ -8,7 +8,7 @@ import json
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -37,24 +37,17 @@ from delegate.errors import (
 from delegate.plugins import BLOCK_VARIABLE
 from delegate.program.file import serialize
 from delegate.program.model import Program
-from delegate.registry import Registry, default_registry
+from delegate.registry import default_registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.loaded import LoadedProgram
-from tests.e2e import vector_backend
-from tests.e2e.processes import AHEAD_OF_TIME, run
-from tests.support import zoo
+from tests.support import vector_backend, zoo
+from tests.support.functions import Function
 from tests.support.lowering import assert_same, compiled, relative_error
-from tests.support.plugins import Site, registered, site
+from tests.support.plugins import Site
+from tests.support.processes import AHEAD_OF_TIME, run
 from tests.support.sampling import only
 
-__all__ = ["site"]
-
-
-@pytest.fixture(autouse=True)
-def vector() -> Iterator[Registry]:
-    """A registry that has the vector backend, whose failures `FAULTS` tells."""
-    yield from registered(vector_backend.INFO)
-    vector_backend.FAULTS.clear()
+pytestmark = pytest.mark.usefixtures("vector")
 
 
 class Net(nn.Module):
@@ -366,15 +359,6 @@ def test_dynamic_shapes():
     for count in (64, 7, 1, 3, *range(20, 32), 7):  # more shapes than bindings are kept of
         assert_right(program, NET, x(count))
     assert len(program.events) == 2
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: torch.Tensor) -> torch.Tensor:
-        return self.function(*args)
 
 
 def _dim(name: str) -> dict[int, Dim]:

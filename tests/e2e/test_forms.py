@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +16,12 @@ from delegate.config import Config
 from delegate.edge.node import is_compute, op_name
 from delegate.errors import BackendFailed, ConfigError, LoweringError, PartitionError
 from delegate.program.file import serialize
-from delegate.registry import Registry
 from delegate.report import Report
 from delegate.verdict import Reason, Verdict, no
-from tests.e2e import vector_backend
+from tests.support import vector_backend
 from tests.support.lowering import assert_runs, assert_same, compiled
-from tests.support.plugins import registered
+
+pytestmark = pytest.mark.usefixtures("vector")
 
 
 class Net(nn.Module):
@@ -41,14 +40,6 @@ torch.manual_seed(0)
 NET = Net().eval()
 GIVEN = torch.randn(3, 6)
 EXPECTED = NET(GIVEN).detach()
-
-
-@pytest.fixture(autouse=True)
-def vector() -> Iterator[Registry]:
-    """The second backend in this process's registry, without faults."""
-    yield from registered(vector_backend.INFO)
-    vector_backend.REFUSED.clear()
-    vector_backend.FAULTS.clear()
 
 
 def lowered(backends: Any = None, **config: Any) -> delegate.CompiledProgram:

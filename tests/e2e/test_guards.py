@@ -14,7 +14,8 @@ import delegate
 from delegate.errors import InputError
 from delegate.program.expr import Expr
 from delegate.testing import assert_same
-from tests.e2e.test_dynamic import Function, counts, numbers
+from tests.e2e.values import counts, numbers
+from tests.support.functions import NamedFunction
 
 AUTO = {0: Dim.AUTO, 1: Dim.AUTO}
 BATCH = {0: Dim("batch", min=2, max=64)}
@@ -94,7 +95,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], Any, list[tuple[tuple[Any, ...], st
 @pytest.mark.parametrize("way", ["torch", "file", "pt2"])
 def test_as_the_exported_module(name, way, tmp_path):
     function, example, dims, given = CASES[name]
-    exported = torch.export.export(Function(function).eval(), example, dynamic_shapes=dims)
+    exported = torch.export.export(NamedFunction(function).eval(), example, dynamic_shapes=dims)
     module = exported.module()
     if way == "pt2":
         torch.export.save(exported, tmp_path / "model.pt2")
@@ -136,7 +137,7 @@ def test_inputs_of_a_variable_number():
 
 def test_guards_are_looked_at_once_per_shape(monkeypatch):
     function, example, dims, _ = CASES["parts"]
-    exported = torch.export.export(Function(function).eval(), example, dynamic_shapes=dims)
+    exported = torch.export.export(NamedFunction(function).eval(), example, dynamic_shapes=dims)
     program = delegate.to_backend(exported, [])
     guards, looked = set(program.program.methods[0].guards), []
     evaluate = Expr.evaluate
@@ -147,7 +148,7 @@ def test_guards_are_looked_at_once_per_shape(monkeypatch):
 
 
 def test_what_cannot_be_kept_is_said():
-    exported = torch.export.export(Function(torch.mul).eval(), (numbers(3), numbers(3)))
+    exported = torch.export.export(NamedFunction(torch.mul).eval(), (numbers(3), numbers(3)))
     exported._guards_code.append("L['x'].data_ptr() % 64 == 0")
     with pytest.warns(UserWarning, match=r"does not check what the export assumed: L\['x'\]\.data_ptr"):
         delegate.to_backend(exported, [])

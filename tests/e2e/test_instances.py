@@ -12,7 +12,7 @@ from delegate.config import load_config
 from delegate.errors import BackendNotFound, ConfigError
 from delegate.registry import Registry
 from delegate.testing import assert_same
-from tests.e2e.vector_backend import INFO
+from tests.support.vector_backend import INFO
 
 MODEL = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Softmax(-1)).eval()
 X = torch.randn(2, 8)

@@ -17,8 +17,8 @@ from delegate.compiled import CompiledProgram
 from delegate.program import file
 from delegate.program.model import StorageKind
 from examples.llama.model import Llama
-from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.support.lowering import assert_runs
+from tests.support.processes import AHEAD_OF_TIME, run
 from tests.support.zoo import libraries
 
 PROMPT, TOKENS = [5, 17, 3, 42, 8], 64

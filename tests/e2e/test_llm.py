@@ -21,8 +21,8 @@ from examples.llm.model import Model
 from examples.llm.sampling import Sampler
 from examples.llm.speculative import Speculation
 from examples.llm.text import Text
-from tests.backends.onnx.test_rows import require
-from tests.e2e.processes import AHEAD_OF_TIME, run
+from tests.support.availability import require
+from tests.support.processes import AHEAD_OF_TIME, run
 from tests.support.sampling import every
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries

@@ -12,7 +12,7 @@ from torch import nn
 from torch.export import Dim
 
 import delegate
-from tests.e2e import processes
+from tests.support import processes
 
 RUNS = """
 import sys

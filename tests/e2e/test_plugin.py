@@ -9,11 +9,9 @@ from torch import nn
 
 import delegate
 from delegate.errors import BackendBroken, BackendIncompatible, BackendNotFound, BackendUnavailable, ConfigError
-from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.support.lowering import assert_same
-from tests.support.plugins import Site, site
-
-__all__ = ["site"]
+from tests.support.plugins import Site
+from tests.support.processes import AHEAD_OF_TIME, run
 
 RUN = """
 import numpy as np

@@ -10,22 +10,18 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.export import ExportedProgram, export
+from torch.export import ExportedProgram
 
 import delegate
 from delegate.testing import assert_same
-from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.support import zoo
+from tests.support.blocks import TokenBlock
+from tests.support.processes import AHEAD_OF_TIME, run
+from tests.support.quantizing import by_x86, by_xnnpack, everything, in_place, pt2e
 
 pytest.importorskip("torchao", reason="torchao quantizes the programs of these tests")
 with zoo.libraries():
-    import torchao.quantization as ao
     from torchao.quantization.granularity import PerAxis, PerGroup, PerTensor
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
-    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
-    from torchao.testing.pt2e import _xnnpack_quantizer as xnnpack
-
-from tests.backends.onnx.quantizer import quantized
 
 RUN = """
 import numpy as np
@@ -39,23 +35,6 @@ print("same")
 """
 
 
-class Block(nn.Module):
-    """A block of a transformer over embeddings."""
-
-    def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.table = nn.Embedding(50, width)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.table(ids)
-        query, key, value = self.qkv(self.norms[0](x)).chunk(3, -1)
-        x = x + self.out((query @ key.transpose(1, 2) * 0.1).softmax(-1) @ value)
-        return x + self.down(nn.functional.gelu(self.up(self.norms[1](x))))
-
-
 def convolutions() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU6(), nn.Conv2d(8, 8, 3, groups=8), nn.Hardswish(),
@@ -64,41 +43,9 @@ def convolutions() -> nn.Module:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
-    "block": (Block, lambda: torch.randint(0, 50, (2, 8))),
+    "block": (TokenBlock, lambda: torch.randint(0, 50, (2, 8))),
     "convolutions": (convolutions, lambda: torch.randn(2, 3, 16, 16)),
 }
-
-
-def pt2e(
-    quantizer: Callable[[], Any], *, training: bool = False
-) -> Callable[[nn.Module, torch.Tensor], ExportedProgram]:
-    def quantize(module: nn.Module, x: torch.Tensor) -> ExportedProgram:
-        with torch.no_grad():
-            prepared = (prepare_qat_pt2e if training else prepare_pt2e)(export(module, (x,)).module(), quantizer())
-            prepared(x)
-            return export(convert_pt2e(prepared), (x,))
-
-    return quantize
-
-
-def by_xnnpack(**options: bool) -> Callable[[], Any]:
-    return lambda: xnnpack.XNNPACKQuantizer().set_global(xnnpack.get_symmetric_quantization_config(**options))
-
-
-def by_x86(**options: bool) -> Callable[[], Any]:
-    return lambda: x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config(**options))
-
-
-def in_place(name: str, **options: Any) -> Callable[[nn.Module, torch.Tensor], ExportedProgram]:
-    def quantize(module: nn.Module, x: torch.Tensor) -> ExportedProgram:
-        ao.quantize_(module, getattr(ao, name)(**options))
-        return export(module, (x,))
-
-    return quantize
-
-
-def everything(dtype: torch.dtype, *, per_channel: bool) -> Callable[[nn.Module, torch.Tensor], ExportedProgram]:
-    return lambda module, x: quantized(module, [(x,)], dtype, per_channel=per_channel)[1]
 
 
 int4: Any = {"weight_dtype": torch.int4}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,9 @@ import delegate
 from delegate.backends.info import Availability, BackendInfo
 from delegate.backends.xnnpack.aot.backend import XnnpackBackend
 from delegate.errors import ConfigError, PartitionError
-from delegate.registry import Registry, default_registry
-from tests.e2e import vector_backend
-from tests.support.plugins import registered
+from delegate.registry import default_registry
+
+pytestmark = pytest.mark.usefixtures("vector")
 
 
 class Net(nn.Module):
@@ -32,11 +31,6 @@ class Net(nn.Module):
 
 
 X = torch.linspace(-1, 1, 16).reshape(2, 8)
-
-
-@pytest.fixture(autouse=True)
-def _vector() -> Iterator[Registry]:
-    yield from registered(vector_backend.INFO)
 
 
 def export() -> torch.export.ExportedProgram:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.support.lowering import assert_same, compiled
+from tests.support.processes import AHEAD_OF_TIME, run
 
 RUN = """
 import pathlib

@@ -12,7 +12,7 @@ from typing import Self
 
 import numpy as np
 
-from tests.e2e.processes import AHEAD_OF_TIME
+from tests.support.processes import AHEAD_OF_TIME
 
 _SERVE = """
 import json, sys

@@ -12,7 +12,7 @@ from delegate.edge.verifier import CORE_ATEN, verify
 from delegate.errors import LoweringError
 from delegate.testing import assert_same
 from tests.edge.helpers import assert_as_module, edge, ops
-from tests.edge.test_export import Function
+from tests.support.functions import Function
 
 W, B = torch.randn(5, 8, generator=torch.manual_seed(1)), torch.randn(5, generator=torch.manual_seed(2))
 

@@ -15,6 +15,8 @@ from delegate.edge.passes.pipeline import optimize
 from delegate.errors import ExportError
 from delegate.testing import assert_same
 from tests.edge.helpers import assert_as_module, both, edge, ops, run
+from tests.edge.modules import Counter
+from tests.support.functions import Function
 
 
 @dataclass
@@ -47,20 +49,6 @@ def test_nested_inputs_and_outputs():
     assert (flag.is_literal, flag.literal, extra.is_literal, extra.literal) == (True, 5, True, None)
     result, _ = run(program, args, kwargs)
     assert isinstance(result["rest"][0], Batch)
-
-
-class Counter(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("count", torch.zeros(1))
-        self.register_buffer("history", torch.zeros(4, 2))
-        self.register_buffer("still", torch.ones(2))
-
-    def forward(self, x):
-        self.count.add_(1)
-        self.history[1:3, 0] = x
-        self.history.t()[1].mul_(2).add_(1)
-        return self.history.sum(0) + self.count + self.still
 
 
 def test_buffers_are_states():
@@ -137,15 +125,6 @@ def disabled_autocast_region(x):
 def enabled_autocast_region(x):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return x @ x.t()
-
-
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 @pytest.mark.parametrize(

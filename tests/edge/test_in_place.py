@@ -12,9 +12,9 @@ from torch._ops import OpOverload
 import delegate
 from delegate.edge.functional import pure_form
 from delegate.errors import ExportError
-from tests.e2e.test_dynamic import Function
-from tests.kernels.opinfo import database
+from tests.support.functions import NamedFunction
 from tests.support.lowering import assert_same
+from tests.support.opinfo import database
 
 # They write, but not the new values of one tensor: torch's own functionalisation, or a refusal, is right there.
 WITHOUT = {
@@ -89,7 +89,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_as_eager(name):
     inputs = tuple(torch.randn(3, 3, generator=torch.Generator().manual_seed(i)) * 2 for i in (0, 1))
-    exported = torch.export.export(Function(CASES[name]).eval(), inputs)
+    exported = torch.export.export(NamedFunction(CASES[name]).eval(), inputs)
     assert_same(delegate.to_backend(exported, [])(*inputs), CASES[name](*(x.clone() for x in inputs)))
 
 
@@ -112,7 +112,7 @@ SPLITS = {
 @pytest.mark.parametrize("name", SPLITS)
 def test_parts_that_are_written(name, caplog):
     """Torch's own functionalization fixed the dynamic size, which only calls with another one found."""
-    function = Function(lambda x: _parts_of_parts(x * 1, SPLITS[name]))
+    function = NamedFunction(lambda x: _parts_of_parts(x * 1, SPLITS[name]))
     x = torch.randn(4, 3, 6, generator=torch.Generator().manual_seed(0))
     sizes = {0: torch.export.Dim("rows", min=3, max=9)}
     exported = torch.export.export(function.eval(), (x,), dynamic_shapes=(sizes,))
@@ -133,7 +133,7 @@ def test_a_size_that_torch_fixes_is_an_error():
 
     rows = torch.export.Dim("rows", min=3, max=9)
     x = torch.ones(4, 3)
-    exported = torch.export.export(Function(function).eval(), (x,), dynamic_shapes=({0: rows},))
+    exported = torch.export.export(NamedFunction(function).eval(), (x,), dynamic_shapes=({0: rows},))
     with pytest.raises(ExportError, match="fixes dimension 0, which is dynamic, at 4"):
         delegate.to_backend(exported, [])
 
@@ -148,7 +148,7 @@ def test_a_tensor_constant_beside_sizes_that_depend_on_data(caplog):
         return found * torch.tensor([2.0]), x.new_full((3,), 1.0)
 
     x = torch.randn(9, generator=torch.Generator().manual_seed(0))
-    exported = torch.export.export(Function(function), (x,), strict=False)
+    exported = torch.export.export(NamedFunction(function), (x,), strict=False)
     assert any(n.target is torch.ops.aten.detach_.default for n in exported.graph.nodes)
     with caplog.at_level(logging.INFO, "delegate"):
         assert_same(delegate.to_backend(exported, [])(x), function(x))

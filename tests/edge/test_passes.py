@@ -19,7 +19,7 @@ from delegate.edge.passes.sink_merges import SinkMerges
 from delegate.edge.program import EdgeProgram
 from delegate.errors import DialectError
 from tests.edge.helpers import Honest, assert_as_module, both, edge, ops
-from tests.edge.test_export import Function
+from tests.support.functions import Function
 
 X = torch.randn(2, 4, 6, generator=torch.manual_seed(0))
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import delegate
-from tests.kernels.compare import sample
 from tests.support import zoo
+from tests.support.kernels import sample
 from tests.support.lowering import assert_runs, assert_same
 from tests.support.sampling import every
 

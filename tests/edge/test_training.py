@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import delegate
-from tests.e2e.test_dynamic import Function
+from tests.support.functions import NamedFunction
 from tests.support.lowering import assert_same, left
 
 pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self._flat_weights")
@@ -20,7 +20,7 @@ TRAINING = {
     "dropout": (nn.Dropout(0.5), X, "dropout"),
     "channels": (nn.Dropout1d(0.5), X, "feature_dropout"),
     "batch norm": (nn.BatchNorm1d(2), X, "batch_norm"),
-    "attention": (Function(lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)), X, "scaled_dot"),
+    "attention": (NamedFunction(lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)), X, "scaled_dot"),
     "lstm": (nn.LSTM(4, 5, 2, dropout=0.5), X, "lstm"),
     "encoder": (nn.TransformerEncoderLayer(4, 2, 8), X, r"dropout \(3 times\)"),
 }

@@ -10,7 +10,8 @@ from delegate.edge.program import EdgeProgram
 from delegate.edge.verifier import ATEN, CORE_ATEN, backend_dialect, verify
 from delegate.errors import DialectError
 from tests.edge.helpers import edge
-from tests.edge.test_export import Counter, Function
+from tests.edge.modules import Counter
+from tests.support.functions import Function
 
 aten = torch.ops.aten
 

@@ -13,16 +13,8 @@ from delegate.errors import LoweringError
 from delegate.program.expr import Expr, Op
 from delegate.program.file import serialize
 from delegate.program.model import DelegateCall, KernelCall, StorageKind
+from tests.support.functions import Function
 from tests.support.lowering import compiled
-
-
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 def method(function, args, **options):

@@ -14,6 +14,7 @@ import delegate
 from delegate.program.instructions import walk
 from delegate.program.model import KernelCall
 from delegate.testing import assert_same
+from tests.support.functions import NamedFunction
 
 Q: Any = torch.ops.quantized_decomposed
 INT8: Any = (-128, 127, torch.int8)
@@ -80,15 +81,6 @@ CASES: Mapping[str, tuple[Callable[[torch.Tensor], Any], list[str], int]] = {
 }
 
 
-class Called(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
-
-
 def operators(program: delegate.CompiledProgram) -> list[str]:
     """The operators of all calls of kernels, those of control flow included."""
     made = program.program
@@ -100,7 +92,7 @@ def operators(program: delegate.CompiledProgram) -> list[str]:
 def test_rounding(name: str) -> None:
     function, expected, apart = CASES[name]
     x = torch.cat([torch.linspace(-9, 9, 30).reshape(5, 6), torch.tensor([[0.0, -0.0, 1e9, -1e9, -0.01, 0.0185]])])
-    module = Called(function)
+    module = NamedFunction(function)
     batch = torch.export.Dim("batch", min=2, max=20)
     program = delegate.to_backend(torch.export.export(module, (x,), dynamic_shapes=({0: batch},)), [])
     found = operators(program)

@@ -32,8 +32,8 @@ from delegate.program.text import format_program
 from delegate.registry import Registry
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.platform import Platform, allocate
-from tests.hostile.children import Finding, Slow, run_cases
 from tests.hostile.mutator import forged
+from tests.support.children import Finding, Slow, run_cases
 
 SEEDS = Path(__file__).parent / "seeds"
 np.random.default_rng()  # imported here: a child may lack the room for it

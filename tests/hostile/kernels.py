@@ -24,8 +24,8 @@ import numpy as np
 
 from delegate.kernels.portable import TABLE
 from delegate.program.dtypes import DType
-from tests.hostile.children import Finding, run_cases
 from tests.hostile.guarded import Guarded
+from tests.support.children import Finding, run_cases
 
 INTS = (0, 1, -1, 2, 3, -2, 5, 7, 64, 255, -(2**31), 2**31, 2**32 + 1, 2**62, -(2**62), 2**63 - 1, -(2**63))
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-300, 1e308, -1e308, float("inf"), float("-inf"), float("nan"))
@@ -69,13 +69,13 @@ def recorded(entries: Iterable[Any], dtypes: Iterable[Any], samples: int = 2) ->
     """The operator calls that torch makes of samples of its OpInfo entries, where a kernel has the operator."""
     import torch
 
-    from tests.kernels import opinfo
+    from tests.support import opinfo
 
     calls: list[Call] = []
 
     class Recorder(opinfo.Comparison):
         def _compare(self, op: Any, args: Any, kwargs: Any) -> None:
-            from tests.kernels.compare import schema_arguments, to_runtime
+            from tests.support.kernels import schema_arguments, to_runtime
 
             signature = f"{op} {opinfo._layout((args, kwargs))}"
             if signature in self._seen or str(op) not in TABLE:
@@ -288,7 +288,7 @@ def everything() -> list[Call]:
     import torch.ao.quantization.fx._decomposed  # registers the quantized operators
 
     import delegate.edge.cached_attention  # noqa: F401 - registers an operator of ours
-    from tests.kernels.opinfo import database
+    from tests.support.opinfo import database
 
     by_kernel: dict[tuple[str, str], list[Call]] = {}
     for call in recorded(database(), [torch.float32, torch.int64, torch.complex64, torch.bool]):

@@ -16,7 +16,7 @@ from delegate.program import file
 from delegate.program.dtypes import DType
 from delegate.program.model import Block as Body
 from delegate.program.model import Ref, Storage, StorageKind, Structure, StructuredCall
-from tests.runtime.test_blocks import Builder
+from tests.support.program_builder import Builder
 
 SEEDS = Path(__file__).parent / "seeds"
 

@@ -19,8 +19,8 @@ from delegate.program.file import assemble, load
 from delegate.program.model import Constant, KernelCall, Method, Program, Ref, Storage, StorageKind, Tree, Value
 from delegate.program.text import format_program
 from tests.hostile import files
-from tests.hostile.children import run_cases
 from tests.hostile.mutator import forged
+from tests.support.children import run_cases
 
 F32 = DType.float32
 _ROOT = Path(__file__).parents[2]

@@ -14,12 +14,12 @@ import pytest
 import delegate
 from delegate.errors import ProgramError
 from delegate.program import file
-from tests.program.samples import dynamic, static
+from tests.support.programs import dynamic, static
 
 SAVING = """
 import sys, time
 from delegate.program import file
-from tests.program.samples import static
+from tests.support.programs import static
 parts = file.assemble
 def slow(program):
     for part in parts(program):

@@ -13,8 +13,8 @@ from delegate.errors import ConfigError, KernelError
 from delegate.kernels.aten.table import TABLE, out_variant, to_torch
 from delegate.program.dtypes import DType
 from delegate.runtime.steps import ConvertedStep, CopiedViewStep
-from tests.kernels.compare import garbage, is_list, sample, schema_arguments, tensors_in, to_runtime
-from tests.kernels.compare import to_torch as back
+from tests.support.kernels import garbage, is_list, sample, schema_arguments, tensors_in, to_runtime
+from tests.support.kernels import to_torch as back
 from tests.support.lowering import assert_same, compiled
 
 aten = torch.ops.aten
@@ -74,7 +74,7 @@ def test_the_same_bits_as_eager(op, args, kwargs):
 
 def test_every_core_operator_that_is_no_view_has_an_out_variant():
     """Find the variants by schema, so that no list can become outdated."""
-    from tests.kernels.test_complete import NUMBER, WITHOUT_KERNEL, core_operators
+    from tests.kernels.core import NUMBER, WITHOUT_KERNEL, core_operators
 
     without = []
     for name in core_operators():

@@ -6,7 +6,7 @@ import torch
 
 from delegate.errors import KernelError
 from delegate.kernels import attention
-from tests.kernels.compare import check, sample
+from tests.support.kernels import check, sample
 
 aten = torch.ops.aten
 

@@ -5,7 +5,7 @@ import torch
 
 import delegate
 from delegate.testing import assert_same
-from tests.kernels.compare import check, sample
+from tests.support.kernels import check, sample
 
 aten = torch.ops.aten
 ALL = [True, True, True]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.kernels.compare import check, sample
+from tests.support.kernels import check, sample
 
 aten = torch.ops.aten
 

@@ -5,8 +5,8 @@ import torch
 from torch.export import Dim
 
 from delegate.errors import KernelError
-from tests.backends.xnnpack.harness import Call
-from tests.kernels.compare import check, sample
+from tests.support.functions import Function
+from tests.support.kernels import check, sample
 from tests.support.lowering import compiled
 
 aten = torch.ops.aten
@@ -84,7 +84,7 @@ def test_scatter_into_view(case, dtype):
 @pytest.mark.parametrize("size", [2, 9])
 def test_a_source_that_does_not_fit_is_refused(size):
     """Use sizes that the export did not see: torch refuses them; NumPy would broadcast."""
-    module = Call(lambda x, y: torch.slice_scatter(x, y, 0, 3, 6))
+    module = Function(lambda x, y: torch.slice_scatter(x, y, 0, 3, 6))
     program = compiled(module, (torch.randn(4), torch.randn(1)), dynamic_shapes=(({0: Dim.AUTO}, None),))
     with pytest.raises(KernelError, match=r"a source of shape \[1\] does not fit a part of shape"):
         program(torch.randn(size), torch.randn(1))

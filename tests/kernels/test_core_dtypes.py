@@ -13,10 +13,10 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
-from tests.kernels.compare import describe, sample
-from tests.kernels.opinfo import Comparison, Rows, compare, database, samples, tensors
-from tests.kernels.test_complete import WITHOUT_KERNEL, core_operators
-from tests.kernels.test_opinfo import INFINITE, KNOWN, SOME
+from tests.kernels.core import WITHOUT_KERNEL, core_operators
+from tests.kernels.known_rows import INFINITE, KNOWN, SOME
+from tests.support.kernels import describe, sample
+from tests.support.opinfo import Comparison, Rows, compare, database, samples, tensors
 
 aten = torch.ops.aten
 DTYPES = [

@@ -9,7 +9,7 @@ import torch
 from delegate.errors import KernelError
 from delegate.kernels.portable import TABLE
 from delegate.program.dtypes import DType
-from tests.kernels.compare import check
+from tests.support.kernels import check
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]

@@ -10,7 +10,7 @@ import torch
 
 from delegate.kernels.activation import native_dropout
 from delegate.testing import assert_same
-from tests.kernels.compare import check, sample
+from tests.support.kernels import check, sample
 
 A = torch.ops.aten
 F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat16

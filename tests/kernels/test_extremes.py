@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tests.kernels.compare import check
+from tests.support.kernels import check
 
 aten = torch.ops.aten
 SIGNED = [torch.int8, torch.int16, torch.int32, torch.int64]

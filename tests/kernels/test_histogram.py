@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from delegate.errors import KernelError
-from tests.kernels.compare import check, sample
+from tests.support.kernels import check, sample
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float64]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from delegate.kernels.portable import TABLE
-from tests.kernels.compare import check, sample
+from tests.support.kernels import check, sample
 
 MARKED = sorted({kernel.op for kernel in TABLE if kernel.in_place})
 WHOLE, ROWS = sample(3, 4).abs() + 0.5, sample(2, 4).abs() + 0.5

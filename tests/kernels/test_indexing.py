@@ -7,7 +7,7 @@ import torch
 from delegate.errors import KernelError
 from delegate.kernels.portable import TABLE
 from delegate.testing import assert_same
-from tests.kernels.compare import check, run, sample, schema_arguments, to_runtime
+from tests.support.kernels import check, run, sample, schema_arguments, to_runtime
 
 aten = torch.ops.aten
 MOVED = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from delegate.testing import assert_same
-from tests.kernels.compare import check, run, sample
+from tests.support.kernels import check, run, sample
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float64, torch.complex64]

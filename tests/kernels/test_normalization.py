@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from delegate.errors import KernelError
-from tests.kernels.compare import check, run, sample
+from tests.support.kernels import check, run, sample
 
 A = torch.ops.aten
 F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat16

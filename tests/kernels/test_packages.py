@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from delegate.errors import KernelError
-from tests.kernels.compare import check, run, sample
 from tests.support import zoo
 from tests.support.detection import torchvision
+from tests.support.kernels import check, run, sample
 from tests.support.sampling import every
 
 

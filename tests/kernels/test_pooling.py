@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tests.kernels.compare import check, sample
+from tests.support.kernels import check, sample
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from delegate.kernels.portable import TABLE
-from tests.kernels.compare import check
+from tests.support.kernels import check
 
 prims = torch.ops.prims
 FLOATS, MORE = torch.tensor([[-1.5, 0.25, 2.0], [0.5, -0.75, 3.0]]), torch.tensor([[0.5, 2.0, -3.0], [1.5, 0.75, 2.0]])

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # defines the operators
 
-from tests.kernels.compare import check, sample
+from tests.support.kernels import check, sample
 
 quantized = torch.ops.quantized_decomposed
 RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255), torch.int16: (-32768, 32767), torch.int32: (-500, 500)}

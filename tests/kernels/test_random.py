@@ -9,7 +9,7 @@ import torch
 from delegate.kernels.portable import TABLE
 from delegate.kernels.table import KernelTable
 from delegate.testing import assert_same
-from tests.kernels.compare import run, sample
+from tests.support.kernels import run, sample
 
 aten = torch.ops.aten
 SIZE = [100, 200]

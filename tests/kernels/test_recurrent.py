@@ -9,7 +9,7 @@ import delegate
 from delegate.kernels.portable import TABLE
 from delegate.program.dtypes import DType
 from delegate.testing import assert_same
-from tests.kernels.compare import check, sample, to_runtime
+from tests.support.kernels import check, sample, to_runtime
 from tests.support.sampling import every
 
 RNN = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn_tanh": torch.nn.RNN, "rnn_relu": torch.nn.RNN}

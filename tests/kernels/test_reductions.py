@@ -9,7 +9,7 @@ import torch
 from delegate.kernels.portable import TABLE
 from delegate.program.dtypes import DType
 from delegate.testing import assert_same
-from tests.kernels.compare import check, sample
+from tests.support.kernels import check, sample
 
 A = torch.ops.aten
 F32, F64, F16, BF16, C64 = torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64

@@ -5,7 +5,7 @@ import torch
 
 from delegate.errors import KernelError
 from delegate.testing import assert_same
-from tests.kernels.compare import check, run, sample
+from tests.support.kernels import check, run, sample
 
 A = torch.ops.aten
 DTYPES = [

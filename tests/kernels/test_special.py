@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tests.kernels.compare import check, sample
+from tests.support.kernels import check, sample
 
 aten = torch.ops.aten
 POINTS = [0.0, -0.0, 1.0, 2.0, 0.5, -0.5, -1.5, 1e-8, -1e-8, 3.7, 9.9, 20.0, 20.1, 35.5, 171.3, 1e3, 1e6, math.nan]

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from delegate.partitioner.assign import boundary_views
-from tests.partitioner.graphs import Function, edge
+from tests.support.functions import Function
+from tests.support.planning import edge
 
 # function of a float32[4, 3] -> targets of the views that stay outside, before and after
 CASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[str], list[str]]] = {

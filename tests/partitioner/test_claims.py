@@ -25,7 +25,8 @@ from delegate.partitioner.rules import PartitionRules
 from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.partitioner.support_query import Capability
 from delegate.verdict import YES, Reason, Verdict, no
-from tests.partitioner.graphs import Function, chain, edge, members, only, program_of
+from tests.support.functions import Function
+from tests.support.planning import chain, edge, members, only, program_of
 
 aten = torch.ops.aten
 RELU, SIN, COS, EXP = (getattr(aten, n).default for n in ("relu", "sin", "cos", "exp"))

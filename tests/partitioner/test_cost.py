@@ -8,7 +8,7 @@ from torch.fx import Graph, Node
 
 from delegate.edge.node import nbytes
 from delegate.partitioner.cost import is_layout, work
-from tests.partitioner.graphs import edge
+from tests.support.planning import edge
 
 aten = torch.ops.aten
 

@@ -17,19 +17,8 @@ from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
 from delegate.testing import assert_same
 from delegate.verdict import YES, Reason, Verdict, no
-from tests.partitioner.graphs import (
-    Function,
-    capable,
-    chain,
-    edge,
-    lowered,
-    members,
-    only,
-    planned,
-    program_of,
-    run,
-    without,
-)
+from tests.support.functions import Function
+from tests.support.planning import capable, chain, edge, lowered, members, only, planned, program_of, run, without
 
 aten = torch.ops.aten
 RELU, SIN, COS, EXP, CLONE = (getattr(aten, n).default for n in ("relu", "sin", "cos", "exp", "clone"))

@@ -29,7 +29,8 @@ from delegate.partitioner.rules import PartitionRules
 from delegate.partitioner.support_query import Capability
 from delegate.testing import assert_same
 from delegate.verdict import YES, Reason, Verdict, no
-from tests.partitioner.graphs import Function, run
+from tests.support.functions import Function
+from tests.support.planning import run
 from tests.support.sampling import only
 
 Tensor = torch.Tensor

@@ -16,7 +16,7 @@ from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
 from delegate.placement.runtime.trials import Trial
 from delegate.testing import assert_same
 from tests.placement.killing import killed_midway
-from tests.placement.test_segments import Block
+from tests.placement.models import Block
 
 ray = pytest.importorskip("ray")
 MODEL = Block().eval()

@@ -21,8 +21,8 @@ from delegate.lowering.strategies import check_locked
 from delegate.measured import Interval, Placement, PlanCost, StretchCost
 from delegate.placement.lock import Lock
 from delegate.testing import assert_same
-from tests.backends.onnx.test_rows import require
-from tests.e2e.processes import run
+from tests.support.availability import require
+from tests.support.processes import run
 from tests.support.sampling import only
 
 X = torch.linspace(-1, 1, 16).reshape(2, 8)

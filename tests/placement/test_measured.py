@@ -25,10 +25,10 @@ from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
 from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial
 from delegate.report import Report
 from delegate.testing import assert_same
-from tests.backends.onnx.test_rows import require
 from tests.placement.killing import killed_midway
-from tests.placement.test_segments import Block, Looping
-from tests.support.plugins import Site, site  # noqa: F401 - a fixture
+from tests.placement.models import Block, Looping
+from tests.support.availability import require
+from tests.support.plugins import Site
 from tests.support.sampling import only
 
 MODEL = nn.Sequential(*(Block() for _ in range(3))).eval()
@@ -271,7 +271,7 @@ RAISES = "raise ValueError('out of luck')"
     ],
     ids=["crash", "hang", "wrong", "raises"],
 )
-def test_a_candidate_that_fails_is_out(site: Site, does: str, why: str) -> None:  # noqa: F811
+def test_a_candidate_that_fails_is_out(site: Site, does: str, why: str) -> None:
     for name, body in (("bad", does), ("good", "np.add(*inputs, out=outputs[0])")):
         site.backend(name)
         halves = Path(site.root / f"{name}_halves.py")
@@ -290,7 +290,7 @@ def test_a_candidate_that_fails_is_out(site: Site, does: str, why: str) -> None:
     assert_same(program(a, b), Sum()(a, b))
 
 
-def test_a_candidate_that_is_right_on_the_first_sample_alone_is_out(site: Site) -> None:  # noqa: F811
+def test_a_candidate_that_is_right_on_the_first_sample_alone_is_out(site: Site) -> None:
     site.backend("bad")
     site.backend("good")
     halves = Path(site.root / "bad_halves.py")
@@ -459,7 +459,7 @@ def test_what_a_backend_refuses_may_run_on_kernels() -> None:
     assert {n.op: n.backend for n in program.report.nodes}["aten.embedding.default"] == "portable"
 
 
-def test_a_worker_ends_with_who_asked_it_though_a_library_hangs(site: Site, tmp_path) -> None:  # noqa: F811
+def test_a_worker_ends_with_who_asked_it_though_a_library_hangs(site: Site, tmp_path) -> None:
     """Who measures may be killed, and then ends nothing itself."""
     site.backend("bad")
     halves = Path(site.root / "bad_halves.py")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,10 @@ import delegate
 from delegate import PlacementPolicy, SupportTable
 from delegate.errors import ConfigError, PartitionError
 from delegate.partitioner.saved import SavedPartition
-from delegate.registry import Registry
 from delegate.testing import assert_same
 from examples.placement.one_backend import OneBackend
-from tests.e2e import vector_backend
-from tests.support.plugins import registered
+
+pytestmark = pytest.mark.usefixtures("vector")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "placement" / "one_backend.py"
 X = torch.linspace(-1, 1, 256).reshape(2, 128)
@@ -34,11 +32,6 @@ class Net(nn.Module):
         x = torch.tanh(self.first(x)) + x
         x = torch.cond(x.sum() > 0, lambda x: torch.tanh(x) * x, lambda x: torch.tanh(x) + x, (x,))
         return torch.tanh(self.second(torch.cumsum(x, 1))) * 2 + x
-
-
-@pytest.fixture(autouse=True)
-def _vector() -> Iterator[Registry]:
-    yield from registered(vector_backend.INFO)
 
 
 def export() -> torch.export.ExportedProgram:

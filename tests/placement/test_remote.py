@@ -35,8 +35,8 @@ from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial,
 from delegate.program.model import Structure, StructuredCall
 from delegate.report import Report
 from delegate.testing import assert_same
-from tests.placement.test_segments import Block
-from tests.support.plugins import Site, site  # noqa: F401 - a fixture
+from tests.placement.models import Block
+from tests.support.plugins import Site
 
 MODEL = Block().eval()
 X = torch.randn(4, 16)
@@ -400,7 +400,7 @@ class Sum(torch.nn.Module):
     ],
     ids=["wrong", "raises"],
 )
-def test_what_fails_there_is_out_here(site: Site, tmp_path: Path, does: str, why: str) -> None:  # noqa: F811
+def test_what_fails_there_is_out_here(site: Site, tmp_path: Path, does: str, why: str) -> None:
     given = adding(site, {"bad": does, "good": RIGHT}, tmp_path / "b")
     costs = measure(tmp_path / "b", budget=300)
     assert why in costs.methods["forward"].programs["bad"].record.failure
@@ -410,7 +410,7 @@ def test_what_fails_there_is_out_here(site: Site, tmp_path: Path, does: str, why
     assert why in rows(program)["bad"].why
 
 
-def test_machine_code_of_a_bundle_is_opened_where_it_is_trusted(site: Site, tmp_path: Path) -> None:  # noqa: F811
+def test_machine_code_of_a_bundle_is_opened_where_it_is_trusted(site: Site, tmp_path: Path) -> None:
     adding(site, {"coded": RIGHT}, tmp_path / "b", "def runs_code(self, compile_specs): return True")
     (refused,) = measure(tmp_path / "b", budget=300).methods["forward"].programs.values()
     assert not refused.record.rounds
@@ -419,7 +419,7 @@ def test_machine_code_of_a_bundle_is_opened_where_it_is_trusted(site: Site, tmp_
     assert (trusted.record.failure, len(trusted.record.rounds) > 0) == ("", True)
 
 
-def adding(site: Site, bodies: dict[str, str], path: Path, declared: str = "") -> dict[str, Any]:  # noqa: F811
+def adding(site: Site, bodies: dict[str, str], path: Path, declared: str = "") -> dict[str, Any]:
     """Writes a bundle of backends that add; gives the arguments of that lowering."""
     for name, body in bodies.items():
         site.backend(name)

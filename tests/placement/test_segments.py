@@ -18,29 +18,8 @@ from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.placement.compose import compose_segments
 from delegate.placement.segments import segment_digest, split_into_segments
 from delegate.testing import assert_same
+from tests.placement.models import Block, Looping
 from tests.support import zoo
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.relu(self.up(x)))
-
-
-class Looping(nn.Module):
-    """Control flow between two layers, and two results of one operator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(8, 8), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.cond(x.sum() > 0, lambda a: a.relu() + 1, lambda a: a - 1, (self.first(x),))
-        left, right = y.split(4, 1)
-        return self.last(left) + right.topk(4).values
 
 
 def edge(module: nn.Module, *inputs: torch.Tensor) -> EdgeProgram:

@@ -14,8 +14,8 @@ from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
 from delegate.program.file import MAGIC, assemble, load, serialize
 from delegate.program.model import Program
-from tests.program import layout
-from tests.program.samples import SAMPLES, dynamic, empty, replace_method, static, structured
+from tests.support import layout
+from tests.support.programs import SAMPLES, dynamic, empty, replace_method, static, structured
 from tests.support.sampling import every
 
 

@@ -15,7 +15,7 @@ from delegate.program.bounds import Bounds
 from delegate.program.expr import Expr, Op, evaluate, operands, symbols_of
 from delegate.program.model import UNBOUNDED_BELOW, Ref, Symbol, Tree
 from delegate.program.verifier import verify
-from tests.program.samples import LEAF, S0, binary, const, dynamic, replace_method
+from tests.support.programs import LEAF, S0, binary, const, dynamic, replace_method
 
 S1 = Expr(Op.SYMBOL, 1)
 

@@ -22,7 +22,7 @@ from delegate.program.expr import Op
 from delegate.program.file import load, save, serialize
 from delegate.program.model import Constant, DelegateSpec, Input, KernelCall, Program, Ref, Tree
 from delegate.program.segments import CHUNK, checksums
-from tests.program.samples import S0, SAMPLES, binary, const, empty, replace_instruction, replace_method, static
+from tests.support.programs import S0, SAMPLES, binary, const, empty, replace_instruction, replace_method, static
 
 samples = pytest.mark.parametrize("make", SAMPLES.values(), ids=SAMPLES)
 

@@ -10,7 +10,7 @@ import pytest
 from delegate.program.file import READABLE, load
 from delegate.program.model import FORMAT_VERSION
 from delegate.program.text import format_program
-from tests.program.samples import static, structured
+from tests.support.programs import static, structured
 
 SAVED = Path(__file__).parent / "saved"
 SAMPLES = {"static": static, "structured": structured}

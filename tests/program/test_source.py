@@ -18,7 +18,7 @@ import pytest
 from delegate.errors import ProgramError
 from delegate.program.file import load, serialize
 from delegate.program.source import open_source
-from tests.program.samples import static
+from tests.support.programs import static
 
 DATA = serialize(static())
 NAME = "models/net.dlg"

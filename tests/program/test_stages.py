@@ -9,7 +9,7 @@ from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Op
 from delegate.program.model import Input, KernelCall, Method, Ref, StorageKind, Symbol, Tree
 from delegate.program.stages import depends_on_data, split
-from tests.program.samples import const, in_tree, value
+from tests.support.programs import const, in_tree, value
 
 COUNT, NUMBER = Expr(Op.SYMBOL, 0), Expr(Op.SYMBOL, 1)
 I64 = DType.int64

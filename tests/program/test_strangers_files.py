@@ -18,7 +18,7 @@ from delegate.placement.runtime import bundle
 from delegate.program.file import save
 from delegate.text_files import read_text, write_text
 from delegate.whole_files import replacing
-from tests.program.samples import static
+from tests.support.programs import static
 
 STALE = ".delegate-0123456789abcdef.tmp"
 

@@ -8,7 +8,7 @@ from delegate.program.dtypes import DType
 from delegate.program.file import load, serialize
 from delegate.program.model import UNBOUNDED_BELOW, Constant, Input, Symbol
 from delegate.program.text import format_program
-from tests.program.samples import SAMPLES, dynamic, empty, in_tree, replace_method
+from tests.support.programs import SAMPLES, dynamic, empty, in_tree, replace_method
 
 STATIC = (
     r"""program, format version 5

@@ -26,7 +26,7 @@ from delegate.program.model import (
     Tree,
 )
 from delegate.program.verifier import verify
-from tests.program.samples import (
+from tests.support.programs import (
     LEAF,
     S0,
     SAMPLES,
@@ -43,7 +43,7 @@ from tests.program.samples import (
     structured,
     value,
 )
-from tests.program.samples import binary as expr_of
+from tests.support.programs import binary as expr_of
 
 
 @pytest.mark.parametrize("make", SAMPLES.values(), ids=SAMPLES)

@@ -1,6 +1,5 @@
-"""Fixtures of these tests."""
+"""The fixture `silence`, for every test here."""
 
-from tests.support.plugins import site
 from tests.support.silence import silence
 
-__all__ = ["silence", "site"]
+__all__ = ["silence"]

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import delegate
-from tests.backends.xnnpack.test_integers import require_whole
-from tests.backends.xnnpack.test_run_time import sqnr
 from tests.support import zoo
+from tests.support.quantized import require_whole, sqnr
 from tests.support.sampling import every
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")

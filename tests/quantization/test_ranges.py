@@ -12,9 +12,8 @@ from torch import nn
 
 import delegate
 from delegate.testing import assert_same
-from tests.backends.xnnpack.test_integers import require_whole
-from tests.backends.xnnpack.test_run_time import sqnr
 from tests.support import zoo
+from tests.support.quantized import require_whole, sqnr
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
@@ -156,7 +155,7 @@ def test_ends_without_outliers(low: float, high: float) -> None:
 
 
 def test_usual_models_are_as_exact_and_without_warnings() -> None:
-    from tests.quantization.test_quantize import Encoder, Residual, build_with_batches
+    from tests.quantization.models import Encoder, Residual, build_with_batches
 
     for build, shape in ((Residual, (2, 3, 24, 20)), (Encoder, (2, 6, 64))):
         module, batches = build_with_batches(build, *shape)

@@ -12,7 +12,7 @@ import torch
 
 import delegate
 from delegate.errors import InputError
-from tests.e2e.test_dynamic import Function
+from tests.support.functions import NamedFunction
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
 WANTED = (X * 2 + 1).float().numpy()
@@ -20,7 +20,9 @@ WANTED = (X * 2 + 1).float().numpy()
 
 def _program(dynamic: bool = False):
     dims = ({0: torch.export.Dim.AUTO},) if dynamic else None
-    return delegate.to_backend(torch.export.export(Function(lambda x: x * 2 + 1).eval(), (X,), dynamic_shapes=dims), [])
+    return delegate.to_backend(
+        torch.export.export(NamedFunction(lambda x: x * 2 + 1).eval(), (X,), dynamic_shapes=dims), []
+    )
 
 
 def _values(bits):
@@ -78,7 +80,7 @@ def test_bytes_in_the_other_order_are_refused():
 @pytest.mark.parametrize("given", ["torch by DLPack", "DLPack", "ml_dtypes"])
 def test_its_bits_are_no_other_number(given, dtype):
     """uint16 has the same arrays: they were taken without a word."""
-    exported = torch.export.export(Function(lambda x: x.float() + 1).eval(), (X.float().abs().to(dtype),))
+    exported = torch.export.export(NamedFunction(lambda x: x.float() + 1).eval(), (X.float().abs().to(dtype),))
     with pytest.raises(InputError, match=f"is bfloat16, but the program takes {str(dtype).removeprefix('torch.')}"):
         delegate.to_backend(exported, []).loaded(TAKEN[given])
 
@@ -90,7 +92,7 @@ def test_results_may_be_given_again():
 
 
 def test_numbers_with_fractions_are_no_integers():
-    program = delegate.to_backend(torch.export.export(Function(torch.neg).eval(), (torch.arange(2),)), [])
+    program = delegate.to_backend(torch.export.export(NamedFunction(torch.neg).eval(), (torch.arange(2),)), [])
     assert program.loaded([1, 2]).tolist() == [-1, -2]
     with pytest.raises(InputError, match="would lose its fractions"):
         program.loaded([1.5, 2.0])

@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,18 +18,14 @@ import delegate
 from delegate.errors import BackendFailed, ExecutionError
 from delegate.kernels.table import KernelTable
 from delegate.program.file import serialize
-from delegate.registry import Registry, default_registry
+from delegate.registry import default_registry
 from delegate.runtime.loaded import LoadedProgram
 from tests.runtime import stranger
-from tests.support.plugins import registered
+
+pytestmark = pytest.mark.usefixtures("with_stranger")
 
 METHODS = [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]
 X = np.ones((2, 3), np.float32)
-
-
-@pytest.fixture(autouse=True)
-def registry() -> Iterator[Registry]:
-    yield from registered(stranger.INFO)
 
 
 def forked(work: Callable[[], bool], seconds: int = 60) -> int:

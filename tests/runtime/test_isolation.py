@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,7 +24,7 @@ import delegate
 from delegate.errors import BackendFailed, BackendUnavailable, DelegateError, ProgramError
 from delegate.plugins import State
 from delegate.program.file import serialize
-from delegate.registry import Registry, default_registry
+from delegate.registry import default_registry
 from delegate.runtime.isolation import process
 from delegate.runtime.isolation.channel import Channel, shared_file
 from delegate.runtime.isolation.process import Worker
@@ -33,8 +32,9 @@ from delegate.runtime.loaded import LoadedProgram
 from tests.runtime import stranger
 from tests.runtime.stranger import EXIT, HANG, PID, RAISE, SEGV, SLOW
 from tests.support.lowering import assert_runs, assert_same
-from tests.support.plugins import registered
 from tests.support.sampling import every, only
+
+pytestmark = pytest.mark.usefixtures("with_stranger")
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,11 +43,6 @@ def x(first: float = 0, rows: int = 2) -> np.ndarray:
     made = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
     made[0, 0] = first
     return made
-
-
-@pytest.fixture(autouse=True)
-def registry() -> Iterator[Registry]:
-    yield from registered(stranger.INFO)
 
 
 def load(data: bytes, **options: object) -> LoadedProgram:

@@ -8,14 +8,15 @@ import pytest
 import torch
 from pydantic import Field, ValidationError
 from torch import nn
+from typer.testing import CliRunner
 
 import delegate
 from delegate.backends import aot
+from delegate.cli.app import app
 from delegate.errors import ConfigError
 from delegate.option_rules import Alternative, Rule
 from delegate.program.file import serialize
 from delegate.report import Report
-from tests.cli.test_run import CliRunner, app
 from tests.support.faulty import MODULE, Runtime, registry  # noqa: F401 - a fixture among them
 
 

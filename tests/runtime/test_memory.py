@@ -20,8 +20,9 @@ import delegate
 from delegate.errors import InputError
 from delegate.testing import assert_same
 from tests.runtime import stranger
-from tests.runtime.test_isolation import registry  # noqa: F401
 from tests.support.lowering import assert_runs, compiled
+
+pytestmark = pytest.mark.usefixtures("with_stranger")
 
 
 class Step(nn.Module):

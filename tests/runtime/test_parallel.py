@@ -48,7 +48,7 @@ from delegate.runtime.backend import BackendRuntime, Delegate
 from delegate.runtime.loaded import LoadedProgram, load
 from delegate.runtime.parallel import ParallelStep, Stop, Workers
 from tests.runtime import stranger
-from tests.runtime.test_blocks import A, B, Builder, run
+from tests.support.program_builder import A, B, Builder, run
 from tests.support.sampling import every
 
 SHAPE = (4, 4)

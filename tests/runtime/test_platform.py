@@ -18,8 +18,8 @@ from delegate.errors import DelegateError, ExecutionError, InputError, KernelErr
 from delegate.program.file import serialize
 from delegate.runtime.backend import Array
 from delegate.runtime.platform import Platform, allocate
-from tests.e2e.processes import AHEAD_OF_TIME, run
 from tests.support.lowering import assert_same, compiled
+from tests.support.processes import AHEAD_OF_TIME, run
 
 
 class Net(nn.Module):

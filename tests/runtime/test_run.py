@@ -15,18 +15,10 @@ from torch.export import Dim
 import delegate
 from delegate.errors import DelegateError, InputError
 from delegate.program.file import serialize
+from tests.support.functions import Function
 from tests.support.lowering import assert_same, compiled
 
 Pair = collections.namedtuple("Pair", "first second")
-
-
-class Function(nn.Module):
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 def x(*shape: int) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""What tests of several packages share: models, inputs, comparisons, backends with faults."""
+"""Helpers that the tests of several folders share; a helper of one folder is in that folder."""

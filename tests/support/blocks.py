@@ -1,4 +1,4 @@
-"""Two blocks as networks have them, for the kit on backends that run whole networks."""
+"""Blocks as networks have them, and cases of two of them for the kit on backends that run whole networks."""
 
 from __future__ import annotations
 
@@ -33,3 +33,20 @@ BLOCKS: Mapping[str, Case] = {
     "conv": Case(conv().eval(), (torch.randn(1, 3, 8, 8),)),
     "transformer block": Case(Block().eval(), (torch.randn(2, 5, 16),)),
 }
+
+
+class TokenBlock(nn.Module):
+    """A block of a transformer over embeddings of tokens."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        query, key, value = self.qkv(self.norms[0](x)).chunk(3, -1)
+        x = x + self.out((query @ key.transpose(1, 2) * 0.1).softmax(-1) @ value)
+        return x + self.down(nn.functional.gelu(self.up(self.norms[1](x))))

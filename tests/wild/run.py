@@ -27,7 +27,7 @@ from delegate.compiled import CompiledProgram
 from delegate.errors import ExecutionError, ExportError
 from delegate.program.file import serialize
 from delegate.testing import assert_same
-from tests.hostile.children import run_cases
+from tests.support.children import run_cases
 from tests.wild.models import Model, model
 
 _SECONDS = 120.0

@@ -7,8 +7,8 @@ import torch
 import torch.ao.quantization.fx._decomposed  # registers quantized_decomposed
 
 import delegate
-from tests.backends.onnx.test_biases import SCALES, check
-from tests.e2e.test_dynamic import Function
+from tests.support.cases.biases import SCALES, check
+from tests.support.functions import NamedFunction
 from tests.support.lowering import assert_same, refused
 from tests.support.sampling import every
 
@@ -26,7 +26,7 @@ def test_a_bias_is_not_cut_off(name: str, kind: str, per_channel: bool) -> None:
 def test_zero_points_of_int32(zero_point: int) -> None:
     """ONNX Runtime subtracts them in 32 bits."""
     ends = (-(2**31), 2**31 - 1, torch.int32)
-    module = Function(lambda x: quantized.dequantize_per_tensor.default(x, 0.5, zero_point, *ends) + 1).eval()
+    module = NamedFunction(lambda x: quantized.dequantize_per_tensor.default(x, 0.5, zero_point, *ends) + 1).eval()
     x = torch.tensor([0, 1, -(2**31), 2**30, -5], dtype=torch.int32)
     program = delegate.to_backend(torch.export.export(module, (x,)), "onnxruntime")
     left = {"quantized_decomposed.dequantize_per_tensor.default": 1} if zero_point else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.backends.casts import DTYPES, SIGNS, check_signs, taken
+from tests.support.cases.casts import DTYPES, SIGNS, check_signs, taken
 from tests.support.sampling import every
 
 

@@ -13,9 +13,8 @@ from torch import nn
 
 import delegate
 from delegate.testing import assert_same
-from tests.backends.onnx.cases import FAMILIES
-from tests.backends.onnx.test_rows import IN_ORDER, All
-from tests.e2e.test_dynamic import Function
+from tests.support.cases.operators import FAMILIES, IN_ORDER, All
+from tests.support.functions import NamedFunction
 from tests.support.sampling import every
 
 quantized = torch.ops.quantized_decomposed
@@ -83,7 +82,7 @@ def test_what_is_left_of_large_integers(name: str) -> None:
     """ONNX Runtime computes Mod of the sign of x in float64, which has no odd number beyond 2^53."""
     x = torch.tensor([2**53 + 1, 2**62 + 3, -(2**62) - 7, 2**63 - 1, -(2**63) + 1, 12345678901234567, 7, -7, 0])
     y = torch.tensor([3, -10, 10, 1000000007, 7, -7, 2**53 + 1, 3, 5])
-    program = delegate.to_backend(torch.export.export(Function(INTEGERS[name]).eval(), (x, y)), "onnxruntime")
+    program = delegate.to_backend(torch.export.export(NamedFunction(INTEGERS[name]).eval(), (x, y)), "onnxruntime")
     assert {n.backend for n in program.report.nodes} == {"onnxruntime"}
     assert_same(program(x, y), INTEGERS[name](x, y))
 
@@ -100,7 +99,7 @@ def _coded(x: torch.Tensor, step: float, zero_point: int, dtype: torch.dtype) ->
 def test_two_quantizations_are_two(first: tuple[float, int], second: tuple[float, int], dtype: torch.dtype) -> None:
     """ONNX Runtime made one of them, whose scale was that of neither."""
     x = torch.randn(8, 8, generator=torch.Generator().manual_seed(1)) * 3
-    function = Function(lambda v: _coded(_coded(v, *first, dtype), *second, dtype)).eval()
+    function = NamedFunction(lambda v: _coded(_coded(v, *first, dtype), *second, dtype)).eval()
     program = delegate.to_backend(torch.export.export(function, (x,)), "onnxruntime")
     assert {n.backend for n in program.report.nodes} == {"onnxruntime"}
     assert_same(program(x), function(x), 1e-6)

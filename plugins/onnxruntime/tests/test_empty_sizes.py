@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends.empty_sizes import ALL, CASES, compare
+from tests.support.cases.empty_sizes import ALL, CASES, compare
 
 # Case -> the operators that ONNX Runtime runs; its mean of nothing is 0.
 RUNS = {**ALL, "mean": ""}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends.equal_weights import CASES, compare
+from tests.support.cases.equal_weights import CASES, compare
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.backends.casts import lowered, ran
+from tests.support.cases.casts import lowered, ran
 from tests.support.lowering import assert_same, refused
 
 X = torch.tensor([[0.1, 0.3, -0.7, 1.5], [2.25, -3.1, 0.10000000149011612, 7.7]], dtype=torch.float64)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from delegate.testing import assert_same
-from tests.backends.casts import lowered, ran
+from tests.support.cases.casts import lowered, ran
 
 X = torch.tensor([0, 1, -1, 2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1])
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -9,7 +9,7 @@ import torch
 
 import delegate
 from delegate.testing import assert_same
-from tests.edge.test_export import Function
+from tests.support.functions import Function
 
 T = torch.Tensor
 X = torch.tensor([0.0, -1.0, 1e-9, 3e-10, 2.0, 1.5])

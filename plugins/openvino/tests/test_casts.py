@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.backends.casts import DTYPES, SIGNS, check_signs, lowered, names, ran, taken
+from tests.support.cases.casts import DTYPES, SIGNS, check_signs, lowered, names, ran, taken
 from tests.support.lowering import assert_same, refused
 from tests.support.sampling import every
 

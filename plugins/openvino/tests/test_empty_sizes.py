@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends.empty_sizes import ALL, CASES, compare
+from tests.support.cases.empty_sizes import ALL, CASES, compare
 
 # Case -> the operators that OpenVINO runs; means and products over nothing are wrong.
 RUNS = {**ALL, "mean": "", "matrix product": "", "batched product": "", "attention": ""}

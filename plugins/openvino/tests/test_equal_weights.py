@@ -12,7 +12,7 @@ from delegate_openvino.shared_weights import part_uses
 from openvino import opset13 as opset
 
 from delegate.testing import assert_same
-from tests.backends.equal_weights import CASES, FILTERS, compare
+from tests.support.cases.equal_weights import CASES, FILTERS, compare
 
 X = np.random.default_rng(0).normal(size=(2, 8, 9, 9)).astype(np.float32)
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from delegate.testing import assert_same
-from tests.backends.casts import lowered, ran
+from tests.support.cases.casts import lowered, ran
 from tests.support.sampling import every
 
 _NOISE = torch.randn(4000, generator=torch.Generator().manual_seed(0)) * 3

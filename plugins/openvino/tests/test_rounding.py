@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.backends.rounding import check_kept, check_shown
+from tests.support.cases.rounding import check_kept, check_shown
 from tests.support.sampling import every
 
 

@@ -10,8 +10,7 @@ from torch import nn
 
 import delegate
 from delegate.verdict import Reason
-from tests.backends.onnx.cases import FAMILIES
-from tests.backends.onnx.test_rows import All
+from tests.support.cases.operators import FAMILIES, All
 from tests.support.lowering import assert_same
 
 # A part of the reason -> the cases that OpenVINO leaves to others for it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends.sized_numbers import CASES, compare
+from tests.support.cases.sized_numbers import CASES, compare
 from tests.support.sampling import only
 
 # Case -> how many nodes OpenVINO runs, and how many it refuses for each reason.

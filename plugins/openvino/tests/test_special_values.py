@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from tests.backends.lowest import differences
-from tests.backends.special_values import GROUPS, Expected, check, named
+from tests.support.cases.infinities import differences
+from tests.support.cases.special_values import GROUPS, Expected, check, named
 from tests.support.sampling import every
 
 _VALUES = named(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,24 +14,14 @@ from delegate.errors import BackendFailed
 from delegate.program.file import serialize
 from delegate.program.model import Program
 from delegate.testing import assert_same
-from tests.backends.equal_weights import CASES, Each
+from tests.support.cases.equal_weights import CASES, Each
+from tests.support.cases.shared_weights import X, changed, check_file_size, layers
 from tests.support.lowering import assert_runs
 from tests.support.sampling import every
-
-X = torch.randn(3, 64)
-
-
-def layers() -> nn.Module:
-    return nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 8)).eval()
 
 
 def lowered(module: nn.Module) -> Program:
     return delegate.to_backend(torch.export.export(module, (X,)), "openvino").program
-
-
-def changed(program: Program, **specs: Any) -> Program:
-    (spec,) = program.delegates
-    return program._replace(delegates=(spec._replace(compile_specs={**spec.compile_specs, **specs}),))
 
 
 def answer(program: Program) -> torch.Tensor:
@@ -41,18 +30,7 @@ def answer(program: Program) -> torch.Tensor:
 
 
 def test_two_methods_share_them(tmp_path: Path) -> None:
-    module = layers()
-    one = torch.export.export(module, (X,))
-    two = torch.export.export(nn.Sequential(module, nn.Tanh()), (X[:1],))
-    program = delegate.to_backend({"one": one, "two": two}, "openvino")
-    assert [n for n in program.report.nodes if n.backend != "openvino"] == []
-    program.save(tmp_path / "two.dlg")
-    delegate.to_backend(one, "openvino").save(tmp_path / "one.dlg")
-    weights = sum(p.nbytes for p in module.parameters())
-    assert (tmp_path / "two.dlg").stat().st_size - (tmp_path / "one.dlg").stat().st_size < weights / 4
-    with delegate.load(tmp_path / "two.dlg") as loaded, torch.no_grad():
-        assert_same(loaded.method("one")(X.numpy()), module(X))
-        assert_same(loaded.method("two")(X[:1].numpy()), module(X[:1]).tanh())
+    check_file_size("openvino", tmp_path)
 
 
 def test_a_file_with_all_in_the_blob() -> None:

@@ -1,4 +1,4 @@
-"""Cases of the operators that the backend cuda takes beside those of tests/backends/onnx/cases.py.
+"""Cases of the operators that the backend cuda takes beside those of tests/support/cases/operators.py.
 
 Several cases of one operator stand in a list: each is an argument that an importer may have wrong.
 """
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from delegate.backends.gpu.cuda.aot.operators import TABLE
-from tests.backends.onnx.cases import BATCHED, CASES, INDEX, MATRIX, OTHER, POSITIVE, Case, Constant, X, weight
+from tests.support.cases.operators import BATCHED, CASES, INDEX, MATRIX, OTHER, POSITIVE, Case, Constant, X, weight
 
 NEGATIVE = torch.tensor([2, -1, 0, 1])
 HALVES = torch.tensor([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5])

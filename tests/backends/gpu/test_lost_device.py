@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from delegate.backends.gpu.webgpu.runtime import provider
-from tests.backends.onnx.test_devices import PINNED, Residual
-from tests.backends.onnx.test_rows import require
+from tests.backends.onnx.models import PINNED, Residual
+from tests.support.availability import require
 from tests.support.lowering import compiled, relative_error
 
 # Runs two programs of one file while the GPU is there, twice without it, and when it is there again. A line of JSON per

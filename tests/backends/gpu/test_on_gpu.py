@@ -17,7 +17,8 @@ from delegate.backends.gpu.cuda.aot import schedules
 from delegate.backends.gpu.cuda.runtime import library
 from delegate.backends.gpu.cuda.runtime.targets import Target
 from delegate.errors import BackendUnavailable
-from tests.backends.gpu.test_precision import PRODUCTS, Call, Rounded, lowered
+from tests.backends.gpu.precision import PRODUCTS, Rounded, lowered
+from tests.support.functions import Function
 
 try:
     GPU = library.local_gpu()[0]
@@ -98,7 +99,7 @@ def test_tensors_stay_on_the_gpu(tmp_path):
 
 
 def test_sizes_that_change():
-    module, batch = Call(frozen(nn.Linear(80, 144))), torch.export.Dim("batch", min=1, max=64)
+    module, batch = Function(frozen(nn.Linear(80, 144))), torch.export.Dim("batch", min=1, max=64)
     config = {"backends": [{"name": "cuda"}]}
     program = compiled(module, (torch.randn(5, 80),), config=config, dynamic_shapes=(({0: batch},),))
     assert_runs(program, "cuda")

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.backends.onnx.test_rows import require
+from tests.support.availability import require
 from tests.support.lowering import compiled, relative_error
 
 BATCH, HEADS, ROWS, COLUMNS, SIZE = 2, 4, 5, 7, 8

@@ -15,26 +15,10 @@ from delegate.backends.dsp.runtime.targets import TARGETS, local_target
 from delegate.backends.onnx.runtime import session
 from delegate.errors import BackendFailed, ConfigError, LoweringError
 from delegate.runtime.loaded import LoadedProgram
-from tests.backends.onnx.test_rows import require
-from tests.e2e.test_dynamic import Function
+from tests.backends.onnx.models import Stages, image
+from tests.support.availability import require
+from tests.support.functions import NamedFunction
 from tests.support.lowering import answers, assert_runs, assert_same, compiled, relative_error
-
-
-class Stages(nn.Module):
-    """A part for each backend."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU())
-        self.second = nn.Sequential(nn.Conv2d(8, 8, 1), nn.Sigmoid())
-        self.third = nn.Linear(8, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.third(self.second(self.first(x)).mean((2, 3))).logcumsumexp(1)
-
-
-def image() -> torch.Tensor:
-    return torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
 def test_three_backends_and_kernels_in_one_program(tmp_path):
@@ -110,7 +94,7 @@ def test_long_integers_are_whole(name, backend):
     """Indices are int64 that fit 32 bits; what is moved by them may not: QNN kept the lower halves."""
     require(backend)
     function, x = MOVES[name]
-    program = delegate.to_backend(torch.export.export(Function(function).eval(), (x,)), backend)
+    program = delegate.to_backend(torch.export.export(NamedFunction(function).eval(), (x,)), backend)
     assert answers(program, backend).keys() == {"dtype"}
     assert torch.equal(program(x), function(x))
 

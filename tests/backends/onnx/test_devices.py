@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import delegate
 from delegate.backends.gpu.webgpu.runtime import provider
@@ -13,41 +12,9 @@ from delegate.backends.onnx.runtime.device_memory import OrtMemory
 from delegate.errors import BackendFailed
 from delegate.program.model import StorageKind
 from delegate.runtime.loaded import LoadedProgram
-from tests.backends.onnx.test_rows import require
+from tests.backends.onnx.models import PINNED, Residual, TwoReaders, image
+from tests.support.availability import require
 from tests.support.lowering import compiled, relative_error
-
-
-class Residual(nn.Module):
-    """A convolution whose result passes by a node that is pinned elsewhere, and that takes it too, or another one."""
-
-    def __init__(self, shared: bool) -> None:
-        super().__init__()
-        self.shared = shared
-        self.first = nn.Conv2d(3, 8, 3, padding=1)
-        self.pinned = nn.Conv2d(8, 8, 1)
-        self.last = nn.Conv2d(8, 4, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        kept = self.first(x)
-        return self.last(self.pinned(kept if self.shared else torch.relu(kept)) + kept)
-
-
-class TwoReaders(nn.Module):
-    """Two partitions, with a node between them that is pinned elsewhere, take the input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.pinned = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.pinned(self.first(x)) + x)
-
-
-PINNED = {"aten.convolution.default": 1}
-
-
-def image(seed: int = 0, batch: int = 1) -> torch.Tensor:
-    return torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
 
 
 def lowered(**changes):

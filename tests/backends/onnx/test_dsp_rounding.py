@@ -10,8 +10,8 @@ import torch.ao.quantization.fx._decomposed  # registers quantized_decomposed
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.backends.casts import lowered
-from tests.backends.onnx.test_rows import require
+from tests.support.availability import require
+from tests.support.cases.casts import lowered
 from tests.support.lowering import assert_runs, assert_same, refused, steps_of
 from tests.support.sampling import every
 

@@ -11,8 +11,8 @@ import torch
 import delegate
 from delegate.errors import BackendUnavailable
 from delegate.registry import default_registry
-from tests.backends.onnx.test_backends import Stages, image
-from tests.backends.onnx.test_rows import require
+from tests.backends.onnx.models import Stages, image
+from tests.support.availability import require
 from tests.support.lowering import relative_error
 
 FILE = Path(__file__).parents[3] / "configs/everywhere.yaml"

@@ -10,7 +10,7 @@ from delegate.backends.gpu.webgpu.aot.operators import OPERATORS
 from delegate.backends.onnx.aot.model import to_onnx
 from delegate.backends.onnx.aot.translations import table_of
 from delegate.backends.onnx.aot.translations.row import scalar
-from tests.backends.onnx.test_rows import _Call
+from tests.support.functions import Function
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'delegate[onnx]'")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'delegate[onnx]'")
@@ -27,7 +27,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_dtypes_fit(case):
     function, dtypes = CASES[case]
-    program = torch.export.export(_Call(function), (torch.randn(3, 4).half(),))
+    program = torch.export.export(Function(function), (torch.randn(3, 4).half(),))
     model = to_onnx(program, table_of(OPERATORS)).model
     assert [t.dtype for t in model.outputs] == dtypes
     onnx.shape_inference.infer_shapes(onnx.load_from_string(model.graph), check_type=True, strict_mode=True)

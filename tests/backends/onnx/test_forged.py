@@ -20,7 +20,7 @@ from delegate.cli.app import app
 from delegate.errors import BackendFailed
 from delegate.program.file import serialize
 from delegate.program.model import Program
-from tests.backends.onnx.test_rows import require
+from tests.support.availability import require
 from tests.support.lowering import assert_runs, assert_same
 
 X = torch.linspace(-2, 2, 12).view(2, 6)

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import delegate
-from tests.backends.onnx.test_rows import require
-from tests.e2e.test_dynamic import Function
+from tests.support.availability import require
+from tests.support.functions import NamedFunction
 from tests.support.lowering import assert_same, refused
 from tests.support.sampling import every
 
@@ -25,7 +25,7 @@ WIDE = torch.tensor([[0.0, -100.0, 5.0, -150.0], [200.0, 3.0, 100.0, -88.0], [-1
 def lowered(function: Callable[[Tensor], Tensor], x: Tensor, **options: str) -> delegate.CompiledProgram:
     backends = [{"name": "dsp", "options": options}]
     config = {"backends": backends, "partitioning": {"min_partition_size": 0}}
-    return delegate.to_backend(torch.export.export(Function(function).eval(), (x,)), config=config)
+    return delegate.to_backend(torch.export.export(NamedFunction(function).eval(), (x,)), config=config)
 
 
 NAMED = {

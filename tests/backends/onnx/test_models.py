@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import delegate
-from tests.backends.onnx.test_rows import require
 from tests.support import zoo
+from tests.support.availability import require
 from tests.support.lowering import relative_error
 from tests.support.whole_models import QUICK, check
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import delegate
-from tests.backends.onnx.quantizer import quantized
-from tests.backends.onnx.test_rows import require
+from tests.support.availability import require
 from tests.support.lowering import assert_runs, assert_same, refused
+from tests.support.quantizing import quantized
 from tests.support.sampling import only
 
 T = torch.Tensor

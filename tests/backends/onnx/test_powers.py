@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from delegate.testing import assert_same
-from tests.backends.casts import lowered, ran
-from tests.backends.test_casts import require
+from tests.support.availability import require
+from tests.support.cases.casts import lowered, ran
 from tests.support.lowering import refused
 
 LARGEST = torch.finfo(torch.float16).max

@@ -15,14 +15,14 @@ import delegate
 from delegate.backends.dsp.aot.backend import DspBackend
 from delegate.compile import explain
 from examples.digits.model import digits, trained
-from tests.backends.onnx.test_rows import require
 from tests.support import zoo
+from tests.support.availability import require
 from tests.support.lowering import assert_same, compiled, relative_error, steps_of
 
 pytest.importorskip("torchao", reason="torchao quantizes the programs of these tests")
 with zoo.libraries():
     from delegate.quantization import Settings, quantize
-from tests.backends.onnx.quantizer import last_step, quantized
+from tests.support.quantizing import last_step, quantized
 
 aten = torch.ops.aten
 

@@ -9,21 +9,18 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import nn
 
 import delegate
 from delegate.backends.onnx.aot.translations import TRANSLATIONS
-from delegate.registry import default_registry
 from delegate.testing import assert_same
-from tests.backends.onnx.cases import CASES, FAMILIES, Case
+from tests.support.availability import require
+from tests.support.cases.operators import CASES, FAMILIES, IN_ORDER, All
 
 
 def operator(case: str) -> str:
     """The operator that a case is named after."""
     return case.partition(",")[0]
 
-
-IN_ORDER = [case for case in CASES if case.endswith("in order")]
 
 # Case -> why a backend leaves it to others.
 PORTABLE: dict[str, dict[str, str]] = {
@@ -130,40 +127,6 @@ TOLERANCE = {
 }
 # float16 on the HTP: a value that is rounded across a whole number jumps by 1.
 JUMPS = {"aten.ceil.default", "aten.floor.default", "aten.round.default"}
-
-
-class All(nn.Module):
-    """Cases, one after the other; the module of each has its number as name."""
-
-    def __init__(self, cases: dict[str, Case]) -> None:
-        super().__init__()
-        self.cases = cases
-        for number, (function, _) in enumerate(cases.values()):
-            self.add_module(f"case{number}", _Call(function))
-
-    def forward(self, *inputs: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-        given = iter(inputs)
-        results = []
-        for number, (_, example) in enumerate(self.cases.values()):
-            made = getattr(self, f"case{number}")(*(next(given) for _ in example))
-            results.append(tuple(made) if isinstance(made, tuple | list) else (made,))
-        return results
-
-
-class _Call(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs):
-        return self.function(*inputs)
-
-
-def require(backend: str) -> None:
-    """Skip, with the reason, where a backend cannot be used."""
-    state = default_registry().state(backend)
-    if state.availability is None or not state.availability.ok:
-        pytest.skip(f"{state.detail}: {state.remedy}")
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")

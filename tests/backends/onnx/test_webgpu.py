@@ -16,8 +16,8 @@ from torch.export import Dim
 import delegate
 from delegate.backends.gpu.webgpu.runtime import provider
 from delegate.errors import BackendFailed, ConfigError
-from tests.backends.onnx.test_rows import require
-from tests.backends.xnnpack.harness import Call
+from tests.support.availability import require
+from tests.support.functions import Function
 from tests.support.lowering import assert_runs, assert_same, compiled, relative_error
 from tests.support.sampling import every
 
@@ -314,7 +314,7 @@ EPSILONS = {
 def test_norms_of_several_epsilons(name):
     """The provider's InstanceNormalization has the epsilon of the first one that the process runs."""
     require("webgpu")
-    module = Call(lambda x: tuple(EPSILONS[name](x, eps) for eps in (1e-5, 3.0, 0.5)))
+    module = Function(lambda x: tuple(EPSILONS[name](x, eps) for eps in (1e-5, 3.0, 0.5)))
     x = torch.linspace(-2, 3, 80).reshape(1, 4, 4, 5)
     program = compiled(module, (x,), backends="webgpu")
     assert_runs(program, "webgpu")
@@ -349,6 +349,6 @@ def test_norms_of_several_epsilons(name):
 def test_numbers_that_rows_leave_out(function, left):
     require("webgpu")
     x = torch.tensor([0.5, -1.0, 3.0, 80.0, 1.5, 0.1])
-    program = delegate.to_backend(torch.export.export(Call(function), (x,)), "webgpu")
+    program = delegate.to_backend(torch.export.export(Function(function), (x,)), "webgpu")
     assert {node.backend for node in program.report.nodes} == {"portable" if left else "webgpu"}
     assert_same(program(x), function(x), 1e-3)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils._pytree as pytree
+from torch import nn
 from torch.fx import Graph, Node
 
 from delegate.backends.aot import PreprocessResult, Region
@@ -22,17 +23,6 @@ from delegate.testing import assert_same
 from delegate.verdict import Verdict
 
 Inputs = tuple[torch.Tensor, ...]
-
-
-class Call(torch.nn.Module):
-    """A function of tensors as a module, e.g. `Call(torch.nn.functional.relu)`."""
-
-    def __init__(self, function: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
-        self.function, self.args, self.kwargs = function, args, kwargs
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        return self.function(*tensors, *self.args, **self.kwargs)
 
 
 def export(module: torch.nn.Module, inputs: Inputs, dynamic_shapes: Any = None) -> EdgeProgram:
@@ -144,3 +134,17 @@ def refusal(module: torch.nn.Module, inputs: Inputs, op: str, dynamic_shapes: An
     backend = XnnpackBackend(XnnpackOptions())
     node: Node = next(n for n in region.graph.nodes if str(n.target) == op)
     return backend.check(node)
+
+
+class AfterConv(nn.Module):
+    """A function of the result of a convolution."""
+
+    """A function of a feature map in NHWC."""
+
+    def __init__(self, function):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.function = nn.Conv2d(3, 6, 3, padding=1), function
+
+    def forward(self, x):
+        return self.function(self.conv(x))

@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, refusal, run
+from tests.backends.xnnpack.harness import refusal, run
+from tests.support.functions import Function
 
 X = torch.cat([torch.linspace(-30, 30, 4001), torch.tensor([0.0, 1e-6, -1e-6, 87.0, -87.0, 1e20, -1e20])])
 EXACT = {  # to relative precision
@@ -22,12 +23,12 @@ CLOSE = {"gelu": F.gelu, "gelu by tanh": lambda x: F.gelu(x, approximate="tanh")
 
 
 def test_relative_precision():
-    run(Call(lambda x: tuple(f(x) for f in EXACT.values())), (X,), 1e-5, 1e-36)
+    run(Function(lambda x: tuple(f(x) for f in EXACT.values())), (X,), 1e-5, 1e-36)
 
 
 def test_absolute_precision():
     # Eager itself cancels where these come near zero.
-    run(Call(lambda x: tuple(f(x) for f in CLOSE.values())), (X,), 1e-5, 1e-6)
+    run(Function(lambda x: tuple(f(x) for f in CLOSE.values())), (X,), 1e-5, 1e-6)
 
 
 LARGE = torch.tensor([3e38, -3e38, torch.inf, -torch.inf, torch.nan, 1.5, -1.5])
@@ -47,7 +48,7 @@ LARGE = torch.tensor([3e38, -3e38, torch.inf, -torch.inf, torch.nan, 1.5, -1.5])
     ids=["leaky_relu 0", "softplus 1e10", "softplus -1e10", "softplus 1e-10", "elu", "celu 1e-30", "celu 0.1"],
 )
 def test_large_values(function):
-    run(Call(function), (LARGE,), 1e-5, 0)
+    run(Function(function), (LARGE,), 1e-5, 0)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,6 @@ def test_activation_keeps_channels_last():
     ],
 )  # fmt: skip
 def test_refused(function, inputs, op, reason):
-    verdict = refusal(Call(function), inputs, op)
+    verdict = refusal(Function(function), inputs, op)
     assert verdict.reason is reason
     assert verdict.message

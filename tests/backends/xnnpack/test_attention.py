@@ -6,7 +6,8 @@ from torch.export import Dim
 from torch.nn.functional import scaled_dot_product_attention as attention
 
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, assert_as_eager, lower, refusal, run
+from tests.backends.xnnpack.harness import assert_as_eager, lower, refusal, run
+from tests.support.functions import Function
 
 torch.manual_seed(0)
 Q, K, V = torch.randn(2, 4, 6, 8), torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5, 3)
@@ -35,13 +36,13 @@ def additive(mask: torch.Tensor, value: float = -torch.inf) -> torch.Tensor:
 
 @pytest.mark.parametrize("options", [{}, {"scale": 0.3}, {"scale": 1.0}, {"is_causal": True}], ids=str)
 def test_options(options):
-    assert run(Call(attention, **options), (Q, K, V), 1e-5, 2e-6).transposes == 0
+    assert run(Function(attention, **options), (Q, K, V), 1e-5, 2e-6).transposes == 0
 
 
 @pytest.mark.parametrize("rank", [2, 3, 5])
 def test_ranks(rank):
     shapes = [(2,) * (rank - 2) + t.shape[-2:] for t in (Q, K, V)]
-    run(Call(attention), tuple(torch.randn(s) for s in shapes), 1e-5, 2e-6)
+    run(Function(attention), tuple(torch.randn(s) for s in shapes), 1e-5, 2e-6)
 
 
 MASKS = {
@@ -65,43 +66,43 @@ def test_constant_mask(name):
 
 @pytest.mark.parametrize("name", MASKS)
 def test_computed_mask(name):
-    run(Call(attention), (Q, K, V, MASKS[name]), 1e-5, 2e-6)
+    run(Function(attention), (Q, K, V, MASKS[name]), 1e-5, 2e-6)
 
 
 def test_projections_in_batch_length_heads_layout():
     """Check typical models: one transpose each of query, key, value and result."""
-    heads = Call(
+    heads = Function(
         lambda q, k, v: attention(*(t.view(2, 7, 4, 8).transpose(1, 2) for t in (q, k, v))).transpose(1, 2).flatten(2)
     )
     assert run(heads, tuple(torch.randn(2, 7, 32) for _ in range(3)), 1e-5, 2e-6).transposes == 4
 
 
 def test_key_that_lies_by_columns_is_not_transposed():
-    function = Call(lambda q, k, v: attention(q, k.transpose(-1, -2), v.transpose(-1, -2)))
+    function = Function(lambda q, k, v: attention(q, k.transpose(-1, -2), v.transpose(-1, -2)))
     assert run(function, (Q, K.mT.contiguous(), V.mT.contiguous()), 1e-5, 2e-6).transposes == 0
 
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": BOOLS}], ids=list)
 def test_grouped_heads(options):
     k, v = K[:, :2].contiguous(), V[:, :2].contiguous()
-    run(Call(attention, enable_gqa=True, **options), (Q, k, v), 1e-5, 2e-6)
+    run(Function(attention, enable_gqa=True, **options), (Q, k, v), 1e-5, 2e-6)
 
 
 @pytest.mark.parametrize("dims", [{0: Dim("n", min=2, max=64)}, {2: Dim("t", min=2, max=64)}], ids=["batch", "length"])
 def test_dynamic(dims):
-    lowered = lower(Call(attention), (Q, Q.clone(), Q.clone()), ((dims, dims, dims),))
+    lowered = lower(Function(attention), (Q, Q.clone(), Q.clone()), ((dims, dims, dims),))
     for size in (2, 9):
         shape = [size if d in dims else s for d, s in enumerate(Q.shape)]
-        assert_as_eager(Call(attention), tuple(torch.randn(shape) for _ in range(3)), lowered, 1e-5, 2e-6)
+        assert_as_eager(Function(attention), tuple(torch.randn(shape) for _ in range(3)), lowered, 1e-5, 2e-6)
 
 
 T = {2: Dim("t", min=2, max=64)}
 REFUSED = {
-    "double": (Call(attention), (Q.double(), K.double(), V.double()), None, Reason.DTYPE),
-    "dropout": (Call(attention, dropout_p=0.5), (Q, K, V), None, Reason.ATTRIBUTE),
-    "broadcast": (Call(attention), (Q, K[:, :1], V[:, :1]), None, Reason.ATTRIBUTE),
+    "double": (Function(attention), (Q.double(), K.double(), V.double()), None, Reason.DTYPE),
+    "dropout": (Function(attention, dropout_p=0.5), (Q, K, V), None, Reason.ATTRIBUTE),
+    "broadcast": (Function(attention), (Q, K[:, :1], V[:, :1]), None, Reason.ATTRIBUTE),
     "causal_of_unknown_length": (
-        Call(attention, is_causal=True),
+        Function(attention, is_causal=True),
         (Q, Q.clone(), Q.clone()),
         (T, T, T),
         Reason.DYNAMIC_SHAPE,

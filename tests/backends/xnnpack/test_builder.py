@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.backends.xnnpack.harness import Call, run
+from tests.backends.xnnpack.harness import run
+from tests.support.functions import Function
 
 
 class Conv(nn.Module):
@@ -42,7 +43,7 @@ def test_value_that_is_an_output_twice():
 
 def test_input_and_constant_as_output():
     module = nn.Linear(4, 3)
-    run(Call(lambda x: (x, x + 1)), (torch.randn(3, 4),))
+    run(Function(lambda x: (x, x + 1)), (torch.randn(3, 4),))
     run(Conv(lambda x, y: (y.mean(), x)), (torch.randn(1, 3, 6, 6),), 1e-4, 1e-5)
 
     class Constant(nn.Module):

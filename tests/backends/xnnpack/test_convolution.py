@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, assert_as_eager, lower, refusal, run
+from tests.backends.xnnpack.harness import assert_as_eager, lower, refusal, run
+from tests.support.functions import Function
 
 RTOL, ATOL = 1e-4, 1e-5
 
@@ -120,7 +121,7 @@ X = torch.randn(1, 4, 6, 6)
 @pytest.mark.parametrize(
     ("module", "inputs", "reason", "words"),
     [
-        (Call(torch.conv2d), (X, torch.randn(4, 4, 3, 3)), Reason.NON_CONSTANT, "weight is computed"),
+        (Function(torch.conv2d), (X, torch.randn(4, 4, 3, 3)), Reason.NON_CONSTANT, "weight is computed"),
         (nn.Conv3d(2, 2, 3), (torch.randn(1, 2, 5, 5, 5),), Reason.RANK, "5 dimensions"),
         (nn.Conv2d(4, 4, 3).double(), (X.double(),), Reason.DTYPE, "float64"),
     ],

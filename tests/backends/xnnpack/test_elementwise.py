@@ -7,7 +7,8 @@ from torch import nn
 import delegate
 from delegate.testing import assert_same
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, lower, refusal, run
+from tests.backends.xnnpack.harness import lower, refusal, run
+from tests.support.functions import Function
 from tests.support.lowering import refused
 
 X = torch.cat([torch.linspace(-9, 9, 997), torch.tensor([0.0, 1e-6, -1e-6, 80.0, -80.0, 1e20, -1e20])])
@@ -30,14 +31,14 @@ SMALL = [torch.exp, torch.sin, torch.cos]
     ("functions", "x"), [(ANY, X), (POSITIVE, X.abs()), (SMALL, X[:999])], ids=["any", "positive", "small"]
 )
 def test_unary(functions, x):
-    run(Call(lambda x: tuple(f(x) for f in functions)), (x,), 1e-5, 3e-7)
+    run(Function(lambda x: tuple(f(x) for f in functions)), (x,), 1e-5, 3e-7)
 
 
 def test_rounded_towards_zero():
     x = torch.tensor([1.5, -1.5, 0.0, torch.inf, -torch.inf, torch.nan, 2.0, -0.3, 1e20])
-    run(Call(torch.trunc), (x,), 0, 0)
+    run(Function(torch.trunc), (x,), 0, 0)
     modes = (None, "trunc")
-    quotients = Call(lambda x, y: tuple(torch.div(x, v, rounding_mode=m) for m in modes for v in (y, 3.0)))
+    quotients = Function(lambda x, y: tuple(torch.div(x, v, rounding_mode=m) for m in modes for v in (y, 3.0)))
     run(quotients, (torch.randn(40, 50) * 100, torch.randn(50)), 0, 0)
 
 
@@ -49,8 +50,8 @@ def test_rounded_down_and_what_is_left():
     )
     x = torch.cat([torch.randn(2000) * 10.0 ** torch.randint(-6, 12, (2000,)), torch.arange(-64, 64) / 4, edges])
     numbers = (1, 2, 4.0, 1024, 2**24)
-    run(Call(lambda x: tuple(torch.div(x, n, rounding_mode="floor") for n in numbers)), (x,), 0, 0)
-    run(Call(lambda x: tuple(x % n for n in numbers)), (x,), 0, 0)
+    run(Function(lambda x: tuple(torch.div(x, n, rounding_mode="floor") for n in numbers)), (x,), 0, 0)
+    run(Function(lambda x: tuple(x % n for n in numbers)), (x,), 0, 0)
 
 
 @pytest.mark.parametrize("divisor", [3, 0.5, -2, 2**25, 0, 0.1])
@@ -59,13 +60,13 @@ def test_other_divisors_are_refused(divisor):
         ("div.Tensor_mode", lambda x: torch.div(x, divisor, rounding_mode="floor")),
         ("remainder.Scalar", lambda x: x % divisor),
     ):
-        assert refusal(Call(function), (X,), f"aten.{op}").reason is Reason.INACCURATE
+        assert refusal(Function(function), (X,), f"aten.{op}").reason is Reason.INACCURATE
 
 
 def test_power():
     whole = (1, 2, 3, 4, 7, 16, -1, -2, 2.0)
-    run(Call(lambda x: tuple(x**n for n in whole)), (X[:997],), 1e-5, 0)
-    run(Call(lambda x: (x**0.5, x**-0.5)), (X[:997].abs(),), 1e-5, 0)
+    run(Function(lambda x: tuple(x**n for n in whole)), (X[:997],), 1e-5, 0)
+    run(Function(lambda x: (x**0.5, x**-0.5)), (X[:997].abs(),), 1e-5, 0)
 
 
 SHAPES = [
@@ -88,7 +89,7 @@ def all_binary(a, b):
 def test_binary(shapes):
     torch.manual_seed(0)
     a, b = (torch.randn(s) for s in shapes)
-    run(Call(all_binary), (a, b + 3))
+    run(Function(all_binary), (a, b + 3))
 
 
 NUMBERS = {
@@ -112,7 +113,7 @@ NUMBERS = {
 
 def test_with_numbers():
     torch.manual_seed(0)
-    run(Call(lambda x: tuple(f(x) for f in NUMBERS.values())), (torch.randn(3, 4, 5),))
+    run(Function(lambda x: tuple(f(x) for f in NUMBERS.values())), (torch.randn(3, 4, 5),))
 
 
 class Conv(nn.Module):
@@ -159,7 +160,7 @@ def test_result_that_is_an_input_or_a_repeated_output():
         y = x + 1
         return y, y * 2, y, x
 
-    run(Call(twice), (torch.randn(3, 4),))
+    run(Function(twice), (torch.randn(3, 4),))
 
 
 def test_constant_nodes_are_folded():
@@ -187,7 +188,7 @@ def test_constant_nodes_are_folded():
     ],
 )  # fmt: skip
 def test_refused(function, inputs, op, reason):
-    verdict = refusal(Call(function), inputs, op)
+    verdict = refusal(Function(function), inputs, op)
     assert verdict.reason is reason
     assert verdict.message
 
@@ -195,7 +196,7 @@ def test_refused(function, inputs, op, reason):
 @pytest.mark.parametrize("name", ["maximum", "minimum", "clamp"])
 def test_constants_of_nan_are_left_to_others(name):
     bound = torch.tensor([1.0, torch.nan, -1.0])
-    module, x = Call(lambda x: getattr(torch, name)(x, bound)), torch.tensor([0.5, 0.5, torch.nan])
+    module, x = Function(lambda x: getattr(torch, name)(x, bound)), torch.tensor([0.5, 0.5, torch.nan])
     program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
     assert refused(program, "xnnpack") == {f"aten.{name}.{'Tensor' if name == 'clamp' else 'default'}": 1}
     assert_same(program(x), module(x))
@@ -203,7 +204,7 @@ def test_constants_of_nan_are_left_to_others(name):
 
 def test_dynamic_batch_broadcast():
     torch.manual_seed(0)
-    module = Call(lambda a, b: a * b + a)
+    module = Function(lambda a, b: a * b + a)
     n = torch.export.Dim("n", min=1, max=32)
     lowered = lower(module, (torch.randn(2, 3, 4), torch.randn(3, 4)), (({0: n}, {}),))
     for size in (2, 7, 1, 7):

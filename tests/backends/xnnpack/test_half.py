@@ -9,7 +9,8 @@ from torch import nn
 import delegate
 from delegate.testing import assert_same, relative_error
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, refusal
+from tests.backends.xnnpack.harness import refusal
+from tests.support.functions import Function
 from tests.support.lowering import assert_runs
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -36,10 +37,13 @@ CASES = {
     "transformer": (Block, (torch.randn(2, 5, 32), torch.rand(2, 1, 5, 5) > 0.3)),
     "group_norm": (lambda: nn.Sequential(nn.GroupNorm(4, 8), nn.Upsample(scale_factor=2)), (X,)),
     "rms_norm": (lambda: nn.RMSNorm(7), (X,)),
-    "reductions": (lambda: Call(lambda x: (x.mean((2, 3)), x.sum(1), x.amax(-1), x.var(1), x.logsumexp(1))), (X,)),
-    "widened": (lambda: Call(lambda x: (x.float().softmax(-1), x.softmax(-1, dtype=torch.float32), x.exp())), (X,)),
-    "there_and_back": (lambda: Call(lambda x: (x.float().pow(2).mean(-1, keepdim=True).rsqrt() * x).to(x.dtype)), (X,)),
-    "mixed": (lambda: Call(lambda x: (x * torch.linspace(0, 1, 7), x @ x.mT.contiguous(), x[..., ::2])), (X,)),
+    "reductions": (lambda: Function(lambda x: (x.mean((2, 3)), x.sum(1), x.amax(-1), x.var(1), x.logsumexp(1))), (X,)),
+    "widened": (lambda: Function(lambda x: (x.float().softmax(-1), x.softmax(-1, dtype=torch.float32), x.exp())), (X,)),
+    "there_and_back": (
+        lambda: Function(lambda x: (x.float().pow(2).mean(-1, keepdim=True).rsqrt() * x).to(x.dtype)),
+        (X,),
+    ),
+    "mixed": (lambda: Function(lambda x: (x * torch.linspace(0, 1, 7), x @ x.mT.contiguous(), x[..., ::2])), (X,)),
 }
 
 
@@ -83,7 +87,7 @@ def test_saved_in_16_bits(dtype, tmp_path):
 def test_limits(dtype):
     """Check that infinities and NaN pass, and values too large for the type become infinity at the border."""
     x = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, -0.0, torch.finfo(dtype).max], dtype=dtype)
-    module = Call(lambda x: (x + x, x * 0.5))
+    module = Function(lambda x: (x + x, x * 0.5))
     program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
     assert_runs(program, "xnnpack")
     results = program(x)
@@ -93,7 +97,7 @@ def test_limits(dtype):
 
 def test_a_number_without_dimensions():
     x, y = torch.tensor(1.5, dtype=torch.bfloat16), torch.randn(40, 50, dtype=torch.bfloat16)
-    module = Call(lambda x, y: ((x * y).sigmoid().sum(), x * 2))
+    module = Function(lambda x, y: ((x * y).sigmoid().sum(), x * 2))
     program = delegate.to_backend(torch.export.export(module, (x, y)), "xnnpack")
     assert_runs(program, "xnnpack")
     results = program(x, y)
@@ -103,13 +107,13 @@ def test_a_number_without_dimensions():
 
 @pytest.mark.parametrize("op", ["floor", "ceil", "round"])
 def test_jumps_are_left_to_others(op):
-    verdict = refusal(Call(getattr(torch, op)), (X.half(),), f"aten.{op}.default")
+    verdict = refusal(Function(getattr(torch, op)), (X.half(),), f"aten.{op}.default")
     assert verdict.reason is Reason.INACCURATE
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_a_float32_program_keeps_its_roundings(dtype):
-    module = Call(lambda x: (x * 3).to(dtype).float().exp())
+    module = Function(lambda x: (x * 3).to(dtype).float().exp())
     x = torch.randn(40, 50)
     program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
     assert_runs(program, "xnnpack", {"aten._to_copy.default": 1})  # the one that rounds

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.export import Dim
 
 import delegate
 from delegate.backends.xnnpack.aot.lowerings.gather_scatter import evenly_repeated, runs
 from delegate.testing import assert_same
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, assert_as_eager, lower, refusal, run
+from tests.backends.xnnpack.harness import AfterConv, assert_as_eager, lower, refusal, run
+from tests.support.functions import Function
 
 torch.manual_seed(0)
 X = torch.randn(2, 6, 4, 9)
@@ -70,17 +70,7 @@ SAME = {
 
 @pytest.mark.parametrize("name", SAME)
 def test_same_as_eager(name):
-    run(Call(SAME[name]), (X,), 0, 0)
-
-
-class AfterConv(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv, self.function = nn.Conv2d(3, 6, 3, padding=1), function
-
-    def forward(self, x):
-        return self.function(self.conv(x))
+    run(Function(SAME[name]), (X,), 0, 0)
 
 
 NHWC = [
@@ -132,7 +122,7 @@ DYNAMIC = {
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_dynamic(name):
     function, dims = DYNAMIC[name]
-    module = Call(function)
+    module = Function(function)
     lowered = lower(module, (X,), ((dims,),))
     for size in (6, 11):
         x = torch.randn([size if d in dims else s for d, s in enumerate(X.shape)])
@@ -206,7 +196,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):
     function, inputs, dims, op, reason = REFUSED[name]
-    verdict = refusal(Call(function), inputs, op, (dims if isinstance(dims, tuple) else (dims,),) if dims else None)
+    verdict = refusal(Function(function), inputs, op, (dims if isinstance(dims, tuple) else (dims,),) if dims else None)
     assert verdict.reason is reason, str(verdict)
     assert verdict.message
 
@@ -238,7 +228,7 @@ ASSIGNED = {
 
 @pytest.mark.parametrize("name", ASSIGNED)
 def test_assignment_is_one_partition(name):
-    function = Call(ASSIGNED[name])
+    function = Function(ASSIGNED[name])
     program = delegate.to_backend(torch.export.export(function, (X,)), "xnnpack")
     assert len(program.report.partitions) == 1
     assert "aten.copy.default" not in [n.op for n in program.report.nodes]
@@ -246,7 +236,7 @@ def test_assignment_is_one_partition(name):
 
 
 def test_places_written_to_twice_are_left_to_a_kernel():
-    function = Call(lambda x: (x * 2).index_put((torch.tensor([1, 1]),), x[:1]))
+    function = Function(lambda x: (x * 2).index_put((torch.tensor([1, 1]),), x[:1]))
     program = delegate.to_backend(torch.export.export(function, (X,)), "xnnpack")
     assert [n.backend for n in program.report.nodes if n.op == "aten.index_put.default"] == ["portable"]
     assert_same(program(X), function(X), tolerance=0)

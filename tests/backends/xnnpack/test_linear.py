@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, refusal, run
+from tests.backends.xnnpack.harness import refusal, run
+from tests.support.functions import Function
 
 RTOL, ATOL = 1e-4, 1e-5
 
@@ -37,8 +38,8 @@ def test_linear_of_channels_last_map_keeps_its_order():
 
 def test_linear_with_constant_weight():
     x, w, b = torch.randn(2, 3, 4), torch.randn(6, 4), torch.randn(6)
-    assert run(Call(F.linear), (x, w, b), RTOL, ATOL).transposes == 0
-    run(Call(F.linear), (x[0, 0], w), RTOL, ATOL)
+    assert run(Function(F.linear), (x, w, b), RTOL, ATOL).transposes == 0
+    run(Function(F.linear), (x[0, 0], w), RTOL, ATOL)
 
 
 class Constant(nn.Module):
@@ -55,20 +56,20 @@ class Constant(nn.Module):
 
 A, B, C = torch.randn(4, 5, 6), torch.randn(4, 6, 7), torch.randn(4, 5, 7)
 PRODUCTS = {
-    "mm": (Call(torch.mm), (A[0], B[0])),
+    "mm": (Function(torch.mm), (A[0], B[0])),
     "mm with constant": (Constant(torch.mm, 6, 3), (A[0],)),
     "mm with turned constant": (Constant(lambda x, w: x.mm(w.T), 3, 6), (A[0],)),
-    "addmm": (Call(torch.addmm, beta=0.5, alpha=2), (C[0], A[0], B[0])),
-    "addmm, beta 0": (Call(torch.addmm, beta=0), (C[0], A[0], B[0])),
+    "addmm": (Function(torch.addmm, beta=0.5, alpha=2), (C[0], A[0], B[0])),
+    "addmm, beta 0": (Function(torch.addmm, beta=0), (C[0], A[0], B[0])),
     "addmm with constant": (Constant(torch.addmm, 6, 7), (C[0], A[0])),
-    "bmm": (Call(torch.bmm), (A, B)),
+    "bmm": (Function(torch.bmm), (A, B)),
     "bmm with constant": (Constant(torch.bmm, 4, 6, 3), (A,)),
-    "baddbmm": (Call(torch.baddbmm, beta=2, alpha=0.5), (C, A, B)),
-    "matmul, 4d": (Call(torch.matmul), (torch.randn(2, 3, 4, 5), torch.randn(2, 3, 5, 6))),
-    "matmul, fewer dimensions": (Call(torch.matmul), (torch.randn(2, 3, 4, 5), torch.randn(3, 5, 6))),
-    "matmul, fewer on the left": (Call(torch.matmul), (torch.randn(4, 5), torch.randn(2, 3, 5, 6))),
-    "matmul, broadcast both ways": (Call(torch.matmul), (torch.randn(2, 1, 4, 5), torch.randn(1, 3, 5, 6))),
-    "matmul by a matrix": (Call(torch.matmul), (torch.randn(2, 3, 4, 5), torch.randn(5, 6))),
+    "baddbmm": (Function(torch.baddbmm, beta=2, alpha=0.5), (C, A, B)),
+    "matmul, 4d": (Function(torch.matmul), (torch.randn(2, 3, 4, 5), torch.randn(2, 3, 5, 6))),
+    "matmul, fewer dimensions": (Function(torch.matmul), (torch.randn(2, 3, 4, 5), torch.randn(3, 5, 6))),
+    "matmul, fewer on the left": (Function(torch.matmul), (torch.randn(4, 5), torch.randn(2, 3, 5, 6))),
+    "matmul, broadcast both ways": (Function(torch.matmul), (torch.randn(2, 1, 4, 5), torch.randn(1, 3, 5, 6))),
+    "matmul by a matrix": (Function(torch.matmul), (torch.randn(2, 3, 4, 5), torch.randn(5, 6))),
     "matmul by a constant": (Constant(torch.matmul, 5, 6), (torch.randn(2, 3, 4, 5),)),
 }
 
@@ -80,5 +81,5 @@ def test_product(name):
 
 
 def test_vectors_are_refused():
-    verdict = refusal(Call(torch.matmul), (torch.randn(3), torch.randn(3, 2)), "aten.matmul.default")
+    verdict = refusal(Function(torch.matmul), (torch.randn(3), torch.randn(3, 2)), "aten.matmul.default")
     assert verdict.reason is Reason.RANK

@@ -8,7 +8,8 @@ from torch.export import Dim
 import delegate
 from delegate.testing import assert_same
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, refusal, run
+from tests.backends.xnnpack.harness import refusal, run
+from tests.support.functions import Function
 from tests.support.lowering import assert_runs
 from tests.support.sampling import every
 
@@ -25,7 +26,7 @@ def by_hand(mask_scores):
     def attend(q, k, v, mask):
         return mask_scores(q @ k.mT / 3 + 1, mask).softmax(-1) @ v
 
-    return Call(attend)
+    return Function(attend)
 
 
 FILLS = {
@@ -56,7 +57,7 @@ def test_scores_that_are_infinite():
 
 
 def test_product_with_a_mask():
-    run(Call(lambda x, m: (x * m, m * x.neg())), (Q, EACH[..., :1]), 0, 0)
+    run(Function(lambda x, m: (x * m, m * x.neg())), (Q, EACH[..., :1]), 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_product_with_a_mask():
 def test_refused(function, reason):
     x, mask = torch.randn(2, 6, 6), torch.rand(2, 6, 6) > 0.5
     op = "aten.masked_fill.Scalar" if "masked_fill" in function.__code__.co_names else "aten.where.self"
-    verdict = refusal(Call(function), (x, mask), op)
+    verdict = refusal(Function(function), (x, mask), op)
     assert verdict.reason is reason, str(verdict)
 
 

@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, assert_as_eager, lower, refusal, run
+from tests.backends.xnnpack.harness import assert_as_eager, lower, refusal, run
+from tests.support.functions import Function
 
 MAX = {
     "plain": (2,),
@@ -61,7 +62,7 @@ def test_avg_pool(name):
 def test_adaptive(size):
     torch.manual_seed(0)
     region_input = torch.randn(2, 8, 8, 12)
-    run(Call(torch.ops.aten._adaptive_avg_pool2d.default, [size, size] if isinstance(size, int) else list(size)),
+    run(Function(torch.ops.aten._adaptive_avg_pool2d.default, [size, size] if isinstance(size, int) else list(size)),
         (region_input,), 1e-5, 1e-6)  # fmt: skip
 
 
@@ -108,7 +109,7 @@ X = torch.randn(1, 4, 9, 9)
     ids=["indices", "dilation", "stride beyond the window", "uneven", "indices of adaptive", "no batch"],
 )  # fmt: skip
 def test_refused(function, op, reason, words):
-    verdict = refusal(Call(function), (X,), f"aten.{op}.default")
+    verdict = refusal(Function(function), (X,), f"aten.{op}.default")
     assert verdict.reason is reason
     assert words in verdict.message
 

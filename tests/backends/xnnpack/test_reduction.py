@@ -6,7 +6,8 @@ from torch import nn
 from torch.export import Dim
 
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, assert_as_eager, lower, refusal, run
+from tests.backends.xnnpack.harness import assert_as_eager, lower, refusal, run
+from tests.support.functions import Function
 
 torch.manual_seed(0)
 X = torch.randn(2, 3, 4, 5)
@@ -18,7 +19,7 @@ PLAIN = {"mean": torch.mean, "sum": torch.sum, "amax": torch.amax, "amin": torch
 @pytest.mark.parametrize("keepdim", [False, True])
 @pytest.mark.parametrize("dims", DIMS, ids=str)
 def test_dimensions(dims, keepdim):
-    run(Call(lambda x: tuple(f(x, dim=dims, keepdim=keepdim) for f in PLAIN.values())), (X,), 1e-5, 2e-6)
+    run(Function(lambda x: tuple(f(x, dim=dims, keepdim=keepdim) for f in PLAIN.values())), (X,), 1e-5, 2e-6)
 
 
 SAME = {
@@ -46,25 +47,25 @@ SAME = {
 
 @pytest.mark.parametrize("name", SAME)
 def test_same_as_eager(name):
-    run(Call(SAME[name]), (X,), 1e-5, 2e-6)
+    run(Function(SAME[name]), (X,), 1e-5, 2e-6)
 
 
 @pytest.mark.parametrize("dims", [(1,), (2, 3), (1, 2)], ids=str)
 @pytest.mark.parametrize("keepdim", [False, True])
 def test_after_a_permute_nothing_is_transposed(dims, keepdim):
-    function = Call(lambda x: x.permute(0, 3, 1, 2).mean(dims, keepdim=keepdim).relu().sum())
+    function = Function(lambda x: x.permute(0, 3, 1, 2).mean(dims, keepdim=keepdim).relu().sum())
     assert run(function, (X,), 1e-5, 2e-6).transposes == 0
 
 
 def test_logsumexp_of_infinities():
     x = X.clone()
     x[0, :, 0, 0], x[1, 1, 1, 1], x[1, 0, 2, 2] = -torch.inf, torch.inf, -torch.inf
-    run(Call(lambda x: torch.logsumexp(x, 1)), (x,))
+    run(Function(lambda x: torch.logsumexp(x, 1)), (x,))
 
 
 @pytest.mark.parametrize("name", ["mean", "max_values", "var_biased", "norm", "logsumexp"])
 def test_dynamic(name):
-    module = Call(SAME[name])
+    module = Function(SAME[name])
     lowered = lower(module, (X,), (({0: Dim("n", min=2, max=64)},),))
     for n in (2, 7):
         assert_as_eager(module, (torch.randn(n, 3, 4, 5),), lowered, 1e-5, 2e-6)
@@ -91,6 +92,6 @@ REFUSED = {
 @pytest.mark.filterwarnings("ignore:var():UserWarning")
 def test_refused(name):
     function, x, dims, op, reason = REFUSED[name]
-    verdict = refusal(Call(function), (x,), op, ((dims,),) if dims else None)
+    verdict = refusal(Function(function), (x,), op, ((dims,),) if dims else None)
     assert verdict.reason is reason, str(verdict)
     assert verdict.message

@@ -7,7 +7,8 @@ from torch.export import Dim
 from torch.nn.functional import interpolate, pad
 
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, assert_as_eager, lower, refusal, run
+from tests.backends.xnnpack.harness import assert_as_eager, lower, refusal, run
+from tests.support.functions import Function
 
 torch.manual_seed(0)
 X = torch.randn(2, 3, 6, 7)
@@ -31,11 +32,16 @@ PADS = {
 @pytest.mark.parametrize("name", PADS)
 def test_pad(name):
     widths, options = PADS[name]
-    run(Call(pad, widths, **options), (INFINITE,), 0, 0)
+    run(Function(pad, widths, **options), (INFINITE,), 0, 0)
 
 
 def test_pads_of_other_ranks():
-    run(Call(lambda x: (nn.ReflectionPad1d(2)(x), nn.ReplicationPad1d((0, 3))(x), nn.ZeroPad1d(1)(x))), (X[0],), 0, 0)
+    run(
+        Function(lambda x: (nn.ReflectionPad1d(2)(x), nn.ReplicationPad1d((0, 3))(x), nn.ZeroPad1d(1)(x))),
+        (X[0],),
+        0,
+        0,
+    )
 
 
 SIZES = [
@@ -50,16 +56,16 @@ SIZES = [
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_bilinear(size, align_corners):
-    run(Call(interpolate, **size, mode="bilinear", align_corners=align_corners), (X,), 1e-5, 2e-6)
+    run(Function(interpolate, **size, mode="bilinear", align_corners=align_corners), (X,), 1e-5, 2e-6)
 
 
 @pytest.mark.parametrize("size", [*SIZES, {"scale_factor": (3.0, 1.5)}], ids=str)
 def test_nearest(size):
-    run(Call(interpolate, **size, mode="nearest"), (INFINITE,), 0, 0)
+    run(Function(interpolate, **size, mode="nearest"), (INFINITE,), 0, 0)
 
 
 def test_nearest_exact():
-    run(Call(interpolate, size=(4, 9), mode="nearest-exact"), (X,), 0, 0)
+    run(Function(interpolate, size=(4, 9), mode="nearest-exact"), (X,), 0, 0)
 
 
 SHUFFLES = {
@@ -88,12 +94,12 @@ def test_upsampling_after_a_convolution_stays_in_nhwc():
 
 N, H = {0: Dim("n", min=2, max=16)}, {2: Dim("h", min=4, max=64)}
 DYNAMIC = {
-    "pad": (Call(pad, (1, 1, 2, 0)), N),
-    "pad_dynamic": (Call(pad, (1, 1, 2, 0)), H),
-    "pad_value": (Call(pad, (1, 1, 2, 0), value=3.0), N),
-    "reflect": (Call(pad, (1, 1, 2, 0), mode="reflect"), N),
-    "bilinear": (Call(interpolate, size=(9, 9), mode="bilinear"), N),
-    "nearest": (Call(interpolate, scale_factor=2.0), N),
+    "pad": (Function(pad, (1, 1, 2, 0)), N),
+    "pad_dynamic": (Function(pad, (1, 1, 2, 0)), H),
+    "pad_value": (Function(pad, (1, 1, 2, 0), value=3.0), N),
+    "reflect": (Function(pad, (1, 1, 2, 0), mode="reflect"), N),
+    "bilinear": (Function(interpolate, size=(9, 9), mode="bilinear"), N),
+    "nearest": (Function(interpolate, scale_factor=2.0), N),
 }
 
 
@@ -107,11 +113,11 @@ def test_dynamic(name):
 
 
 TIMES = {
-    "twice": Call(interpolate, scale_factor=2.0),
-    "thrice_exact": Call(interpolate, scale_factor=3.0, mode="nearest-exact"),
-    "seven_times": Call(interpolate, scale_factor=7),
-    "to_a_size": Call(lambda x: interpolate(x, size=(x.shape[2] * 2, x.shape[3] * 2))),
-    "as_another": Call(lambda x: interpolate(nn.functional.max_pool2d(x, 2), size=x.shape[2:])),
+    "twice": Function(interpolate, scale_factor=2.0),
+    "thrice_exact": Function(interpolate, scale_factor=3.0, mode="nearest-exact"),
+    "seven_times": Function(interpolate, scale_factor=7),
+    "to_a_size": Function(lambda x: interpolate(x, size=(x.shape[2] * 2, x.shape[3] * 2))),
+    "as_another": Function(lambda x: interpolate(nn.functional.max_pool2d(x, 2), size=x.shape[2:])),
 }
 
 
@@ -126,42 +132,42 @@ def test_whole_multiples_of_dynamic_sizes(name):
 _BOTH = {2: Dim("h", min=4, max=64), 3: Dim("w", min=4, max=64)}
 REFUSED = {
     "half_as_many_again": (
-        Call(interpolate, scale_factor=1.5),
+        Function(interpolate, scale_factor=1.5),
         X,
         _BOTH,
         "aten.upsample_nearest2d.vec",
         Reason.DYNAMIC_SHAPE,
     ),
     "unequal_multiples": (
-        Call(interpolate, scale_factor=(2.0, 3.0)),
+        Function(interpolate, scale_factor=(2.0, 3.0)),
         X,
         _BOTH,
         "aten.upsample_nearest2d.vec",
         Reason.DYNAMIC_SHAPE,
     ),
     "fraction": (
-        Call(interpolate, scale_factor=1.3, mode="bilinear"),
+        Function(interpolate, scale_factor=1.3, mode="bilinear"),
         X,
         None,
         "aten.upsample_bilinear2d.vec",
         Reason.INACCURATE,
     ),
     "unknown": (
-        Call(interpolate, scale_factor=2.0, mode="bilinear"),
+        Function(interpolate, scale_factor=2.0, mode="bilinear"),
         X,
         H,
         "aten.upsample_bilinear2d.vec",
         Reason.DYNAMIC_SHAPE,
     ),
     "many": (
-        Call(interpolate, size=(300, 301)),
+        Function(interpolate, size=(300, 301)),
         torch.randn(1, 1, 170, 171),
         None,
         "aten.upsample_nearest2d.vec",
         Reason.SLOWER,
     ),
-    "value": (Call(pad, (0, 0, 1, 1), value=2.0), X, H, "aten.pad.default", Reason.DYNAMIC_SHAPE),
-    "double": (Call(pad, (1, 1)), X.double(), None, "aten.pad.default", Reason.DTYPE),
+    "value": (Function(pad, (0, 0, 1, 1), value=2.0), X, H, "aten.pad.default", Reason.DYNAMIC_SHAPE),
+    "double": (Function(pad, (1, 1)), X.double(), None, "aten.pad.default", Reason.DTYPE),
 }
 
 

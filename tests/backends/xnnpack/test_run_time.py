@@ -14,9 +14,9 @@ from torch import nn
 
 import delegate
 from tests.backends.xnnpack.qdq import QD, Weights
-from tests.backends.xnnpack.test_integers import floats_within, require_whole
 from tests.support import zoo
 from tests.support.lowering import assert_runs, assert_same
+from tests.support.quantized import floats_within, require_whole, sqnr
 from tests.support.sampling import every
 from tests.support.silence import silence  # noqa: F401 - for every test here
 
@@ -24,12 +24,6 @@ with zoo.libraries():
     import torchao.quantization as ao
 
 BATCH = torch.export.Dim("batch", min=1, max=64)
-
-
-def sqnr(expected: torch.Tensor, got: torch.Tensor) -> float:
-    """Return the signal-to-noise ratio in dB."""
-    noise = (expected - got).pow(2).mean().clamp_min(1e-30)
-    return float(10 * torch.log10(expected.pow(2).mean() / noise))
 
 
 def network() -> nn.Module:

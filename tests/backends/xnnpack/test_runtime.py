@@ -12,7 +12,8 @@ from torch.export import Dim
 from delegate.backends.xnnpack.info import INFO
 from delegate.backends.xnnpack.runtime.delegate import XnnpackRuntime
 from delegate.errors import BackendFailed, BackendUnavailable
-from tests.backends.xnnpack.harness import Call, assert_as_eager, lower
+from tests.backends.xnnpack.harness import assert_as_eager, lower
+from tests.support.functions import Function
 
 
 def batch(n):
@@ -38,7 +39,7 @@ DYNAMIC = {
         (batch(8),),
     ),
     "product": (
-        Call(torch.matmul),
+        Function(torch.matmul),
         [(torch.randn(n, 3, 4), torch.randn(n, 4, 5)) for n in (2, 4)],
         ({0: Dim("n", min=1, max=8)}, {0: Dim("n", min=1, max=8)}),
     ),
@@ -65,7 +66,7 @@ def test_threads(threads):
 
 
 def test_delegates_of_one_blob_do_not_share_memory():
-    module = Call(lambda x: x * 2)
+    module = Function(lambda x: x * 2)
     lowered = lower(module, (torch.ones(4),))
     other = XnnpackRuntime().init(memoryview(lowered.result.blob), lowered.result.compile_specs)
     result = np.zeros(4, np.float32)
@@ -77,7 +78,7 @@ def test_delegates_of_one_blob_do_not_share_memory():
 
 
 def test_next_call_after_a_failure_is_right():
-    module = Call(lambda a, b: a + b)
+    module = Function(lambda a, b: a + b)
     n = Dim("n", min=1, max=8)
     lowered = lower(module, (torch.ones(2), torch.ones(2)), (({0: n}, {0: n}),))
     with pytest.raises(BackendFailed):

@@ -6,22 +6,11 @@ from torch import nn
 from torch.export import Dim
 
 from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import Call, assert_as_eager, lower, refusal, run
+from tests.backends.xnnpack.harness import AfterConv, assert_as_eager, lower, refusal, run
+from tests.support.functions import Function
 
 X = torch.linspace(-4, 4, 120).reshape(2, 3, 4, 5)
 ROW = torch.linspace(-1, 1, 5)
-
-
-class AfterConv(nn.Module):
-    """A function of a feature map in NHWC."""
-
-    def __init__(self, function):
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv, self.function = nn.Conv2d(3, 6, 3, padding=1), function
-
-    def forward(self, x):
-        return self.function(self.conv(x))
 
 
 class Tokens(nn.Module):
@@ -74,7 +63,7 @@ SAME = {
 @pytest.mark.parametrize("name", SAME)
 def test_same_as_eager(name):
     function, x = SAME[name]
-    run(Call(function), (x,))
+    run(Function(function), (x,))
 
 
 # function of a feature map [2, 6, 4, 5] in NHWC; transposes allowed besides the one of the input
@@ -123,7 +112,7 @@ DYNAMIC = {
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_dynamic(name):
     function, shape, dims, others = DYNAMIC[name]
-    module = Call(function)
+    module = Function(function)
     lowered = lower(module, (torch.randn(shape),), ((dims,),))
     for s in (shape, *others):
         assert_as_eager(module, (torch.randn(s),), lowered, 1e-5, 1e-6)
@@ -176,6 +165,6 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):
     function, x, dims, op, reason = REFUSED[name]
-    verdict = refusal(Call(function), (x,), op, ((dims,),) if dims else None)
+    verdict = refusal(Function(function), (x,), op, ((dims,),) if dims else None)
     assert verdict.reason is reason, str(verdict)
     assert verdict.message

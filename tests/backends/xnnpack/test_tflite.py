@@ -11,7 +11,8 @@ from delegate.backends.lowering import Lowering, LoweringTable
 from delegate.backends.xnnpack.aot.backend import XnnpackBackend, XnnpackOptions, find_rejected
 from delegate.backends.xnnpack.aot.tflite import Model
 from delegate.verdict import YES
-from tests.backends.xnnpack.harness import Call, export, lower, region_of
+from tests.backends.xnnpack.harness import export, lower, region_of
+from tests.support.functions import Function
 
 
 def chain(*names):
@@ -91,7 +92,7 @@ def test_preprocess_raises_with_the_node_of_the_graph():
             "aten.sign.default", lambda node: YES, lambda b, n: b.set(n, b.emit("SIGN", [b.operand(n.args[0])], (3,)))
         )
     )
-    region = region_of(export(Call(lambda x: torch.sign(x * 2) + 1), (torch.randn(3),)))
+    region = region_of(export(Function(lambda x: torch.sign(x * 2) + 1), (torch.randn(3),)))
     with pytest.raises(RegionRefused) as caught:
         Wrong(XnnpackOptions()).preprocess(region)
     assert set(caught.value.reasons) == {"sign"}

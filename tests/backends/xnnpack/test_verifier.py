@@ -23,9 +23,10 @@ from delegate.backends.xnnpack.runtime.verifier import verify
 from delegate.errors import BackendFailed
 from delegate.runtime.backend import TensorType
 from tests.backends.xnnpack.forge import Case, crashes, forge
-from tests.backends.xnnpack.harness import Call, lower
+from tests.backends.xnnpack.harness import lower
+from tests.backends.xnnpack.integer_operators import case as integer_case
 from tests.backends.xnnpack.qdq import QD
-from tests.backends.xnnpack.test_integers import case as integer_case
+from tests.support.functions import Function
 
 MODELS = {
     "convolutions": (nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4)), (1, 3, 9, 9)),
@@ -33,12 +34,12 @@ MODELS = {
     "pools": (nn.Sequential(nn.MaxPool2d(2), nn.AvgPool2d(2)), (1, 3, 9, 9)),
     "linear": (nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.LayerNorm(5), nn.Softmax(-1)), (3, 6)),
     "shapes": (
-        Call(lambda a: torch.cat([a.permute(0, 2, 1), a.transpose(1, 2) * 2], 1)[:, 1:4].reshape(-1)),
+        Function(lambda a: torch.cat([a.permute(0, 2, 1), a.transpose(1, 2) * 2], 1)[:, 1:4].reshape(-1)),
         (2, 3, 4),
     ),
-    "split": (Call(lambda a: torch.add(*a.chunk(2, 1)).amax(1)), (2, 4, 3)),
-    "resize": (Call(lambda a: nn.functional.interpolate(a, scale_factor=2, mode="bilinear")), (1, 2, 4, 4)),
-    "product": (Call(lambda a: a @ a.transpose(-1, -2)), (2, 3, 4)),
+    "split": (Function(lambda a: torch.add(*a.chunk(2, 1)).amax(1)), (2, 4, 3)),
+    "resize": (Function(lambda a: nn.functional.interpolate(a, scale_factor=2, mode="bilinear")), (1, 2, 4, 4)),
+    "product": (Function(lambda a: a @ a.transpose(-1, -2)), (2, 3, 4)),
 }
 
 
@@ -169,7 +170,9 @@ def test_truncated_models_are_refused(seeds):
 def _with_amounts(amounts: list[list[int]]) -> tuple[bytes, dict[str, object]]:
     """Return a model with other padding amounts: originally one element after each dimension of 2, 3 and 4."""
     program = delegate.to_backend(
-        torch.export.export(Call(lambda a: nn.functional.pad(a, (0, 1, 0, 1, 0, 1)).relu()), (torch.randn(2, 3, 4),)),
+        torch.export.export(
+            Function(lambda a: nn.functional.pad(a, (0, 1, 0, 1, 0, 1)).relu()), (torch.randn(2, 3, 4),)
+        ),
         ["xnnpack"],
     ).program
     (spec,) = program.delegates

@@ -1,0 +1,1 @@
+"""Cases that tests of several backends run, in tables, and their comparisons with eager."""
