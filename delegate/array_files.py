@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from delegate.files import open_to_read
 from delegate.plugins import one_line
-from delegate.whole_files import open_to_read
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _BEGINNINGS = (b"\x93NUM", b"PK\x03\x04", b"PK\x05\x06")  # of .npy, of an archive, and of an empty one

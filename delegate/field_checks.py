@@ -1,8 +1,19 @@
-"""Check the fields of plugin objects at construction, so that the traceback ends in the plugin's code."""
+"""Checks of fields: of plugin objects at construction, and of JSON and YAML that others wrote.
+
+A wrong field of a plugin object is a TypeError, whose traceback ends in the plugin's code. The other functions read one
+key of a mapping, and convert no value. They raise KeyError if the key is missing, TypeError or ValueError if the value
+is wrong.
+"""
 
 from __future__ import annotations
 
+import math
 import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+_MOST_COUNT = 2**63
+_NOT_FINITE = ("inf", "-inf", "nan")  # their JSON form
 
 
 def expect(owner: object, field: str, fits: bool, expected: str) -> None:
@@ -25,3 +36,89 @@ def expect(owner: object, field: str, fits: bool, expected: str) -> None:
 def is_texts(value: object) -> bool:
     """Return True for a tuple or list of texts; a single text is not one."""
     return isinstance(value, tuple | list) and all(isinstance(item, str) for item in value)
+
+
+def require_format(data: Mapping[str, Any], known: int) -> None:
+    """Raise ValueError if the data has another format."""
+    format_number = data["format"]
+    if type(format_number) is not int or format_number != known:
+        raise ValueError(f"its format is {format_number!r}, known is {known}")
+
+
+def text(data: Mapping[str, Any], key: str) -> str:
+    """Return a text."""
+    value = data[key]
+    if not isinstance(value, str):
+        raise _wrong(key, "a text", value)
+    return value
+
+
+def texts(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Return a list of texts as a tuple."""
+    value = data[key]
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise _wrong(key, "a list of texts", value)
+    return tuple(value)
+
+
+def mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return a mapping with text keys."""
+    value = data[key]
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise _wrong(key, "a mapping by texts", value)
+    return value
+
+
+def items(data: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], ...]:
+    """Return a list of mappings with text keys as a tuple."""
+    value = data[key]
+    if not isinstance(value, list | tuple):
+        raise _wrong(key, "a list of mappings", value)
+    return tuple(mapping({key: item}, key) for item in value)
+
+
+def flag(data: Mapping[str, Any], key: str) -> bool:
+    """Return True or False."""
+    value = data[key]
+    if not isinstance(value, bool):
+        raise _wrong(key, "true or false", value)
+    return value
+
+
+def count(data: Mapping[str, Any], key: str) -> int:
+    """Return an integer of 0 or more, of at most 63 bits."""
+    value = data[key]
+    if type(value) is not int or not 0 <= value < _MOST_COUNT:
+        raise _wrong(key, "a whole number of 0 or more", value)
+    return value
+
+
+def number(data: Mapping[str, Any], key: str) -> float:
+    """Return a number. Non-finite numbers may be texts."""
+    value = data[key]
+    if value not in _NOT_FINITE and type(value) not in (int, float):
+        raise _wrong(key, "a number", value)
+    try:
+        return float(value)
+    except OverflowError:  # of a whole number
+        raise _wrong(key, "a number", value) from None
+
+
+def finite(data: Mapping[str, Any], key: str) -> float:
+    """Return a finite number."""
+    value = number(data, key)
+    if not math.isfinite(value):
+        raise _wrong(key, "a finite number", data[key])
+    return value
+
+
+def amount(data: Mapping[str, Any], key: str) -> float:
+    """Return a finite number of 0 or more."""
+    value = number(data, key)
+    if not 0 <= value < math.inf:
+        raise _wrong(key, "a finite number of 0 or more", data[key])
+    return value
+
+
+def _wrong(key: str, expected: str, value: Any) -> ValueError:
+    return ValueError(f"{key} should be {expected}, not {reprlib.repr(value)}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from delegate.plain_data import amount, count, items, mapping, number, text, texts
+from delegate.field_checks import amount, count, items, mapping, number, text, texts
 
 UNITS = {"latency": "ms", "throughput": "ms", "memory": "MiB", "file size": "MiB"}  # objective -> of a cost, for people
 _SCALES = {"ms": 1e3, "MiB": 2.0**-20}

@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from delegate.entry_points import entry_points
+from delegate.plugins import entry_points
 
 GROUPS = ["delegate.backends", "delegate.kernels", "console_scripts", "pytest11", "no.such.group"]
 

@@ -32,7 +32,7 @@ from delegate.backends.transfer import (
     pack,
 )
 from delegate.errors import BackendUnavailable
-from delegate.plain_data import count, flag, text, texts
+from delegate.field_checks import count, flag, text, texts
 from delegate.plugins import one_line
 from delegate.probing.process import LIMITS, Child, Clock, ended, search_path, uninterrupted
 from delegate.program.segments import align

@@ -25,8 +25,8 @@ from delegate.backends.region import one_node_region
 from delegate.backends.state import BackendState
 from delegate.cache.store import Entry, Store
 from delegate.errors import BackendError, DelegateError
+from delegate.field_checks import amount, mapping, text
 from delegate.option_rules import Rule
-from delegate.plain_data import amount, mapping, text
 from delegate.probing.process import ended
 from delegate.verdict import Verdict
 

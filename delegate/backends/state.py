@@ -10,7 +10,7 @@ from typing import Any
 
 from delegate.backends.info import API_VERSION, Availability, BackendAlias, BackendInfo
 from delegate.errors import BackendUnavailable
-from delegate.plain_data import count, mapping, text, texts
+from delegate.field_checks import count, mapping, text, texts
 from delegate.plugins import Plugin, State, full_traceback, load_object, misnamed, one_line
 
 IN_PROCESS = "this process"

@@ -31,7 +31,7 @@ from delegate.backends.aot import Claim, PreprocessResult, RegionFailed, RegionG
 from delegate.backends.region import ClaimedPattern, Region
 from delegate.edge.program import META_VALUE
 from delegate.errors import DelegateError
-from delegate.plain_data import count, flag, items, mapping, text, texts
+from delegate.field_checks import count, flag, items, mapping, text, texts
 from delegate.verdict import Reason, Verdict
 
 # What a shape environment knows of its symbols. The places where it learnt that are tracebacks, and stay here.

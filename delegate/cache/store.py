@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from delegate.cache.bounded import BoundedFolder
-from delegate.plain_data import count, mapping
+from delegate.field_checks import count, mapping
 from delegate.program.segments import align, checksums
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import delegate
-from delegate.cli import backends, cache, configs, demo, explain, inspect, locks, lower, measure, ops, output, run
+from delegate.cli import backends, cache, checks, demo, inspect, lower, measure, ops, output, run
 from delegate.errors import DelegateError
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
@@ -95,12 +95,12 @@ app.command("backends")(backends.backends)
 app.command("lower")(lower.lower)
 app.command("measure")(measure.measure)
 app.command("run")(run.run)
-app.command("explain")(explain.explain)
+app.command("explain")(inspect.explain)
 app.command("ops")(ops.ops)
 app.command("inspect")(inspect.inspect)
-app.add_typer(configs.app, name="config")
+app.add_typer(checks.config_app, name="config")
 app.command("new-backend")(backends.new_backend)
 app.command("check-backend")(backends.check_backend)
 app.add_typer(cache.app, name="cache")
-app.add_typer(locks.app, name="lock")
+app.add_typer(checks.lock_app, name="lock")
 app.command("demo")(demo.demo)

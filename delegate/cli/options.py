@@ -16,7 +16,6 @@ from typing import Annotated
 
 import typer
 
-from delegate.destinations import require_file, require_folder
 from delegate.errors import (
     ConfigError,
     DelegateError,
@@ -26,6 +25,7 @@ from delegate.errors import (
     ProgramError,
     did_you_mean,
 )
+from delegate.files import require_file, require_folder
 from delegate.plugins import one_line
 
 Imports = Annotated[

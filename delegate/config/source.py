@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from delegate.config.plain_yaml import NotPlain, Path, Place, dotted, parse
 from delegate.errors import ConfigError, did_you_mean
-from delegate.whole_files import open_to_read
+from delegate.files import open_to_read
 
 _MAPPING, _LIST = "should be a mapping (key: value)", "should be a list"
 _SENTENCES = {

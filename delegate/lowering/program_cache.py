@@ -23,11 +23,11 @@ from delegate.cache.environment import code_of, host_features, versions_of
 from delegate.cache.store import Entry
 from delegate.edge.keys import NotCacheable, exported_key
 from delegate.errors import DelegateError
+from delegate.field_checks import count, text, texts
 from delegate.partitioner.artifact_cache import ArtifactCache
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.saved import SavedPlan
-from delegate.plain_data import count, text, texts
 from delegate.program.decode import decode
 from delegate.program.encode import encode
 from delegate.program.model import Program

@@ -22,10 +22,10 @@ from delegate.cache.environment import machine
 from delegate.cache.folder import CHOICES
 from delegate.cache.store import Store
 from delegate.config import Placing, Quantization
-from delegate.destinations import require_file
 from delegate.edge.keys import NotCacheable
 from delegate.edge.sources import Model, exported_programs
 from delegate.errors import ConfigError, PartitionError
+from delegate.files import require_file
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler

@@ -24,14 +24,12 @@ from delegate.edge.node import (
     op_name,
     tensors,
 )
+from delegate.edge.passes import Pass
 from delegate.edge.passes.canonicalize import Canonicalize
-from delegate.edge.passes.common_subexpressions import CommonSubexpressionElimination
-from delegate.edge.passes.dead_code import DeadCodeElimination
 from delegate.edge.passes.fold_constants import ConstantFolding
 from delegate.edge.passes.fuse_views import FuseViews
-from delegate.edge.passes.no_ops import NoOpRemoval
 from delegate.edge.passes.pipeline import optimize
-from delegate.edge.passes.result import Pass
+from delegate.edge.passes.redundancy import CommonSubexpressionElimination, DeadCodeElimination, NoOpRemoval
 from delegate.edge.program import META_VALUE, EdgeInput, EdgeProgram
 
 _TRIAL_PASSES: tuple[Pass, ...] = (

@@ -1,10 +1,13 @@
-"""Branches: groups of nodes without dependencies between them and with much of the work, e.g. two encoders."""
+"""Branches: groups of nodes without dependencies between them and with much of the work, e.g. two encoders.
+
+A plan can be composed of the partitions that each branch has in the plan of its candidate.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from torch.fx import Node
 
@@ -12,6 +15,7 @@ from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute, module_path
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.cost import work
+from delegate.partitioner.saved import SavedPartition, SavedPlan
 
 MAX_BRANCHES = 4  # branches
 _MIN_SHARE = 0.1  # of the method's work, for a branch
@@ -133,3 +137,34 @@ def _branch(program: EdgeProgram, members: Sequence[Node]) -> Branch:
     shared = itertools.takewhile(lambda level: len(set(level)) == 1, levels)
     name = ".".join(level[0] for level in shared)
     return Branch(program.name, name or members[0].name, tuple(map(identity, members)))
+
+
+def compose_branches(
+    plans: Mapping[str, SavedPlan], branches: Sequence[Branch], choice: Sequence[str], rest: str
+) -> SavedPlan:
+    """Return the plan with parallel branches. A branch without partitions does not run in parallel.
+
+    Args:
+        plans: candidate -> its plan of the method, all of the same graph.
+        branches: of the method.
+        choice: a candidate for each branch.
+        rest: the candidate of all other nodes.
+    """
+    partitions: list[SavedPartition] = []
+    groups: list[tuple[str, ...]] = []
+    for number, (branch, candidate) in enumerate(zip(branches, choice, strict=True)):
+        nodes = {(branch.graph, node) for node in branch.nodes}
+        own = [p for part in plans[candidate].partitions if (p := _intersect(part, nodes, f"at_{number}")) is not None]
+        partitions += own
+        groups += [tuple(p.name for p in own)] if own else []
+    inside = {(branch.graph, node) for branch in branches for node in branch.nodes}
+    outside = {key for key in plans[rest].places() if key not in inside}
+    partitions += [p for part in plans[rest].partitions if (p := _intersect(part, outside, "around")) is not None]
+    preserved = {op for candidate in (*choice, rest) for op in plans[candidate].whole or ()}
+    return SavedPlan(tuple(partitions), tuple(sorted(preserved)), (tuple(groups),) if len(groups) > 1 else ())
+
+
+def _intersect(partition: SavedPartition, nodes: Collection[tuple[str, str]], suffix: str) -> SavedPartition | None:
+    """Return the part of a partition with these nodes, or None if there is none."""
+    own = tuple(n for n in partition.nodes if (partition.graph, n) in nodes)
+    return replace(partition, name=f"{partition.name}_{suffix}", nodes=own) if own else None

@@ -12,10 +12,10 @@ from delegate.cache.store import Entry, Store
 from delegate.edge.build import raw_bytes
 from delegate.edge.graphs import described
 from delegate.edge.program import EdgeProgram
+from delegate.field_checks import amount, flag, mapping, text
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import ChosenPlan, Options
-from delegate.plain_data import amount, flag, mapping, text
 from delegate.program.segments import checksums
 
 FORMAT = 1  # of an entry

@@ -17,14 +17,14 @@ from torch.export import ExportedProgram
 from delegate.config.plain_yaml import NotPlain, parse
 from delegate.edge.graphs import described
 from delegate.errors import DelegateError, PartitionError
+from delegate.field_checks import mapping, require_format, text
+from delegate.files import read_text, write_text
 from delegate.measured import UNITS, Placement, StretchCost
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import Options
-from delegate.plain_data import mapping, require_format, text
 from delegate.plugins import one_line
 from delegate.registry import Registry
-from delegate.text_files import read_text, write_text
 
 FORMAT = 1
 _DIGITS = 4  # of measured numbers; more digits are noise in a diff

@@ -6,12 +6,16 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from delegate.placement.combined_plans import compile_cross_backend_plans, compile_parallel_plans, survey_all_backends
+from delegate.placement.competing_plans import (
+    compile_cross_backend_plans,
+    compile_parallel_plans,
+    compile_single_backend_plans,
+    survey_all_backends,
+)
 from delegate.placement.plans import ChosenPlan, Comparator, MethodPlan, Progress, Task
 from delegate.placement.runtime.elimination import NOISE_FACTOR, choose_winner
 from delegate.placement.runtime.trials import BUDGET_OVER, RunnerFactory
 from delegate.placement.search import Search, report_placement
-from delegate.placement.single_backend_plans import compile_single_backend_plans
 from delegate.placement.survey import SegmentCostStore
 
 _SINGLE_BACKEND_SHARE = 0.4  # of the budget, for single-backend plans

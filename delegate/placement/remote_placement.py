@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 
 from delegate.compiled import to_array
-from delegate.destinations import require_file
 from delegate.edge.node import dtype_of
 from delegate.errors import PartitionError, ProgramError
+from delegate.files import require_file
 from delegate.placement.placer import Placer
 from delegate.placement.plans import ChosenPlan, Progress, Task
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of

@@ -1,10 +1,10 @@
-"""Segments: a method split at narrow places, where one tensor passes and a module ends."""
+"""Segments: a method split at narrow places, where one tensor passes and a module ends, and plans composed of them."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute, is_number, module_path, nbytes, op_name, shape_text, tensors
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.cost import work
+from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.placement.runtime.costs import Segment
 
 MAX_SEGMENTS = 12
@@ -149,3 +150,47 @@ def _describe(program: EdgeProgram, parts: Sequence[Sequence[Node]]) -> list[Seg
             )
         )
     return segments
+
+
+def compose_segments(
+    plans: Mapping[str, SavedPlan],
+    segments: Sequence[Segment],
+    choice: Sequence[str],
+    *,
+    separate: Collection[int] = (),
+) -> SavedPlan:
+    """Return the plan of a choice. Consecutive segments of one candidate share partitions.
+
+    Args:
+        plans: candidate -> its plan of the method, all of the same graph.
+        segments: of the method.
+        choice: a candidate for each segment.
+        separate: numbers of segments with partitions of their own.
+    """
+    runs: list[tuple[str, list[Segment]]] = []
+    for number, (segment, candidate) in enumerate(zip(segments, choice, strict=True)):
+        if runs and runs[-1][0] == candidate and not {number - 1, number}.intersection(separate):
+            runs[-1][1].append(segment)
+        else:
+            runs.append((candidate, [segment]))
+    partitions = [
+        part
+        for number, (candidate, members) in enumerate(runs)
+        for part in _restrict(plans[candidate], members, number)
+    ]
+    preserved = {op for candidate in choice for op in plans[candidate].whole or ()}
+    return SavedPlan(tuple(partitions), tuple(sorted(preserved)))
+
+
+def _restrict(plan: SavedPlan, segments: Sequence[Segment], number: int) -> list[SavedPartition]:
+    """Return the partitions of a plan in some segments. `number` makes their names unique."""
+    own = {(s.graph, node) for s in segments for node in s.nodes}
+    inner = tuple(name for s in segments for name in s.graphs)
+    partitions = []
+    for partition in plan.partitions:
+        within = any(partition.graph == name or partition.graph.startswith(f"{name}.") for name in inner)
+        nodes = tuple(n for n in partition.nodes if within or (partition.graph, n) in own)
+        if nodes:
+            name = f"{partition.name}_of_{number}"
+            partitions.append(SavedPartition(partition.graph, name, partition.backend, nodes))
+    return partitions

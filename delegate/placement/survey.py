@@ -10,13 +10,12 @@ from typing import Protocol
 
 from delegate.errors import DelegateError
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.compose import compose_segments
 from delegate.placement.plans import MethodPlan, Task, make_trial, merge_options, saved_plans
 from delegate.placement.runtime.costs import Record, Segment, SegmentCosts
 from delegate.placement.runtime.elimination import SURVEY_ROUNDS, fixed_rounds, measure_rounds
 from delegate.placement.runtime.noise import NoiseFilter
 from delegate.placement.runtime.trials import BUDGET_OVER, RunnerFactory, Trial
-from delegate.placement.segments import segment_digest
+from delegate.placement.segments import compose_segments, segment_digest
 from delegate.plugins import one_line
 
 _MIN_ROUNDS = 3  # for a usable cost

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 from delegate.backends.state import check_answer
 from delegate.cache.folder import PLUGINS, VARIABLE, cache_folder, make_private, private
-from delegate.entry_points import distributions
-from delegate.plain_data import amount, mapping
-from delegate.plugins import BLOCK_VARIABLE, Plugin
+from delegate.field_checks import amount, mapping
+from delegate.plugins import BLOCK_VARIABLE, Plugin, distributions
 from delegate.probing.process import Failed, ask
 
 MAX_AGE = 24 * 3600.0  # seconds: devices and drivers come and go without a new version of any distribution

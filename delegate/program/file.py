@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from delegate.errors import ProgramError
+from delegate.files import replacing
 from delegate.program.decode import decode
 from delegate.program.model import FORMAT_VERSION, Program
 from delegate.program.segments import align, flat, layout, pieces, split
 from delegate.program.source import MAGIC, Source, open_source
 from delegate.program.verifier import verify
-from delegate.whole_files import replacing
 
 READABLE = frozenset({1, 2, 3, 4, 5})  # the versions of the format that `load` reads
 _FIRST_RELEASE = b"0.1.0"  # that reads FORMAT_VERSION; reported to users of older releases

@@ -302,7 +302,7 @@ def _families() -> list[Any]:
     if find_spec("hypothesis") is None:
         absent = pytest.mark.skip(reason="Hypothesis is not installed: pip install hypothesis")
         return [pytest.param("", marks=absent, id="all")]
-    from delegate.testing.generated.families import FAMILIES
+    from delegate.testing.generated.check import FAMILIES
 
     return list(FAMILIES)
 

@@ -18,8 +18,7 @@ from delegate.compile import explain
 from delegate.program.file import serialize
 from delegate.report import NodeReport
 from delegate.testing.backend import BackendTests, arrays_of
-from delegate.testing.cases import Case
-from delegate.testing.common import COMMON
+from delegate.testing.cases import COMMON, Case
 
 _CALLS = 300  # measured for the median
 _KIT = "from delegate.testing.checking import kit_of\nTestKit = kit_of({name!r})\n"

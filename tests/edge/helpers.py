@@ -11,8 +11,8 @@ from torch.utils import _pytree as pytree
 from delegate.edge.export import to_edge
 from delegate.edge.graphs import evaluate, graph_modules
 from delegate.edge.node import op_name
+from delegate.edge.passes import Pass, PassResult
 from delegate.edge.passes.pipeline import DEFAULT_PASSES, optimize
-from delegate.edge.passes.result import Pass, PassResult
 from delegate.edge.program import EdgeProgram
 from delegate.testing import assert_same
 

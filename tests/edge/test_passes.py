@@ -7,14 +7,12 @@ from torch.export import Dim
 
 from delegate.edge.export import to_edge
 from delegate.edge.node import describe, op_name, tensor
-from delegate.edge.passes.common_subexpressions import CommonSubexpressionElimination
-from delegate.edge.passes.dead_code import DeadCodeElimination
+from delegate.edge.passes import PassResult
 from delegate.edge.passes.fold_batch_norm import BatchNormFolding
 from delegate.edge.passes.fold_constants import ConstantFolding
 from delegate.edge.passes.fuse_views import FuseViews
-from delegate.edge.passes.no_ops import NoOpRemoval
 from delegate.edge.passes.pipeline import DEFAULT_PASSES, optimize
-from delegate.edge.passes.result import PassResult
+from delegate.edge.passes.redundancy import CommonSubexpressionElimination, DeadCodeElimination, NoOpRemoval
 from delegate.edge.passes.sink_merges import SinkMerges
 from delegate.edge.program import EdgeProgram
 from delegate.errors import DialectError

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from delegate.placement.combined_plans import cheapest_choices, cost_choice
+from delegate.placement.competing_plans import cheapest_choices, cost_choice
 from delegate.placement.runtime.costs import Record, SegmentCosts
 from delegate.placement.runtime.elimination import EliminationTest, beats, choose_winner
 from delegate.placement.runtime.noise import CONFIDENCE, MIN_ROUNDS, NoiseFilter, ratio

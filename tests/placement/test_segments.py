@@ -15,8 +15,7 @@ from delegate.edge.node import is_compute
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.saved import SavedPartition, SavedPlan
-from delegate.placement.compose import compose_segments
-from delegate.placement.segments import segment_digest, split_into_segments
+from delegate.placement.segments import compose_segments, segment_digest, split_into_segments
 from delegate.testing import assert_same
 from tests.placement.models import Block, Looping
 from tests.support import zoo

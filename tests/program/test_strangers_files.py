@@ -12,12 +12,11 @@ import delegate
 from delegate.array_files import load_arrays
 from delegate.config import load_config
 from delegate.errors import DelegateError
+from delegate.files import read_text, replacing, write_text
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
 from delegate.placement.runtime import bundle
 from delegate.program.file import save
-from delegate.text_files import read_text, write_text
-from delegate.whole_files import replacing
 from tests.support.programs import static
 
 STALE = ".delegate-0123456789abcdef.tmp"

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from delegate.testing.generated.check import check, comparison_property
-from delegate.testing.generated.families import FAMILIES
+from delegate.testing.generated.check import FAMILIES, check, comparison_property
 from delegate.testing.generated.sample import Sample
 from tests.support.availability import require
 from tests.support.lowering import answers, refused

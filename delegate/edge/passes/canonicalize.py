@@ -13,8 +13,8 @@ from torch.fx import Node
 
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import op_name, tensor
-from delegate.edge.passes.no_ops import same_shape
-from delegate.edge.passes.result import PassResult
+from delegate.edge.passes import PassResult
+from delegate.edge.passes.redundancy import same_shape
 from delegate.edge.program import EdgeProgram
 
 aten = torch.ops.aten

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from delegate.edge.build import Constants
 from delegate.edge.node import arguments, op_name, tensor
-from delegate.edge.passes.result import PassResult
+from delegate.edge.passes import PassResult
 from delegate.edge.program import EdgeProgram
 
 _NORMS = frozenset({"aten._native_batch_norm_legit_no_training.default", "aten.batch_norm.default"})

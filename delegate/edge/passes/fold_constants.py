@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from delegate.edge.build import Constants, is_pure
 from delegate.edge.graphs import call
 from delegate.edge.node import is_static, nbytes, op_name, tensors
-from delegate.edge.passes.result import PassResult
+from delegate.edge.passes import PassResult
 from delegate.edge.program import EdgeProgram
 
 _NAMESPACES = frozenset({"aten", "prims"})

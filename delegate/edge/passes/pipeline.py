@@ -6,14 +6,12 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from delegate.edge.passes import Pass, PassResult
 from delegate.edge.passes.canonicalize import Canonicalize
-from delegate.edge.passes.common_subexpressions import CommonSubexpressionElimination
-from delegate.edge.passes.dead_code import DeadCodeElimination
 from delegate.edge.passes.fold_batch_norm import BatchNormFolding
 from delegate.edge.passes.fold_constants import ConstantFolding
 from delegate.edge.passes.fuse_views import FuseViews
-from delegate.edge.passes.no_ops import NoOpRemoval
-from delegate.edge.passes.result import Pass, PassResult
+from delegate.edge.passes.redundancy import CommonSubexpressionElimination, DeadCodeElimination, NoOpRemoval
 from delegate.edge.passes.round_operands import RoundOperands
 from delegate.edge.passes.signed_products import SignedProducts
 from delegate.edge.passes.sink_merges import SinkMerges

@@ -15,7 +15,7 @@ from torch.fx import Node
 from delegate.edge.build import make_like
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import arguments, op_name, tensor
-from delegate.edge.passes.result import PassResult
+from delegate.edge.passes import PassResult
 from delegate.edge.program import EdgeProgram
 
 aten = torch.ops.aten

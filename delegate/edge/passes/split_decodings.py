@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from delegate.edge.build import make_like
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import is_constant, op_name, tensors
-from delegate.edge.passes.result import PassResult
+from delegate.edge.passes import PassResult
 from delegate.edge.program import EdgeProgram
 
 _SMALL = frozenset({torch.int8, torch.uint8})

@@ -23,8 +23,9 @@ from typing import IO, Any
 import numpy as np
 
 from delegate.cache.environment import machine
-from delegate.destinations import require_file
 from delegate.errors import ProgramError
+from delegate.field_checks import amount, count, finite, flag, items, mapping, require_format, text
+from delegate.files import open_to_read, replacing, require_file
 from delegate.measured import UNITS
 from delegate.placement.runtime.accuracy_check import (
     AccuracyResult,
@@ -46,11 +47,9 @@ from delegate.placement.runtime.trials import (
     seconds_until,
 )
 from delegate.placement.runtime.worker import leaves
-from delegate.plain_data import amount, count, finite, flag, items, mapping, require_format, text
 from delegate.plugins import one_line
 from delegate.program import file as program_file
 from delegate.program.model import Program
-from delegate.whole_files import open_to_read, replacing
 
 FORMAT = 3  # 1 had only single-backend plans, 2 did not compare states
 _ABOUT = "bundle.json"

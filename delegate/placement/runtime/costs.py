@@ -14,10 +14,10 @@ from statistics import median
 from typing import Any
 
 from delegate.errors import PartitionError
+from delegate.field_checks import amount, items, mapping, number, require_format, text, texts
+from delegate.files import read_text, write_text
 from delegate.measured import UNITS
-from delegate.plain_data import amount, items, mapping, number, require_format, text, texts
 from delegate.plugins import one_line
-from delegate.text_files import read_text, write_text
 
 FORMAT = 2  # 1 had no steps
 _AGAIN = "measure a bundle again: `delegate measure BUNDLE -o FILE`"

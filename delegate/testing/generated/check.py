@@ -1,4 +1,4 @@
-"""Comparison of lowered samples with eager."""
+"""Comparison of lowered samples of all families with eager."""
 
 from __future__ import annotations
 
@@ -9,13 +9,35 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from hypothesis import HealthCheck, Phase, given, reject, settings
+from hypothesis import strategies as st
 
 import delegate
 from delegate.compiled import CompiledProgram
 from delegate.errors import DelegateError, ExecutionError
 from delegate.testing.comparison import assert_same
-from delegate.testing.generated.families import FAMILIES
+from delegate.testing.generated.elementwise import activations, binaries, products
+from delegate.testing.generated.images import adaptive_pools, convolutions, pads, pools, resizes, shuffles
+from delegate.testing.generated.places import places
+from delegate.testing.generated.programs import programs
+from delegate.testing.generated.reductions import norms, reductions
 from delegate.testing.generated.sample import Sample, vary
+
+FAMILIES: dict[str, st.SearchStrategy[Sample]] = {
+    "pools": pools(),
+    "adaptive pools": adaptive_pools(),
+    "convolutions": convolutions(),
+    "pads": pads(),
+    "resizes": resizes(),
+    "shuffles": shuffles(),
+    "reductions": reductions(),
+    "norms": norms(),
+    "places": places(),
+    "activations": activations(),
+    "binaries": binaries(),
+    "products": products(),
+    "programs": programs(),
+}
+
 
 _SMALLEST = 0.01  # where terms of a sum cancel, its error is relative to the terms, not to the sum
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from hypothesis import strategies as st
 
-from delegate.testing.generated.drawing import TRUTH, each, image, weight
-from delegate.testing.generated.sample import Draw, Sample
+from delegate.testing.generated.sample import TRUTH, Draw, Sample, each, image, weight
 
 
 @st.composite

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from delegate.testing.generated.drawing import TRUTH, dim_of, each
-from delegate.testing.generated.sample import Draw, Sample
+from delegate.testing.generated.sample import TRUTH, Draw, Sample, dim_of, each
 
 
 def _sliced(x: torch.Tensor, dim: int, start: int | None, end: int | None, step: int) -> Any:

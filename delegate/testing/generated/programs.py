@@ -9,8 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from delegate.testing.generated.drawing import each, weight
-from delegate.testing.generated.sample import Draw, Sample
+from delegate.testing.generated.sample import Draw, Sample, each, weight
 
 # Functions of two matrices of one shape and a square constant; the result has the same shape and small numbers.
 # All are continuous: a small rounding difference of a device stays small.

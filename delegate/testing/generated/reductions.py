@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
 
-from delegate.testing.generated.drawing import TRUTH, dim_of, image, shape_of, weight
-from delegate.testing.generated.sample import Draw, Sample
+from delegate.testing.generated.sample import TRUTH, Draw, Sample, dim_of, image, shape_of, weight
 
 _REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", "std", "var", "var_mean", "std_mean", "norm", "any", "all")
 _ALONG_ONE = ("max", "min", "argmax", "argmin", "prod", "cumsum", "cumprod", "logcumsumexp", "cummax", "median", "sort")

@@ -1,4 +1,4 @@
-"""Samples: functions of tensors with generated attributes, and inputs to run them on."""
+"""Samples: functions of tensors with generated attributes, inputs to run them on, and what draws shapes and weights."""
 
 from __future__ import annotations
 
@@ -102,3 +102,30 @@ def vary(draw: Draw, samples: st.SearchStrategy[Sample], dynamic: bool = True) -
     other = [st.integers(max(_FREE, size - 3), size + 4) for size in sizes]
     sample.sizes = [list(s) for s in draw(st.lists(st.tuples(*other), min_size=1, max_size=3))]
     return sample
+
+
+TRUTH = st.booleans()
+
+
+def weight(*shape: int) -> torch.Tensor:
+    """Return a weight of multiples of 1/8, the same for a shape at every call."""
+    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+    return (numbers * 8).round() / 8
+
+
+def each(draw: Draw, count: int, values: st.SearchStrategy[int]) -> tuple[int, ...]:
+    return tuple(draw(values) for _ in range(count))
+
+
+def image(draw: Draw, dims: int, low: int = 4, high: int = 9, channels: int | None = None) -> tuple[int, ...]:
+    sizes = each(draw, dims, st.integers(low, high))
+    return (draw(st.integers(1, 3)), draw(st.integers(1, 4)) if channels is None else channels, *sizes)
+
+
+def shape_of(draw: Draw, low: int = 1, high: int = 4) -> tuple[int, ...]:
+    return tuple(draw(st.lists(st.integers(1, 5), min_size=low, max_size=high)))
+
+
+def dim_of(draw: Draw, rank: int) -> int:
+    dim: int = draw(st.integers(-rank, rank - 1))
+    return dim

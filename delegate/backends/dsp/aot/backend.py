@@ -18,10 +18,9 @@ from delegate.backends.dsp.aot.infinity import (
     notes_on_infinity,
     without_infinity,
 )
-from delegate.backends.dsp.aot.operators import LIMITS, OPERATORS
+from delegate.backends.dsp.aot.operators import LIMITS, MAX_RANK, OPERATORS, SCHEMES
 from delegate.backends.dsp.aot.rewrite import rewritten
 from delegate.backends.dsp.aot.rounding import in_integers, not_rounded
-from delegate.backends.dsp.aot.schemes import SCHEMES
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.runtime.delegate import OPTIONS, settings
 from delegate.backends.dsp.runtime.targets import DEFAULT, TARGETS, Target
@@ -38,7 +37,6 @@ from delegate.edge.node import is_static, tensors
 from delegate.errors import LoweringError, did_you_mean
 from delegate.verdict import Reason, Verdict, no
 
-_MAX_RANK = 5  # of the HTP's tensors
 # y = relu(x) of 8 numbers as a ModelProto: what any target compiles.
 _TRIAL = OnnxModel(
     b'\x08\n:3\n\x0c\n\x01x\x12\x01y"\x04Relu\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x08'
@@ -116,8 +114,8 @@ class DspBackend(OnnxBackend):
             if not is_static(other):
                 return no(Reason.DYNAMIC_SHAPE, f"{other.name} has sizes that depend on the inputs, and QNN takes none")
             rank = max((t.dim() for t in tensors(other)), default=0)
-            if rank > _MAX_RANK:
-                return no(Reason.RANK, f"{other.name} has {rank} dimensions, and the HTP takes {_MAX_RANK} at most")
+            if rank > MAX_RANK:
+                return no(Reason.RANK, f"{other.name} has {rank} dimensions, and the HTP takes {MAX_RANK} at most")
         verdict = super().check(node) and without_infinity(node) and keeps_nan(node, _loses, self.options.nan)
         return in_integers(node) if verdict and self.options.precision == "integer" else verdict
 

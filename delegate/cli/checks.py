@@ -1,4 +1,4 @@
-"""`delegate lock`: compare lockfiles, and check one against a model."""
+"""`delegate config` and `delegate lock`: check the files that users keep. Nothing is compiled."""
 
 from __future__ import annotations
 
@@ -11,13 +11,38 @@ from delegate.cli import output
 from delegate.cli.lower import Backends, ConfigFile, Inputs, Model
 from delegate.cli.options import Imports, import_modules
 
-app = typer.Typer(no_args_is_help=True, help="Compare lockfiles, or check one.", rich_markup_mode=None)
+lock_app = typer.Typer(no_args_is_help=True, help="Compare lockfiles, or check one.", rich_markup_mode=None)
+config_app = typer.Typer(
+    no_args_is_help=True, help="Check a configuration, or print its schema.", rich_markup_mode=None
+)
+
+
+@config_app.command("check")
+def check_config(path: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file.")]) -> None:
+    """Check a configuration file, options of its backends included."""
+    from delegate.config import load_config
+
+    config = load_config(path)
+    if config.backends is None:
+        chosen = "every available backend"
+    else:
+        chosen = ", ".join(c.name for c in config.backends) or "no backend, portable kernels alone"
+    print(f"{path}: ok ({chosen})")
+
+
+@config_app.command("schema")
+def print_schema() -> None:
+    """Print the JSON schema of a configuration, with the options of the installed backends."""
+    from delegate.config import json_schema
+
+    output.print_json(json_schema())
+
 
 LockFile = Annotated[Path, typer.Argument(metavar="LOCK", help="Written by `delegate lower --measure --lock`.")]
 
 
-@app.command("diff")
-def diff(first: LockFile, second: LockFile) -> None:
+@lock_app.command("diff")
+def diff_locks(first: LockFile, second: LockFile) -> None:
     """Say what moved from one lockfile to another, and what that costs; nothing where all is the same."""
     with output.working("importing torch"):
         from delegate.placement.lock import Lock
@@ -25,8 +50,8 @@ def diff(first: LockFile, second: LockFile) -> None:
         print(line)
 
 
-@app.command("check")
-def check(
+@lock_app.command("check")
+def check_lock(
     lock: LockFile,
     model: Model,
     config: ConfigFile = None,

@@ -1,17 +1,18 @@
-"""No-op removal: removal of operators that return their input unchanged."""
+"""Removal of redundant nodes: operators without effect, repeated computations, and nodes without users."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
-from delegate.edge.graphs import graph_modules
+from delegate.edge.build import is_pure
+from delegate.edge.graphs import drop_unused, graph_modules
 from delegate.edge.node import arguments, op_name, tensors
-from delegate.edge.passes.result import PassResult
+from delegate.edge.passes import PassResult
 from delegate.edge.program import EdgeProgram
 
 
@@ -96,3 +97,54 @@ _CONDITIONS: dict[str, Condition] = {
     )
     for name in names.split()
 }
+
+
+@dataclass(frozen=True, slots=True)
+class CommonSubexpressionElimination:
+    """A pass that merges pure nodes with the same operator and arguments; linear in the size of the graph."""
+
+    def __call__(self, program: EdgeProgram) -> PassResult:
+        merged = sum(_merge(module.graph) for module in graph_modules(program.graph_module))
+        return PassResult(program, merged > 0)
+
+
+def _merge(graph: Graph) -> int:
+    merged = 0
+    first: dict[Hashable, Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not is_pure(node):
+            continue
+        key = (node.target, _key(node.args), tuple((k, _key(v)) for k, v in sorted(node.kwargs.items())))
+        same = first.setdefault(key, node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+            merged += 1
+    return merged
+
+
+def _key(value: Any) -> Hashable:
+    """Return a key that distinguishes values that are equal in Python: 1, 1.0 and True, and 0.0 and -0.0."""
+    if isinstance(value, Node):
+        return value
+    if isinstance(value, list | tuple):
+        return tuple(map(_key, value))
+    return (type(value), repr(value))
+
+
+@dataclass(frozen=True, slots=True)
+class DeadCodeElimination:
+    """A pass that erases nodes and constants without users, also in bodies of control flow. States stay."""
+
+    def __call__(self, program: EdgeProgram) -> PassResult:
+        dropped = sum(drop_unused(module.graph) for module in graph_modules(program.graph_module))
+        unused = [n for n in program.graph.find_nodes(op="placeholder") if not n.users and program.is_constant(n)]
+        for node in unused:
+            program.graph.erase_node(node)
+        gone = {node.name for node in unused}
+        pruned = replace(
+            program,
+            constants={k: v for k, v in program.constants.items() if k not in gone},
+            constant_names={k: v for k, v in program.constant_names.items() if k not in gone},
+        )
+        return PassResult(pruned, dropped > 0 or bool(gone))

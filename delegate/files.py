@@ -1,4 +1,7 @@
-"""Atomic file writes: a complete new file replaces the old one."""
+"""Files on disk: atomic writes, text files with errors for users, and checks before the work that files can be written.
+
+An atomic write replaces the old file by a complete new one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from delegate.errors import DelegateError, PartitionError
+
+PathLike = str | os.PathLike[str]
+
 _TEMPORARY = re.compile(r"\.delegate-[0-9a-f]{16}\.tmp")
+_MOST_BYTES = 2**26  # of a text file
 
 
 @contextlib.contextmanager
@@ -42,7 +50,7 @@ def replacing(target: str) -> Iterator[BinaryIO]:
     _flush_directory(Path(target).parent)
 
 
-def open_to_read(path: str | os.PathLike[str]) -> BinaryIO:
+def open_to_read(path: PathLike) -> BinaryIO:
     """Open a file, or an inherited pipe without a name, such as that of `<(command)`.
 
     Raises:
@@ -57,7 +65,7 @@ def open_to_read(path: str | os.PathLike[str]) -> BinaryIO:
     return file
 
 
-def open_pipe_to_write(path: str | os.PathLike[str]) -> BinaryIO:
+def open_pipe_to_write(path: PathLike) -> BinaryIO:
     """Open a pipe or a device for writing; raises OSError, also for a pipe without a reader."""
     try:
         file = open(path, "wb", opener=_following)  # noqa: SIM115 - the same
@@ -69,7 +77,7 @@ def open_pipe_to_write(path: str | os.PathLike[str]) -> BinaryIO:
     return file
 
 
-def _is_named(path: str | os.PathLike[str]) -> bool:
+def _is_named(path: PathLike) -> bool:
     """Return True if a pipe has a name in a folder. The pipe of a shell has none."""
     target = os.path.realpath(path)
     return os.path.exists(target) and not target.startswith("/dev/")
@@ -135,3 +143,86 @@ def _flush_directory(directory: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def write_text(path: PathLike, text: str, what: str) -> None:
+    """Write a file atomically; raises PartitionError if it cannot be written.
+
+    `what` is its content, for the message.
+    """
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):  # a terminal or a pipe; a folder is an error
+            with open_pipe_to_write(path) as stream:
+                stream.write(text.encode())
+            return
+        with replacing(os.path.realpath(path)) as file:
+            file.write(text.encode())
+    except (OSError, ValueError) as error:
+        message = f"{what} cannot be written: {getattr(error, 'strerror', None) or error}"
+        remedy = "name a file where you may write, in a folder that is there, on a disk with space"
+        raise PartitionError(message, where=str(path), remedy=remedy) from error
+
+
+def read_text(path: PathLike, what: str, remedy: str, most: int = _MOST_BYTES) -> str:
+    """Read a file; raises PartitionError if it cannot be read, or has more than `most` bytes.
+
+    `what` is its content; `what` and `remedy` are for the message.
+    """
+    try:
+        with open_to_read(path) as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise ValueError(f"it has more than {most} bytes")
+        return data.decode()
+    except (OSError, ValueError) as error:
+        raise PartitionError(f"{what} cannot be read: {error}", where=str(path), remedy=remedy) from error
+
+
+def require_file(
+    path: PathLike, what: str, error: type[DelegateError] = PartitionError, *, streams: bool = False
+) -> None:
+    """Raise an error unless a file can be written.
+
+    Args:
+        path: of the file.
+        what: its content, for the message.
+        error: the error class.
+        streams: True if it may be a pipe or a terminal.
+    """
+    target = _resolved(path)
+    problem = remedy = ""
+    if target is None:
+        problem, remedy = "this is no path", "name a file"
+    elif target.is_dir():
+        problem, remedy = f"{str(target)!r} is a folder", "name a file in it"
+    elif target.exists() and not target.is_file() and not streams:
+        problem, remedy = f"{str(target)!r} is not a file", "name another"
+    elif not target.parent.is_dir():
+        problem, remedy = f"there is no folder {str(target.parent)!r}", "make it first"
+    elif (not target.exists() or target.is_file()) and not os.access(target.parent, os.W_OK | os.X_OK):
+        problem, remedy = f"nothing can be written in {str(target.parent)!r}", "name a folder where you may write"
+    if problem:
+        raise error(f"{what} cannot be written: {problem}", where=str(path), remedy=remedy)
+
+
+def require_folder(path: PathLike, what: str, error: type[DelegateError]) -> None:
+    """Raise an error unless files can be written to a folder, which may be new; see `require_file`."""
+    target = _resolved(path)
+    there = next((place for place in (target, *target.parents) if place.exists()), target) if target else None
+    problem = ""
+    if there is None:
+        problem = "this is no path"
+    elif not there.is_dir():
+        problem = f"{str(there)!r} is not a folder"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        problem = f"nothing can be written in {str(there)!r}"
+    if problem:
+        raise error(f"{what} cannot be written: {problem}", where=str(path), remedy="give another folder")
+
+
+def _resolved(path: PathLike) -> Path | None:
+    """Return the path without links, or None if it is invalid, e.g. with a null character."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:
+        return None
