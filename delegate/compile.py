@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Verify, with_bounds
 from delegate.accuracy.verification import Measured, Verification, verification
+from delegate.cache.aot.programs import CompilationResult, ProgramCache
 from delegate.compiled import CompiledProgram
 from delegate.config import load_config
 from delegate.edge.control_flow import CONTROL_FLOW
@@ -23,7 +24,6 @@ from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler, portable_message
-from delegate.lowering.program_cache import CompilationResult, ProgramCache
 from delegate.lowering.quantized import blamed, quantized
 from delegate.lowering.strategies import PlacementInputs, create_strategy, lock_of
 from delegate.partitioner.extraction import LoweredProgram

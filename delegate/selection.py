@@ -17,8 +17,9 @@ from torch.fx import Graph
 from delegate.backends.checked import CheckedBackend
 from delegate.backends.guarded import AutoSelectedBackend, GuardedBackend, Outcomes, warm_up
 from delegate.backends.isolated import IsolatedBackend
-from delegate.cache.folder import ARTIFACTS, cache_folder, private
-from delegate.cache.store import Store
+from delegate.cache.aot.artifacts import ArtifactCache
+from delegate.cache.runtime.folder import ARTIFACTS, cache_folder, private
+from delegate.cache.runtime.store import Store
 from delegate.config import (
     AccuracyPolicy,
     BackendChoice,
@@ -33,7 +34,6 @@ from delegate.config import (
 )
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
 from delegate.kernels.libraries import KernelRequest
-from delegate.partitioner.artifact_cache import ArtifactCache
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.rules import PartitionRules
 from delegate.partitioner.support_query import Capability

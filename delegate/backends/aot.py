@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.backends.region import ClaimedPattern, Region
-from delegate.cache.environment import host_features
+from delegate.cache.runtime.environment import host_features
 from delegate.field_checks import expect, is_texts
 from delegate.verdict import YES, Verdict
 

@@ -23,7 +23,7 @@ from torch.fx.experimental import symbolic_shapes
 from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.keys import plain
 from delegate.backends.state import IN_PROCESS, BackendState
-from delegate.cache.environment import code_of, files_of, versions_of
+from delegate.cache.runtime.environment import code_of, files_of, versions_of
 from delegate.edge.node import describe, symbolic_numbers
 from delegate.edge.program import META_VALUE
 from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError

@@ -23,7 +23,7 @@ from delegate.backends.isolated import IsolatedBackend, nodes_of, raise_ending, 
 from delegate.backends.keys import structure
 from delegate.backends.region import one_node_region
 from delegate.backends.state import BackendState
-from delegate.cache.store import Entry, Store
+from delegate.cache.runtime.store import Entry, Store
 from delegate.errors import BackendError, DelegateError
 from delegate.field_checks import amount, mapping, text
 from delegate.option_rules import Rule

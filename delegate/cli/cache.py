@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from delegate.cache.bounded import BoundedFolder
-from delegate.cache.files import MappedFiles
-from delegate.cache.folder import ARTIFACTS, PACKED, VARIABLE, cache_folder
-from delegate.cache.store import Store
+from delegate.cache.runtime.files import MappedFiles
+from delegate.cache.runtime.folder import ARTIFACTS, PACKED, VARIABLE, BoundedFolder, cache_folder
+from delegate.cache.runtime.store import Store
 from delegate.cli import output
 
 app = typer.Typer(no_args_is_help=True, help="Show or clear the cache.", rich_markup_mode=None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from delegate.cache.environment import code_of, files_of
+from delegate.cache.runtime.environment import code_of, files_of
 from delegate.errors import KernelError, did_you_mean
 from delegate.kernels.table import Kernel, KernelTable
 from delegate.plugins import (

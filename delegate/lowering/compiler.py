@@ -11,6 +11,7 @@ from torch.fx import Node
 
 from delegate.accuracy.verification import Eviction
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
+from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.export import to_edge
 from delegate.edge.graphs import identify
@@ -19,7 +20,6 @@ from delegate.edge.program import EdgeProgram
 from delegate.emit.program import emit, has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
-from delegate.partitioner.artifact_cache import ArtifactCache
 from delegate.partitioner.candidates import Artifacts, Candidate, candidates, refused_parts
 from delegate.partitioner.decomposition_policy import DecompositionPolicy
 from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram, lower

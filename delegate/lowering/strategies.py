@@ -18,9 +18,10 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
-from delegate.cache.environment import machine
-from delegate.cache.folder import CHOICES
-from delegate.cache.store import Store
+from delegate.cache.aot.placements import MOST_BYTES
+from delegate.cache.runtime.environment import machine
+from delegate.cache.runtime.folder import CHOICES
+from delegate.cache.runtime.store import Store
 from delegate.config import Placing, Quantization
 from delegate.edge.keys import NotCacheable
 from delegate.edge.sources import Model, exported_programs
@@ -33,7 +34,6 @@ from delegate.lowering.quantized import configured, quantized
 from delegate.measured import Placement
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
-from delegate.placement.cache import MOST_BYTES
 from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, versions_of
 from delegate.placement.plans import Options
 from delegate.placement.policy import (

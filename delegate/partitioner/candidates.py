@@ -12,9 +12,9 @@ from torch.fx import Node
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp, RegionRefused
 from delegate.backends.bisection import failing_nodes
 from delegate.backends.keys import structure
+from delegate.cache.aot.artifacts import ArtifactCache, CachedResult
 from delegate.edge.graphs import META_ORIGIN, gc_paused
 from delegate.edge.node import is_compute, op_name
-from delegate.partitioner.artifact_cache import ArtifactCache, CachedResult
 from delegate.partitioner.decomposition_policy import DecompositionPolicy
 from delegate.partitioner.extraction import LoweredDelegate, RegionExtractor
 from delegate.partitioner.plan import Partition, Plan

@@ -14,14 +14,14 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from delegate.accuracy.samples import Sample
-from delegate.cache.store import Store
+from delegate.cache.aot.placements import CostCache, PlacementCache, choice_key
+from delegate.cache.runtime.store import Store
 from delegate.config import Placing
 from delegate.edge.graphs import is_random
 from delegate.edge.keys import NotCacheable, exported_key
 from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.cache import CostCache, PlacementCache, choice_key
 from delegate.placement.placer import Placer
 from delegate.placement.plans import Alternatives, Candidate, ChosenPlan, Compiler, Options, Progress, Task
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of

@@ -13,7 +13,7 @@ from torch import nn
 import delegate
 from delegate.backends import compiler_process, guarded
 from delegate.backends.guarded import Outcome, Outcomes
-from delegate.cache.store import Store
+from delegate.cache.runtime.store import Store
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.program.file import serialize
 from delegate.registry import default_registry

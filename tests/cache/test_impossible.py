@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import delegate
-from delegate.cache.store import Store
-from delegate.partitioner.artifact_cache import ArtifactCache
-from delegate.placement.cache import CostCache, PlacementCache
+from delegate.cache.aot.artifacts import ArtifactCache
+from delegate.cache.aot.placements import CostCache, PlacementCache
+from delegate.cache.runtime.store import Store
 from delegate.plugins import State
 from delegate.registry import default_registry
 from delegate.testing import assert_same

@@ -15,7 +15,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 import delegate
-from delegate.cache import environment
+from delegate.cache.runtime import environment
 from delegate.registry import default_registry
 from tests.support.lowering import assert_runs, assert_same
 from tests.support.plugins import Site

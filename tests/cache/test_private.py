@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import delegate
-from delegate.cache import folder as module
-from delegate.cache.folder import make_private, private
+from delegate.cache.runtime import folder as module
+from delegate.cache.runtime.folder import make_private, private
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "getuid"), reason="permissions of POSIX")
 

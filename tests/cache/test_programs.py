@@ -21,8 +21,8 @@ from torch.export import Dim, ExportedProgram
 
 import delegate
 from delegate import KernelTable
+from delegate.cache.aot.programs import ProgramCache
 from delegate.edge.keys import NotCacheable, exported_key
-from delegate.lowering.program_cache import ProgramCache
 from delegate.lowering.strategies import Strategy
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.registry import default_registry
@@ -283,9 +283,9 @@ def test_all_that_is_asked_for_counts(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        ("delegate.lowering.program_cache.host_features", lambda: "another machine"),
-        ("delegate.lowering.program_cache.code_of", lambda package: f"other code of {package}"),
-        ("delegate.lowering.program_cache.versions_of", lambda distribution: ("torch 0",)),
+        ("delegate.cache.aot.programs.host_features", lambda: "another machine"),
+        ("delegate.cache.aot.programs.code_of", lambda package: f"other code of {package}"),
+        ("delegate.cache.aot.programs.versions_of", lambda distribution: ("torch 0",)),
         ("sys.version", "3.99"),
         ("delegate.kernels.libraries.InstalledKernels.identity", lambda kernels, wanted: ("others",)),
     ],
@@ -352,7 +352,7 @@ def test_what_may_differ_another_time_is_not_kept(folder: Path, request_: dict[s
 @pytest.fixture
 def taken(folder: Path, caplog: pytest.LogCaptureFixture) -> Callable[..., tuple[delegate.CompiledProgram, bool]]:
     """Lowers, and says whether the whole program was taken from the cache."""
-    caplog.set_level(logging.INFO, "delegate.lowering.program_cache")
+    caplog.set_level(logging.INFO, "delegate.cache.aot.programs")
 
     def lower(*args: Any, **kwargs: Any) -> tuple[delegate.CompiledProgram, bool]:
         caplog.clear()

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from delegate.cache.folder import cache_folder
-from delegate.cache.store import Store
+from delegate.cache.runtime.folder import cache_folder
+from delegate.cache.runtime.store import Store
 
 ABOUT = {"notes": ["a", "b"], "space": ""}
 PARTS = [b"blob" * 1000, b"", memoryview(bytes(range(256)))]
@@ -167,7 +167,7 @@ def test_a_full_disk_is_one_warning_and_leaves_nothing(tmp_path: Path) -> None:
 HAMMER = """
 import random, sys
 from pathlib import Path
-from delegate.cache.store import Store
+from delegate.cache.runtime.store import Store
 
 store, draw = Store(Path(sys.argv[1]), 300_000), random.Random(int(sys.argv[2]))
 for _ in range(400):

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from delegate.cache.environment import machine
+from delegate.cache.runtime.environment import machine
 from delegate.errors import ProgramError
 from delegate.field_checks import amount, count, finite, flag, items, mapping, require_format, text
 from delegate.files import open_to_read, replacing, require_file

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from delegate.cache.environment import machine
+from delegate.cache.runtime.environment import machine
 from delegate.errors import ConfigError
 from delegate.placement.runtime.trials import (
     MIN_TIMEOUT,

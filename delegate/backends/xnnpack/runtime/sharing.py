@@ -23,9 +23,9 @@ from delegate.backends.xnnpack.runtime.interpreted import ModelFile
 from delegate.backends.xnnpack.runtime.litert import CompiledModel, library, version
 from delegate.backends.xnnpack.runtime.verifier import Graph, Layer, Operand, Tensor
 from delegate.backends.xnnpack.runtime.weights import Piece
-from delegate.cache.environment import host_features
-from delegate.cache.files import MappedFiles
-from delegate.cache.folder import PACKED, cache_folder, private
+from delegate.cache.runtime.environment import host_features
+from delegate.cache.runtime.files import MappedFiles
+from delegate.cache.runtime.folder import PACKED, cache_folder, private
 from delegate.program.segments import checksum
 
 LEAST_HOLE = 1 << 16  # bytes of the smallest omitted weight, which covers whole pages

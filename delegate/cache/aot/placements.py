@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from delegate.cache.environment import host_features
-from delegate.cache.store import Entry, Store
+from delegate.cache.runtime.environment import host_features
+from delegate.cache.runtime.store import Entry, Store
 from delegate.edge.build import raw_bytes
 from delegate.edge.graphs import described
 from delegate.edge.program import EdgeProgram
 from delegate.field_checks import amount, flag, mapping, text
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.plans import ChosenPlan, Options
 from delegate.program.segments import checksums
+
+if TYPE_CHECKING:
+    from delegate.placement.plans import ChosenPlan, Options
 
 FORMAT = 1  # of an entry
 MOST_BYTES = 64 * 2**20

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from delegate.cache.bounded import BoundedFolder
+from delegate.cache.runtime.folder import BoundedFolder
 from delegate.program.task import Task
 
 _CHUNK = 1 << 20  # bytes, hashed at a time

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from delegate.cache.bounded import BoundedFolder
+from delegate.cache.runtime.folder import BoundedFolder
 from delegate.field_checks import count, mapping
 from delegate.program.segments import align, checksums
 

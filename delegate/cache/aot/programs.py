@@ -1,7 +1,7 @@
 """A cache on disk of the programs that lowering makes of exported programs.
 
 An entry holds a program without the blobs of its delegates. It names the entries of these blobs and their checksums;
-see `partitioner/artifact_cache.py`.
+see `cache/aot/artifacts.py`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch.export import ExportedProgram
 from delegate.backends.guarded import AutoSelectedBackend, GuardedBackend
 from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.keys import plain
-from delegate.cache.environment import code_of, host_features, versions_of
-from delegate.cache.store import Entry
+from delegate.cache.aot.artifacts import ArtifactCache
+from delegate.cache.runtime.environment import code_of, host_features, versions_of
+from delegate.cache.runtime.store import Entry
 from delegate.edge.keys import NotCacheable, exported_key
 from delegate.errors import DelegateError
 from delegate.field_checks import count, text, texts
-from delegate.partitioner.artifact_cache import ArtifactCache
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.saved import SavedPlan

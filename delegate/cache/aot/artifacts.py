@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.keys import region_key
-from delegate.cache.store import Entry, Store
+from delegate.cache.runtime.store import Entry, Store
 
 FORMAT = 1  # of what an entry holds
 

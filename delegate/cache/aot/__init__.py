@@ -1,0 +1,1 @@
+"""Caches of what lowering computes, for later lowerings."""
