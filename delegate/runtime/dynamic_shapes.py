@@ -34,9 +34,24 @@ from delegate.runtime.translate_errors import translate_binding_errors
 _MAX_PLANS = 8  # the least recently used plan is evicted first
 
 
-def executor_of(resources: Resources, method: Method) -> SpecializationCache | StagedExecutor:
-    """Return the executor of a method with symbols."""
-    return (StagedExecutor if depends_on_data(method) else SpecializationCache)(resources, method)
+class DynamicExecutor:
+    """Runs a method with symbols. Not thread-safe.
+
+    Args:
+        resources: of the context.
+        method: the method to run.
+        symbols: returns the number of each symbol in the inputs.
+    """
+
+    def __init__(
+        self, resources: Resources, method: Method, symbols: Callable[[Sequence[Array | None]], Symbols]
+    ) -> None:
+        self._symbols = symbols
+        self._executor = (StagedExecutor if depends_on_data(method) else SpecializationCache)(resources, method)
+
+    def run(self, inputs: Sequence[Array | None]) -> list[Any]:
+        """Run the method; see `ExecutionPlan.run`. Raises InputError for sizes that do not fit together."""
+        return self._executor.run(inputs, self._symbols(inputs))
 
 
 class SpecializationCache:

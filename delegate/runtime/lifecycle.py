@@ -27,7 +27,7 @@ class Closed:
         """Raise ProgramError."""
         raise closed_error()
 
-    execute = arrays = symbols = run
+    execute = arrays = run
 
 
 class NotPicklable:
@@ -94,7 +94,3 @@ class ForkedChecker:
         """Bind the method, and check its inputs."""
         self._make_ready()
         return self._check(leaves)
-
-    def symbols(self, arrays: Sequence[Any]) -> NoReturn:
-        """Raise AssertionError: `arrays` is always called first."""
-        raise AssertionError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from delegate.errors import DelegateError, DeviceLost, InputError
 from delegate.program import model
@@ -23,11 +23,14 @@ from delegate.runtime.translate_errors import translate_binding_errors, translat
 if TYPE_CHECKING:
     from threading import Lock
 
-    from delegate.runtime.dynamic_shapes import SpecializationCache, StagedExecutor
     from delegate.runtime.profile import Watch
 
 
-_NO_SYMBOLS = Symbols()
+class Executor(Protocol):
+    """An execution of a method. Not thread-safe: the lock of the context is held."""
+
+    def run(self, inputs: Sequence[Array | None]) -> list[Any]:
+        """Run on checked inputs, None for a literal; return the flat leaves of the result."""
 
 
 class Method(NotPicklable):
@@ -43,9 +46,9 @@ class Method(NotPicklable):
 
     def __init__(self, resources: Resources, definition: model.Method) -> None:
         self.definition = definition
-        self._checker: InputChecker | Closed | ForkedChecker = InputChecker(definition)
-        self._plan: ExecutionPlan | Closed | None
-        self._dynamic: SpecializationCache | StagedExecutor | Closed | None
+        self._inputs = InputChecker(definition)
+        self._checker: InputChecker | Closed | ForkedChecker = self._inputs
+        self._executor: Executor
         self._lock = resources.lock
         self.written = written_inputs(resources.program, definition)
         self._positional = _only_positional_leaves(definition.in_tree)
@@ -95,15 +98,14 @@ class Method(NotPicklable):
         if self.written:
             with translate_input_errors("an input that the method writes to"):
                 own = writable_inputs(self.definition, self.written, leaves, arrays)
-        symbols = _NO_SYMBOLS if self._plan is not None else self._checker.symbols(arrays)
         try:
             with self._lock:
                 try:
-                    results = self._once(arrays, symbols)
+                    results = self._executor.run(arrays)
                 except DeviceLost as error:
                     if not self._recover_from_lost_device(error):
                         raise
-                    results = self._once(arrays, symbols)
+                    results = self._executor.run(arrays)
         except InputError:  # inconsistent sizes, or sizes from data
             raise
         except DelegateError as error:
@@ -118,12 +120,6 @@ class Method(NotPicklable):
         for number in self._bits:
             results[number] = results[number].view()
         return results
-
-    def _once(self, arrays: Sequence[Any], symbols: Symbols) -> list[Any]:
-        if self._plan is not None:
-            return self._plan.run(arrays)
-        assert self._dynamic is not None
-        return self._dynamic.run(arrays, symbols)
 
     def _recover_from_lost_device(self, error: DeviceLost) -> bool:
         from delegate.runtime.devices import switch_lost_devices
@@ -146,28 +142,29 @@ class Method(NotPicklable):
     def rebind(self, resources: Resources) -> None:
         """Bind to these resources of this process."""
         self._bind(resources._replace(watch=self._resources.watch))
-        self._checker = InputChecker(self.definition)
+        self._checker = self._inputs
 
     def close(self) -> None:
         """Wait for a running call, and reject all later ones."""
         closed = Closed()
         with self._lock:
-            self._checker = self._plan = self._dynamic = closed
+            self._checker = self._executor = closed
         if self._direct is not None:
             self._direct.close(closed)
 
     def _bind(self, resources: Resources) -> None:
         self._resources = resources
-        plan, dynamic = None, None
+        executor: Executor
+        direct = None
         with translate_binding_errors(self.name):
             if self.definition.symbols:
-                from delegate.runtime.dynamic_shapes import executor_of  # most programs have no symbols
+                from delegate.runtime.dynamic_shapes import DynamicExecutor  # most programs have no symbols
 
-                dynamic = executor_of(resources, self.definition)
+                executor = DynamicExecutor(resources, self.definition, self._inputs.symbols)
             else:
-                plan = ExecutionPlan(resources, self.definition, Symbols())
-        is_short = plan is not None and resources.platform is DEFAULT and not self._bits
-        self._plan, self._dynamic, self._direct = plan, dynamic, plan.direct if plan and is_short else None
+                executor = plan = ExecutionPlan(resources, self.definition, Symbols())
+                direct = plan.direct if resources.platform is DEFAULT and not self._bits else None
+        self._executor, self._direct = executor, direct
 
 
 def _only_positional_leaves(tree: Tree) -> int:

@@ -185,7 +185,7 @@ def test_chosen_by_the_configuration(net):
         expected = net(*INPUTS)
     program = compiled(net, INPUTS, config={"backends": [], "kernels": ["aten", "portable"]})
     assert_as_eager(program(*INPUTS), expected)
-    binding = program.loaded.method("forward")._plan
+    binding = program.loaded.method("forward")._executor
     assert {type(step) for step in binding.steps} <= {ConvertedStep, CopiedViewStep}
     with pytest.raises(ConfigError, match="kernel libraries are named twice"):
         compiled(net, INPUTS, config={"kernels": ["aten"]}, kernels=["aten"])
