@@ -28,11 +28,6 @@ class Interval:
     low: float
     high: float
 
-    @property
-    def is_known(self) -> bool:
-        """True if one of both is cheaper beyond the noise."""
-        return self.high < 1 or self.low > 1
-
     def __str__(self) -> str:
         return f"{self.ratio:.3f} [{self.low:.3f}, {self.high:.3f}]"
 

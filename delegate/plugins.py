@@ -12,7 +12,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from itertools import takewhile
 from typing import NamedTuple
@@ -106,10 +106,9 @@ def misnamed(plugin: Plugin, name: object) -> str:
     return f"calls itself {name!r}, unlike its entry point {plugin.name!r}: both have to be the same"
 
 
-def blocked_names(environment: Mapping[str, str] | None = None) -> frozenset[str]:
+def blocked_names() -> frozenset[str]:
     """Return the plugin names that the environment variable DELEGATE_BLOCK_PLUGINS blocks."""
-    value = (os.environ if environment is None else environment).get(BLOCK_VARIABLE, "")
-    return frozenset(part.strip() for part in value.split(",") if part.strip())
+    return frozenset(part.strip() for part in os.environ.get(BLOCK_VARIABLE, "").split(",") if part.strip())
 
 
 def blocked_in_vain(name: str, matches: Collection[str]) -> str:

@@ -199,9 +199,7 @@ _PRIMS = (
     Rule("operands of a Prim have one shape, or are numbers", "broadcast them with prims.broadcast_in_dim", one_shape),
     Rule("operands of a Prim have one dtype", "convert them with prims.convert_element_type", one_dtype),
 )
-ATEN = Dialect("ATen", _ATEN, _any)
 AUTOGRAD_SAFE = Dialect("autograd-safe ATen", (*_ATEN, _DIFFERENTIABLE), _any)
-CORE_ATEN = Dialect("core ATen", _FUNCTIONAL, _undecomposed)
 
 
 # Besides Prims: operators of ATen that torch does not decompose to Prims, and views that would depend on strides.
@@ -213,16 +211,6 @@ def edge_dialect(preserve_ops: Set[str] | None = None) -> Dialect:
     if preserve_ops is None:
         return Dialect("edge", _EDGE, _any)
     return Dialect("edge", _EDGE, lambda op: str(op) in preserve_ops or _undecomposed(op))
-
-
-def backend_dialect(name: str, ops: Set[str]) -> Dialect:
-    """Return the dialect of a backend: exactly these operators, including custom ones."""
-    taken = Rule(
-        f"every operator is one that {name} takes",
-        "leave the node to another backend",
-        lambda n: not isinstance(n.target, OpOverload) or op_name(n) in ops,
-    )
-    return Dialect(f"{name}'s dialect", (*_EDGE, taken), lambda op: str(op) in ops)
 
 
 def verify(program: EdgeProgram, preserve_ops: Set[str] | None = None) -> None:

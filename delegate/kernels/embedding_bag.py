@@ -11,7 +11,7 @@ from delegate.kernels.table import FLOAT, TABLE
 from delegate.program import raw
 from delegate.program.dtypes import DType
 
-_SUM, _MEAN = 0, 1  # the third mode is max
+_MEAN = 1  # mode 0 is the sum, and 2 is max
 
 
 @TABLE.kernel(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from enum import Enum
 from typing import Any
 
@@ -41,16 +40,6 @@ class DType(Enum):
         """The bytes per element."""
         return _NUMPY[self].itemsize
 
-    @property
-    def is_floating(self) -> builtins.bool:
-        """Return True for a real floating-point type."""
-        return self in _FLOATING
-
-    @property
-    def is_integral(self) -> builtins.bool:
-        """Return True for an integer type; bool is not one."""
-        return _NUMPY[self].kind in "iu" and self is not DType.bfloat16
-
     @classmethod
     def of(cls, dtype: np.dtype[Any]) -> DType:
         """Return the type that a NumPy dtype stores; raise KeyError if there is none."""
@@ -62,7 +51,6 @@ class DType(Enum):
 
 _NUMPY: dict[DType, np.dtype[Any]] = {t: np.dtype("uint16" if t is DType.bfloat16 else t.name) for t in DType}
 _FROM_NUMPY = {n: t for t, n in _NUMPY.items() if t is not DType.bfloat16}
-_FLOATING = {DType.float16, DType.float32, DType.float64, DType.bfloat16}
 
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -36,16 +36,11 @@ _BLOCK_NAMES = {
 _BRACKETS = {"tuple": "()", "list": "[]", "dict": "{}", "namedtuple": "()", "record": "()"}
 
 
-def format_program(program: Program) -> str:
-    """Return everything in a program except the bytes of its segments, one line per item. The program must be verified.
+def program_lines(program: Program) -> Iterator[str]:
+    """Yield everything in a program except the bytes of its segments, one line per item. The program must be verified.
 
     Names, source lines, texts and expressions are shortened (see `shorten`): a file may refer to one many times.
     """
-    return "".join(f"{line}\n" for line in program_lines(program))
-
-
-def program_lines(program: Program) -> Iterator[str]:
-    """Yield the lines of `format_program`, one after the other."""
     return map(printable, _lines(program))
 
 

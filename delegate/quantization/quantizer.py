@@ -18,7 +18,6 @@ from delegate.registry import Registry
 
 _KEY = "quantization_annotation"
 _NORMS = frozenset({"aten.batch_norm", "aten._native_batch_norm_legit_no_training", "aten.cudnn_batch_norm"})
-_CONVOLUTION = "aten.convolution"
 
 
 class BackendQuantizer(Quantizer):  # type: ignore[misc]

@@ -28,7 +28,7 @@ from delegate.kernels.portable import TABLE
 from delegate.program import file
 from delegate.program.expr import evaluate
 from delegate.program.model import Method, Program
-from delegate.program.text import format_program
+from delegate.program.text import program_lines
 from delegate.registry import Registry
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.platform import Platform, allocate
@@ -65,7 +65,7 @@ def check(data: bytes) -> str | None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         program = file.load(data)
-        size = len(format_program(program))
+        size = sum(len(line) + 1 for line in program_lines(program))
     except DelegateError:
         return _memory(before, data)
     if size > 200 * len(data) + 10000:

@@ -7,7 +7,7 @@ import pytest
 from delegate.program.dtypes import DType
 from delegate.program.file import load, serialize
 from delegate.program.model import UNBOUNDED_BELOW, Constant, Input, Symbol
-from delegate.program.text import format_program
+from delegate.program.text import program_lines
 from tests.support.programs import SAMPLES, dynamic, empty, in_tree, replace_method
 
 STATIC = (
@@ -160,15 +160,15 @@ TEXTS = {
 @pytest.mark.parametrize("name", SAMPLES)
 def test_text(name):
     program = SAMPLES[name]()
-    assert format_program(program) == TEXTS[name]
-    assert format_program(load(serialize(program))) == TEXTS[name]
+    assert list(program_lines(program)) == TEXTS[name].splitlines()
+    assert list(program_lines(load(serialize(program)))) == TEXTS[name].splitlines()
 
 
 def test_numbers_given_and_read():
     """Symbols that are inputs themselves, or elements of tensors."""
     inputs = (*dynamic().methods[0].inputs, Input("n", -1), Input("mode", -1, "fast"))
     symbols = (dynamic().methods[0].symbols[0], Symbol("size", 2, 9, 1), Symbol("u0", UNBOUNDED_BELOW, None, value=0))
-    text = format_program(replace_method(dynamic(), inputs=inputs, symbols=symbols, in_tree=in_tree(3)))
+    text = "\n".join(program_lines(replace_method(dynamic(), inputs=inputs, symbols=symbols, in_tree=in_tree(3))))
     assert "arguments: ((x=%0, n=size, mode='fast'), {})" in text
     assert "symbol size in [2, 9] = the number n" in text
     assert "symbol u0 = element of %0" in text
@@ -176,4 +176,4 @@ def test_numbers_given_and_read():
 
 def test_control_characters_in_names_are_escaped():
     program = empty()._replace(constants=(Constant("\x1b[31m\nevil", DType.int8, (0,), 0),), segments=(b"",))
-    assert r"#0 \x1b[31m\nevil: int8[0], segment 0, 0 bytes" in format_program(program).splitlines()[2]
+    assert r"#0 \x1b[31m\nevil: int8[0], segment 0, 0 bytes" in list(program_lines(program))[2]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from delegate.edge.passes import Pass, PassResult
+from delegate.edge.passes import Pass
 from delegate.edge.passes.canonicalize import Canonicalize
 from delegate.edge.passes.fold_batch_norm import BatchNormFolding
 from delegate.edge.passes.fold_constants import ConstantFolding
@@ -19,8 +18,6 @@ from delegate.edge.passes.split_decodings import SplitDecodings
 from delegate.edge.program import EdgeProgram
 from delegate.edge.verifier import verify
 from delegate.errors import DialectError
-
-Listener = Callable[[Pass, PassResult, float], None]  # the pass, its result, its duration in seconds
 
 VERIFY_VARIABLE = "DELEGATE_VERIFY_PASSES"  # environment variable: "1" verifies the program after each pass
 
@@ -40,9 +37,7 @@ DEFAULT_PASSES: tuple[Pass, ...] = (
 )
 
 
-def optimize(
-    program: EdgeProgram, passes: Sequence[Pass] = DEFAULT_PASSES, listeners: Sequence[Listener] = ()
-) -> EdgeProgram:
+def optimize(program: EdgeProgram, passes: Sequence[Pass] = DEFAULT_PASSES) -> EdgeProgram:
     """Run passes, which rewrite a program in place, and verify the result.
 
     If the environment variable VERIFY_VARIABLE is "1", verify the result of each pass that changes the program.
@@ -50,18 +45,14 @@ def optimize(
     Args:
         program: the program to rewrite.
         passes: the passes, in order.
-        listeners: called after each pass with the pass, its result, and its duration in seconds.
 
     Raises:
         DialectError: a pass made a program that is no edge program. It is named if each pass is verified.
     """
     each = os.environ.get(VERIFY_VARIABLE) == "1"
     for rewrite in passes:
-        start = time.perf_counter()
         result = rewrite(program)
         program = result.program
-        for listener in listeners:
-            listener(rewrite, result, time.perf_counter() - start)
         if each and result.modified:
             _verify_after(rewrite, program)
     if not each:

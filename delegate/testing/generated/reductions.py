@@ -14,10 +14,6 @@ _REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", "std", "var", "var_me
 _ALONG_ONE = ("max", "min", "argmax", "argmin", "prod", "cumsum", "cumprod", "logcumsumexp", "cummax", "median", "sort")
 
 
-def _prefixed(function: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    return function(x, *args, **kwargs)
-
-
 @st.composite
 def reductions(draw: Draw) -> Sample:
     """Draw reductions along any dimensions, with and without keepdim."""

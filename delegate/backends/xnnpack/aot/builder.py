@@ -180,10 +180,6 @@ class RegionBuilder:
         """Return the value of a node as the model stores it, in integers or floats."""
         return self.operand(node) if self.is_constant(node) else self._values[node][0]
 
-    def order_of(self, node: Node) -> Order:
-        """Return the order of a node's value."""
-        return layout.row_major(self.weights(node).ndim) if self.is_constant(node) else self._values[node][0].order
-
     def type_of(self, node: Node) -> Integers | None:
         """Return the parameters of a node's integers; None for floats, and for constants."""
         held = () if self.is_constant(node) else self._values[node][:1]
