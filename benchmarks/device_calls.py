@@ -64,7 +64,7 @@ def tvm(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
     """TVM's own Python package; what it is given and gives when bound stays in its tensors."""
     from tvm import cpu, relax, runtime
 
-    from delegate.backends.gpu.cuda.runtime.blob import unpack as parts
+    from delegate.backends.gpu.cuda.runtime.delegate import unpack as parts
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "library.so")

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import delegate
-from delegate.cli import backends, cache, checks, demo, inspect, lower, measure, ops, output, run
+from delegate.cli import backends, cache, checks, inspect, lower, measure, ops, output, run
 from delegate.errors import DelegateError
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
@@ -103,4 +103,4 @@ app.command("new-backend")(backends.new_backend)
 app.command("check-backend")(backends.check_backend)
 app.add_typer(cache.app, name="cache")
 app.add_typer(checks.lock_app, name="lock")
-app.command("demo")(demo.demo)
+app.command("demo")(run.demo)

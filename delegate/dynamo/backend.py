@@ -19,8 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from delegate.compile import to_backend
 from delegate.config import Config, load_config
 from delegate.dynamo.calls import Call, Run
-from delegate.dynamo.programs import insert_known, results_of, to_exported_program
-from delegate.dynamo.training import require_autograd_safe
+from delegate.dynamo.programs import insert_known, require_autograd_safe, results_of, to_exported_program
 from delegate.edge.decompose import keeping_composites
 from delegate.edge.node import SYMBOLIC
 from delegate.edge.verifier import is_without_formula

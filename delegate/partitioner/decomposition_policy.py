@@ -26,7 +26,7 @@ from delegate.edge.node import (
 )
 from delegate.edge.passes import Pass
 from delegate.edge.passes.canonicalize import Canonicalize
-from delegate.edge.passes.fold_constants import ConstantFolding
+from delegate.edge.passes.folding import ConstantFolding
 from delegate.edge.passes.fuse_views import FuseViews
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.passes.redundancy import CommonSubexpressionElimination, DeadCodeElimination, NoOpRemoval

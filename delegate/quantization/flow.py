@@ -17,10 +17,10 @@ from torch.utils import _pytree as pytree
 
 from delegate.config.model import Quantization
 from delegate.edge.node import tensors
+from delegate.edge.passes.folding import fold_parameters
 from delegate.errors import ConfigError, DelegateError, ExportError, InputError, did_you_mean
 from delegate.plugins import one_line
 from delegate.quantization.calibration import Batch, CalibrationBatches, input_names, read_calibration
-from delegate.quantization.constants import fold
 from delegate.quantization.observers import FittingHistogram, FittingMinMax, NotFinite
 from delegate.quantization.quantizer import BackendQuantizer
 from delegate.quantization.settings import OFF, RULES, Choice, Settings, schemes, stack
@@ -159,7 +159,7 @@ def _prepare(program: ExportedProgram, choice: Choice, *, qat: bool, registry: R
             owner, _, leaf = name.rpartition(".")
             module.get_submodule(owner)._buffers[leaf] = buffer
         if not qat:
-            fold(module, lambda node: any(user.op == "call_function" for user in node.users))
+            fold_parameters(module, lambda node: any(user.op == "call_function" for user in node.users))
         needs_data = _needs_data(module, choice)
         try:
             prepared = (prepare_qat_pt2e if qat else prepare_pt2e)(module, quantizer)
@@ -192,7 +192,7 @@ def convert(prepared: Prepared) -> ExportedProgram:
             for name, state in prepared.states.items():
                 prepared.module.get_buffer(name).copy_(state)
             module = convert_pt2e(prepared.module, fold_quantize=False)
-            fold(module, _quantizes)
+            fold_parameters(module, _quantizes)
             if prepared.qat:
                 move_exported_model_to_eval(module)
             args, kwargs = cast("tuple[Any, dict[str, Any]]", prepared.program.example_inputs)

@@ -13,7 +13,7 @@ import typer
 from torch import nn
 from typer.testing import CliRunner
 
-from delegate.cli import demo
+from delegate.cli import run
 from delegate.cli.app import app
 from tests.cli.programs import save_sum
 from tests.support.plugins import Site
@@ -157,7 +157,7 @@ def folder(made: Path, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_exit_code(folder: Path, line: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     args = line.split()
     if args[0] == "demo" and args[1].endswith(".py"):
-        monkeypatch.setattr(demo, "EXAMPLE", folder / args.pop())
+        monkeypatch.setattr(run, "EXAMPLE", folder / args.pop())
     done = CliRunner().invoke(app, args)
     assert done.exit_code == code, done.output + repr(done.exception)
     assert isinstance(done.exception, SystemExit | None), "main() would end with a traceback"

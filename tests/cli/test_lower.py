@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.cli import demo
+from delegate.cli import run
 from delegate.testing import assert_same
 from tests.cli.calling import call
 
@@ -110,7 +110,7 @@ def test_errors(args: tuple[str, ...], message: str) -> None:
 
 
 def test_demo_says_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(demo, "EXAMPLE", tmp_path / "demo.py")
+    monkeypatch.setattr(run, "EXAMPLE", tmp_path / "demo.py")
     assert "the digits example is not part of an installed package" in call("demo", code=1)[1]
 
 

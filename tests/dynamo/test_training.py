@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from delegate.dynamo.training import autograd_safe
+from delegate.dynamo.programs import autograd_safe
 from delegate.edge.verifier import AUTOGRAD_SAFE
 from delegate.testing import assert_same
 from tests.dynamo.compiling import Lowered, compiled

@@ -8,8 +8,7 @@ from torch.export import Dim
 from delegate.edge.export import to_edge
 from delegate.edge.node import describe, op_name, tensor
 from delegate.edge.passes import PassResult
-from delegate.edge.passes.fold_batch_norm import BatchNormFolding
-from delegate.edge.passes.fold_constants import ConstantFolding
+from delegate.edge.passes.folding import BatchNormFolding, ConstantFolding
 from delegate.edge.passes.pipeline import DEFAULT_PASSES, optimize
 from delegate.edge.passes.redundancy import DeadCodeElimination
 from delegate.edge.passes.sink_merges import SinkMerges

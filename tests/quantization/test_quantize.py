@@ -13,7 +13,7 @@ from torch import nn
 
 import delegate
 from delegate.backends.quantizable import TABLES
-from delegate.quantization.constants import fold
+from delegate.edge.passes.folding import fold_parameters
 from delegate.testing import assert_same
 from tests.quantization.models import Encoder, Residual, build_with_batches
 from tests.support import zoo
@@ -322,7 +322,7 @@ def test_constants_of_two_folds_have_different_names() -> None:
     x = torch.ones(3)
     module = torch.export.export(Net(), (x,)).module()
     for target in (torch.ops.aten.exp.default, torch.ops.aten.neg.default):
-        fold(module, lambda node, target=target: node.target is target)
+        fold_parameters(module, lambda node, target=target: node.target is target)
         module.graph.lint()
         assert_same(module(x), Net()(x))
     assert {"exp", "neg"}.isdisjoint(node.name for node in module.graph.nodes)

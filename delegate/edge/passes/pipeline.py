@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 from delegate.edge.passes import Pass
 from delegate.edge.passes.canonicalize import Canonicalize
-from delegate.edge.passes.fold_batch_norm import BatchNormFolding
-from delegate.edge.passes.fold_constants import ConstantFolding
+from delegate.edge.passes.folding import BatchNormFolding, ConstantFolding
 from delegate.edge.passes.fuse_views import FuseViews
+from delegate.edge.passes.quantized_layers import SignedProducts, SplitDecodings
 from delegate.edge.passes.redundancy import CommonSubexpressionElimination, DeadCodeElimination, NoOpRemoval
 from delegate.edge.passes.round_operands import RoundOperands
-from delegate.edge.passes.signed_products import SignedProducts
 from delegate.edge.passes.sink_merges import SinkMerges
-from delegate.edge.passes.split_decodings import SplitDecodings
 from delegate.edge.program import EdgeProgram
 from delegate.edge.verifier import verify
 from delegate.errors import DialectError

@@ -15,12 +15,11 @@ import delegate
 from delegate.compiled import CompiledProgram
 from delegate.errors import DelegateError, ExecutionError
 from delegate.testing.comparison import assert_same
-from delegate.testing.generated.elementwise import activations, binaries, products
 from delegate.testing.generated.images import adaptive_pools, convolutions, pads, pools, resizes, shuffles
 from delegate.testing.generated.places import places
 from delegate.testing.generated.programs import programs
-from delegate.testing.generated.reductions import norms, reductions
 from delegate.testing.generated.sample import Sample, vary
+from delegate.testing.generated.tensors import activations, binaries, norms, products, reductions
 
 FAMILIES: dict[str, st.SearchStrategy[Sample]] = {
     "pools": pools(),

@@ -14,9 +14,8 @@ from torch import nn
 
 import delegate
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.blob import Weight, pack, unpack
-from delegate.backends.gpu.cuda.runtime.delegate import Machine
-from delegate.backends.gpu.cuda.runtime.targets import Target
+from delegate.backends.gpu.cuda.runtime.delegate import Machine, Weight, pack, unpack
+from delegate.backends.gpu.cuda.runtime.library import Target
 from delegate.backends.info import Availability
 from delegate.errors import BackendFailed, BackendUnavailable, ConfigError, LoweringError
 from delegate.program.dtypes import DType

@@ -15,7 +15,7 @@ pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[c
 
 from delegate.backends.gpu.cuda.aot import schedules
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.targets import Target
+from delegate.backends.gpu.cuda.runtime.library import Target
 from delegate.errors import BackendUnavailable
 from tests.backends.gpu.precision import PRODUCTS, Rounded, lowered
 from tests.support.functions import Function

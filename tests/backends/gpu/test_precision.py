@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from delegate.backends.gpu.cuda.runtime.targets import Target
+from delegate.backends.gpu.cuda.runtime.library import Target
 from delegate.errors import LoweringError
 from tests.backends.gpu.cases import frozen
 from tests.backends.gpu.precision import PRODUCTS, Rounded, lowered, rounded

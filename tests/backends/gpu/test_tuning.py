@@ -14,7 +14,7 @@ import delegate
 from delegate.backends.gpu.cuda.aot import tuning
 from delegate.backends.gpu.cuda.aot.tuning import Database, Record
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.targets import Target
+from delegate.backends.gpu.cuda.runtime.library import Target
 from delegate.errors import ConfigError, LoweringError
 from tests.support.lowering import assert_same, compiled
 

@@ -12,15 +12,16 @@ from torch.fx import Node
 
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
-from delegate.backends.dsp.aot.infinity import (
+from delegate.backends.dsp.aot.operators import LIMITS, MAX_RANK, OPERATORS, SCHEMES
+from delegate.backends.dsp.aot.precision import (
     clamp_exponents,
+    in_integers,
     infinite_constants,
+    not_rounded,
     notes_on_infinity,
     without_infinity,
 )
-from delegate.backends.dsp.aot.operators import LIMITS, MAX_RANK, OPERATORS, SCHEMES
 from delegate.backends.dsp.aot.rewrite import rewritten
-from delegate.backends.dsp.aot.rounding import in_integers, not_rounded
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.runtime.delegate import OPTIONS, settings
 from delegate.backends.dsp.runtime.targets import DEFAULT, TARGETS, Target

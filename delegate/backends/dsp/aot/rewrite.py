@@ -28,7 +28,7 @@ from torch.fx.node import Argument
 
 from delegate.backends.aot import Region
 from delegate.backends.dsp.aot.operators import power_factors
-from delegate.backends.dsp.aot.rounding import QUANTIZE, needs_clamp
+from delegate.backends.dsp.aot.precision import QUANTIZE, needs_clamp
 from delegate.edge.node import arguments, op_name, tensor
 
 aten = torch.ops.aten

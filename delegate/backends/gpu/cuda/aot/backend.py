@@ -20,9 +20,8 @@ from delegate.backends.gpu.cuda.aot.importing import factors, to_relax
 from delegate.backends.gpu.cuda.aot.operators import LOSING_NAN, TABLE
 from delegate.backends.gpu.cuda.aot.tuning import Tuner
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.blob import Weight, pack, unpack
-from delegate.backends.gpu.cuda.runtime.delegate import host
-from delegate.backends.gpu.cuda.runtime.targets import ARCHITECTURES, HOST, Target
+from delegate.backends.gpu.cuda.runtime.delegate import Weight, host, pack, unpack
+from delegate.backends.gpu.cuda.runtime.library import ARCHITECTURES, HOST, Target
 from delegate.backends.inexact import (
     Nan,
     collapsed_sizes,

@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from delegate.backends.aot import RegionFailed
-from delegate.backends.gpu.cuda.runtime.library import one_line
-from delegate.backends.gpu.cuda.runtime.targets import Target
+from delegate.backends.gpu.cuda.runtime.library import Target, one_line
 from delegate.errors import DelegateError, LoweringError
 
 # What TVM reads from the environment alone. Its own choice is fast and wrong in the last digits: exp and the like.

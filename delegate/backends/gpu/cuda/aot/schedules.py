@@ -32,7 +32,7 @@ from tvm.tirx.analysis import undefined_vars
 from delegate.backends.aot import RegionFailed
 from delegate.backends.gpu.cuda.aot.wmma import TILE, Intrinsics, intrinsics
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.targets import Target
+from delegate.backends.gpu.cuda.runtime.library import Target
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.targets import Target
+from delegate.backends.gpu.cuda.runtime.library import Target
 from delegate.errors import BackendUnavailable, LoweringError
 
 

@@ -1,10 +1,15 @@
-"""The runtime part: a library of TVM on the GPU that it was compiled for."""
+"""The runtime part: a library of TVM on the GPU that it was compiled for.
+
+A blob is the library, then the weights, which are arguments of every call. The layout of the blob is in
+`compile_specs`, as plain JSON: "library" (bytes) and "weights" (dtype, shape, offset).
+"""
 
 from __future__ import annotations
 
 import ctypes
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,14 +17,48 @@ from typing import Any
 import numpy as np
 
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.blob import Weight, unpack
-from delegate.backends.gpu.cuda.runtime.library import CPU, CUDA, one_line
-from delegate.backends.gpu.cuda.runtime.targets import Target
+from delegate.backends.gpu.cuda.runtime.library import CPU, CUDA, Target, one_line
 from delegate.errors import BackendFailed
 from delegate.program.dtypes import DType
-from delegate.program.raw import writable_bytes
-from delegate.program.segments import ALIGNMENT
+from delegate.program.raw import array_over, writable_bytes
+from delegate.program.segments import ALIGNMENT, align
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, DeviceMemory, DeviceTensor
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A constant of a region; `array` has the bits of a dtype that NumPy does not have."""
+
+    dtype: DType
+    array: Array
+
+
+def pack(library: bytes, weights: Sequence[Weight]) -> tuple[bytes, dict[str, Any]]:
+    """Return the blob, and its entries of compile_specs."""
+    parts, rows, end = [library], [], len(library)
+    for weight in weights:
+        start = align(end)
+        parts += [bytes(start - end), weight.array.tobytes()]
+        rows.append([weight.dtype.name, list(weight.array.shape), start])
+        end = start + weight.array.nbytes
+    return b"".join(parts), {"library": len(library), "weights": rows, "bytes": end}
+
+
+def unpack(blob: memoryview, specs: Mapping[str, Any]) -> tuple[memoryview, tuple[Weight, ...]]:
+    """Return the library and the weights, as views of the blob.
+
+    Raises:
+        LookupError, TypeError, ValueError: specs and blob do not fit together.
+    """
+    if blob.nbytes != specs["bytes"] or not 0 < specs["library"] <= blob.nbytes:
+        raise ValueError(f"the blob has {blob.nbytes} bytes, and its compile specs say {specs['bytes']}")
+    return blob[: specs["library"]], tuple(_weight(blob, *row) for row in specs["weights"])
+
+
+def _weight(blob: memoryview, name: str, shape: Sequence[int], offset: int) -> Weight:
+    dtype = DType[name]
+    return Weight(dtype, array_over(blob, dtype.numpy, shape, offset))
+
 
 _POOLED = 2  # TVM's code of the allocator that keeps memory for the next call
 
