@@ -2,9 +2,10 @@
 
 - `runtime/`: `folder.py`, `store.py` and `files.py` are the folder, entries by key, and files to be mapped.
   `environment.py` has the properties of the machine that keys contain. `probes.py` has the answers of plugins.
+  A program that loads and runs imports no more than these, so none of them imports torch.
 - `aot/`: caches of artifacts, whole programs, placements and their costs. Their keys or values hold graphs of torch.
 
-Three parts lie beside their only users. `edge/keys.py` and `backends/keys.py` compute keys from exported programs and
-regions, which support checks compare, too. `backends/guarded.py` records outcomes of compilers. Packed weights are
-files in XNNPACK's own format, in `backends/xnnpack/runtime/sharing.py`.
+Three parts lie beside their users. `edge/keys.py` and `backends/keys.py` turn exported programs and regions into
+values, which support checks compare, too. `backends/guarded.py` records how compilers of one backend ended. XNNPACK's
+packed weights are files in its own format, in `backends/xnnpack/runtime/sharing.py`.
 """

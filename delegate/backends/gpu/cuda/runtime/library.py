@@ -14,6 +14,11 @@ from typing import Any
 from delegate.backends.info import Availability
 from delegate.errors import BackendUnavailable
 
+INSTALL = "pip install 'delegate[cuda]'"
+PACKAGE = "apache-tvm"
+STAND_IN = "host CPU by TVM (stand-in)"
+CPU, CUDA = 1, 2  # DLPack's codes of devices
+_EXISTS, _COMPUTE_VERSION, _NAME = 0, 4, 5  # TVM's codes of a device's attributes
 _ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
 HOST = "llvm"
 # https://developer.nvidia.com/cuda-gpus, and the code generators of CUDA 13
@@ -65,13 +70,6 @@ class Target:
 
     def __str__(self) -> str:
         return self.arch
-
-
-INSTALL = "pip install 'delegate[cuda]'"
-PACKAGE = "apache-tvm"
-STAND_IN = "host CPU by TVM (stand-in)"
-CPU, CUDA = 1, 2  # DLPack's codes of devices
-_EXISTS, _COMPUTE_VERSION, _NAME = 0, 4, 5  # TVM's codes of a device's attributes
 
 
 def version() -> str:
