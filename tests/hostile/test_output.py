@@ -51,12 +51,17 @@ def paths(tmp_path_factory) -> dict[str, str]:
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: ascii(" ".join(form)))
 def test_no_command_prints_control_characters(form, paths, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, [paths.get(part, part) for part in form])
+    require_printable([paths.get(part, part) for part in form])
+
+
+def require_printable(args):
+    """Fail if a command prints a control character, or invalid JSON."""
+    done = CliRunner().invoke(app, args)
     text = done.stdout + done.stderr
     assert text
     shown = {c for c in text if not c.isprintable() and c not in "\n\t"}
     assert not shown, text[:2000]
-    if "--json" in form and done.exit_code == 0:
+    if "--json" in args and done.exit_code == 0:
         json.loads(done.stdout)
 
 

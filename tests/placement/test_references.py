@@ -14,7 +14,6 @@ from torch.export import ExportedProgram, export
 import delegate
 from delegate.accuracy.figures import difference
 from delegate.errors import AccuracyError
-from delegate.placement.runtime.bundle import measure
 
 pytest.importorskip("torchao")
 from delegate.quantization import Settings, quantize
@@ -83,17 +82,6 @@ def test_without_a_bound_results_are_those_of_the_program_itself(static: dict[st
     """Else a backend that is less accurate than the quantized program would not be found."""
     program = delegate.to_backend(FLOAT, config=config(None, quantization=static), cache=False)
     assert {plan.sqnr_db > 100 and not plan.why for plan in program.report.placements[0].plans} == {True}
-
-
-def test_another_machine_measures_against_the_float_program_too(static: dict[str, str], tmp_path: Path) -> None:
-    settings = {"config": config(70.0, quantization=static), "cache": False}
-    noise = decibels(
-        delegate.to_backend(FLOAT, **settings, placement=delegate.Remote(bundle=tmp_path / "b"))(X), model()(X)
-    )
-    costs = measure(tmp_path / "b", budget=60)
-    assert {p.sqnr_db for p in costs.methods["forward"].programs.values() if p.sqnr_db is not None}
-    for costs_of_program in costs.methods["forward"].programs.values():
-        assert costs_of_program.sqnr_db == pytest.approx(noise, abs=1)
 
 
 def test_a_kept_choice_is_of_its_reference(
