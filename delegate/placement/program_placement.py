@@ -184,12 +184,12 @@ def _choose_placement(
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
         end = min(end, time.monotonic() + budget)
         leaves, limits = arrays_of(comparator.calls[0]), (answer_timeout(budget), seconds_until(end))
-        cluster = None if context.cluster is None else context.cluster.create_factory(leaves, context.kernels, *limits)
-        factory = cluster or ProcessRunnerFactory(Path(folder), leaves, context.kernels, *limits)
+        nodes = None if context.cluster is None else context.cluster.create_factory(leaves, context.kernels, *limits)
+        factory = nodes or ProcessRunnerFactory(Path(folder), leaves, context.kernels, *limits)
         placer = Placer(task, factory, comparator, cache.costs, progress, late=budget - seconds_until(end)())
         chosen = placer.place()
-    if cluster is not None:
-        chosen = replace(chosen, placement=replace(chosen.placement, machine="; ".join(cluster.machines)))
+    if nodes is not None:
+        chosen = replace(chosen, placement=replace(chosen.placement, machine="; ".join(nodes.machines)))
     chosen = replace(
         chosen, placement=replace(chosen.placement, not_tried=(*chosen.placement.not_tried, *context.not_tried))
     )
