@@ -11,14 +11,14 @@ from torch.fx import Node
 
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp, RegionRefused
 from delegate.backends.bisection import failing_nodes
-from delegate.backends.keys import structure
+from delegate.backends.decomposition import DecompositionPolicy
+from delegate.backends.region import structure
+from delegate.backends.selected import SelectedBackend
 from delegate.edge.graphs import META_ORIGIN, gc_paused
 from delegate.edge.node import is_compute, op_name
 from delegate.partitioner.artifact_cache import ArtifactCache, CachedResult
-from delegate.partitioner.decomposition_policy import DecompositionPolicy
 from delegate.partitioner.extraction import LoweredDelegate, RegionExtractor
 from delegate.partitioner.plan import Partition, Plan
-from delegate.partitioner.support_query import Capability
 from delegate.verdict import Reason, Verdict
 
 logger = logging.getLogger(__name__)
@@ -52,20 +52,20 @@ class Candidate:
 
 
 def candidates(
-    plan: Plan, capabilities: Mapping[str, Capability], known: dict[Hashable, Candidate] | None = None
+    plan: Plan, backends: Mapping[str, SelectedBackend], known: dict[Hashable, Candidate] | None = None
 ) -> list[Candidate]:
     """Return the partitions of a plan and of its nested plans, each with its region.
 
     Args:
         plan: of one method.
-        capabilities: by name of a backend.
+        backends: by name.
         known: candidates of earlier plans of the same graph, reused for equal partitions; the new ones are added.
     """
     result: list[Candidate] = []
     with gc_paused():
         for part in plan.walk():
             extractor = RegionExtractor(part)
-            result += (_known(extractor, p, capabilities[p.backend].policy, known) for p in part.partitions)
+            result += (_known(extractor, p, backends[p.backend].policy, known) for p in part.partitions)
     return result
 
 
@@ -92,7 +92,7 @@ def _candidate(extractor: RegionExtractor, partition: Partition, policy: Decompo
     return Candidate(partition, region, {name: own[of] for name, of in names.items() if of in own})
 
 
-def refused_parts(candidate: Candidate, capability: Capability) -> dict[Node, str]:
+def refused_parts(candidate: Candidate, backend: SelectedBackend) -> dict[Node, str]:
     """Return the nodes of the plan whose decomposed and simplified operators the backend refuses, with reasons.
 
     Raises DelegateError if the support check of the backend fails.
@@ -101,8 +101,7 @@ def refused_parts(candidate: Candidate, capability: Capability) -> dict[Node, st
         return {}
     claimed = {n for p in candidate.region.patterns for n in p.nodes}
     unclaimed = (n for n in candidate.region.calls if is_compute(n) and n not in claimed)
-    backend = candidate.partition.backend
-    refused = ((n, verdict) for n in unclaimed if not (verdict := capability.query(backend, n)))
+    refused = ((n, verdict) for n in unclaimed if not (verdict := backend.check(n)))
     return {candidate.origins[n.name]: _in_words(n, verdict) for n, verdict in refused if n.name in candidate.origins}
 
 

@@ -12,12 +12,12 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from delegate.backends.aot import ClaimedPattern, PreprocessResult, Region
+from delegate.backends.decomposition import DecompositionPolicy, decompose_region
 from delegate.backends.region import ranges_of_sizes
 from delegate.edge.graphs import copy_node, extracted, gc_paused
 from delegate.edge.node import is_number
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import LoweringError
-from delegate.partitioner.decomposition_policy import DecompositionPolicy, decompose_region
 from delegate.partitioner.plan import Group, Partition, Plan
 
 

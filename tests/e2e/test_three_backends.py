@@ -14,7 +14,7 @@ from torch.fx import Node
 import delegate
 from delegate.backends.aot import Claim, PreprocessResult, Region, RegionRefused
 from delegate.backends.info import Availability, BackendInfo
-from delegate.backends.keys import structure
+from delegate.backends.region import structure
 from delegate.backends.xnnpack.aot.backend import XnnpackBackend
 from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute, op_name
