@@ -32,7 +32,7 @@ from delegate.config import (
 )
 from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
 from delegate.kernels.libraries import KernelRequest
-from delegate.partitioner.artifact_cache import ArtifactCache
+from delegate.partitioner.artifacts import ArtifactCache
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.rules import PartitionRules
 from delegate.plugins import INSTANCE, PORTABLE, backend_of

@@ -64,9 +64,9 @@ class AskingBackend(Backend):
             return no(Reason.DYNAMIC_SHAPE, "the sizes of its results depend on data")
         if not all(isinstance(n.meta.get("val"), torch.Tensor) for n in region.outputs):
             return no(Reason.OPERATOR, "it gives no tensor that is used")
-        if region.form not in self._answers:
-            self._answers[region.form] = self._answer(region)
-        return self._answers[region.form]
+        if region.structure not in self._answers:
+            self._answers[region.structure] = self._answer(region)
+        return self._answers[region.structure]
 
     def _answer(self, region: Region) -> Verdict:
         try:

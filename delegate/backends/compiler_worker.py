@@ -1,4 +1,7 @@
-"""The process of a compiler: makes AOT parts, and answers queries about them until its parent is gone."""
+"""The program of a separate process: it creates AOT parts, and answers queries about them until its parent is gone.
+
+`compiler_process` starts it and has the other end of the connection.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _MOST_ENDS = 3  # processes that may end during the support checks of one graph,
 _BY_OTHERS = tuple(ended(-signal.Signals[name]) for name in ("SIGKILL", "SIGTERM", "SIGINT") if hasattr(signal, name))
 _AGAIN = "in an earlier lowering; `delegate cache clear` has it tried again"
 
-State = tuple[Node, str]  # a node, and its text in the graph when it was checked
+Key = tuple[Node, str]  # a node, and its text in the graph at the query
 
 
 class Outcome(NamedTuple):
@@ -144,9 +144,9 @@ class IsolatedBackend:
         self.path, self.has_failed = path, False
         self._name, self._options, self._limit, self._outcomes = name, options, limit, outcomes
         self._part: AotPart | CannotIsolate | None = None
-        self._verdicts: dict[State, Any] = {}
-        self._claims: dict[State, Any] = {}
-        self._regions: dict[State, Region] = {}  # of nodes that this process is to check
+        self._verdicts: dict[Key, Any] = {}
+        self._claims: dict[Key, Any] = {}
+        self._regions: dict[Key, Region] = {}  # of nodes that this process is to check
         self._new: set[str] = set()  # structures of nodes that were unknown before this lowering
         self._not_sent: set[Graph] = set()  # graphs that the separate process cannot get
 
@@ -178,26 +178,26 @@ class IsolatedBackend:
             DelegateError: the AOT part failed.
             CannotIsolate: the separate process has to answer everything, and cannot get the graph.
         """
-        state = _state(node)
-        if state not in self._verdicts:
+        key = _key(node)
+        if key not in self._verdicts:
             if self._outcomes is None:
                 self._check_all(nodes_of(node.graph, node))
-            elif (answer := self._check_new(node, state, self._outcomes)) is not None:
+            elif (answer := self._check_new(node, key, self._outcomes)) is not None:
                 return answer
-        verdict: Verdict = _value(self._verdicts[state])
+        verdict: Verdict = _value(self._verdicts[key])
         return verdict
 
     def claims(self, node: Node) -> tuple[Claim, ...]:
         """Return the pattern matches around a node; the errors are those of `check`."""
-        state = _state(node)
-        if state not in self._claims:
+        key = _key(node)
+        if key not in self._claims:
             by_name = {n.name: n for n in node.graph.nodes}
 
             def read(rows: Any) -> tuple[Claim, ...]:
                 return tuple(Claim(name, tuple(by_name[n] for n in nodes), verdict) for name, nodes, verdict in rows)
 
             self._answer(nodes_of(node.graph, node), self._claims, "claims", read, lambda why: ())
-        claims: tuple[Claim, ...] = _value(self._claims[state])
+        claims: tuple[Claim, ...] = _value(self._claims[key])
         return claims
 
     def preprocess(self, region: Region) -> PreprocessResult | None:
@@ -211,7 +211,7 @@ class IsolatedBackend:
         """
         if self._outcomes is None:
             return _artifact(region, self._query("preprocess", region))
-        name = digest(("compile", region.form))
+        name = digest(("compile", region.structure))
         outcome = self._outcomes.get(name, self._limit)
         if outcome is None:
             try:
@@ -249,13 +249,13 @@ class IsolatedBackend:
         if self._outcomes is not None:
             self._outcomes.write()
 
-    def _check_new(self, node: Node, state: State, outcomes: Outcomes) -> Verdict | Region | None:
+    def _check_new(self, node: Node, key: Key, outcomes: Outcomes) -> Verdict | Region | None:
         """Check a node in the separate process if it is new, with all others of its graph that are.
 
         Returns:
             None if the node was checked; the verdict if the process once ended at its structure; else its region.
         """
-        region = self._regions.pop(state, None) or one_node_region(node)
+        region = self._regions.pop(key, None) or one_node_region(node)
         structure = _structure(node, region)
         outcome = self._known(structure, outcomes)
         if outcome is not None and not outcome.ending:
@@ -267,15 +267,15 @@ class IsolatedBackend:
             return region
         new = {node: structure}
         for other in nodes_of(node.graph, node):
-            other_state = _state(other)
-            if other is node or other_state in self._verdicts or other_state in self._regions:
+            other_key = _key(other)
+            if other is node or other_key in self._verdicts or other_key in self._regions:
                 continue
             region_of_other = one_node_region(other)
             name = _structure(other, region_of_other)
             if self._known(name, outcomes) is None:
                 new[other] = name
             else:
-                self._regions[other_state] = region_of_other
+                self._regions[other_key] = region_of_other
         try:
             replies = self._check_all(new)
         except CannotIsolate:
@@ -300,7 +300,7 @@ class IsolatedBackend:
     def _answer(
         self,
         nodes: Iterable[Node],
-        answers: dict[State, Any],
+        answers: dict[Key, Any],
         question: str,
         read: Callable[[Any], Any],
         refusal: Callable[[str], Any],
@@ -317,13 +317,13 @@ class IsolatedBackend:
         Returns:
             The replies about each node, but not of the rest that is refused after several ends.
         """
-        waiting = [n for n in nodes if _state(n) not in answers]
+        waiting = [n for n in nodes if _key(n) not in answers]
         found: dict[Node, Replies] = {}
         ends = 0
         while waiting:
             replies = self._query(question, waiting[0].graph, [n.name for n in waiting])
             for node, reply in zip(waiting, replies.items, strict=False):
-                answers[_state(node)] = reply if isinstance(reply, Exception) else read(reply)
+                answers[_key(node)] = reply if isinstance(reply, Exception) else read(reply)
                 found[node] = Replies([reply])
             waiting = waiting[len(replies.items) :]
             if waiting:
@@ -331,7 +331,7 @@ class IsolatedBackend:
                 found[waiting[0]] = replies
                 why = f"it {replies.ending} when it was asked about it"
                 refused, waiting = (waiting, []) if ends == _MOST_ENDS else (waiting[:1], waiting[1:])
-                answers.update((_state(n), refusal(why)) for n in refused)
+                answers.update((_key(n), refusal(why)) for n in refused)
         return found
 
     def _query(self, question: str, subject: Any, names: Sequence[str] = ("",)) -> Replies:
@@ -374,10 +374,10 @@ def digest(value: object) -> str:
 
 def _structure(node: Node, region: Region) -> str:
     """Return a digest of a node's structure; empty if it has none, as control flow."""
-    return digest(("check", region.form)) if isinstance(node.target, OpOverload) else ""
+    return digest(("check", region.structure)) if isinstance(node.target, OpOverload) else ""
 
 
-def _state(node: Node) -> State:
+def _key(node: Node) -> Key:
     return node, str(node.format_node())
 
 

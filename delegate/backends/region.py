@@ -64,10 +64,10 @@ class Region:
         return tuple(node for node in self.graph.nodes if node.op == "call_function")
 
     @cached_property
-    def form(self) -> Hashable:
+    def structure(self) -> Hashable:
         """Operators, arguments, shapes, dtypes, size ranges, borders and patterns, as a value.
 
-        Regions of one form differ only in their name, the names of their nodes, and the content of their constants.
+        Regions of one structure differ only in names, and in the content of their constants.
         """
         place: dict[Node, int] = {}
         flat: list[Hashable] = []
@@ -160,7 +160,7 @@ def address(constant: torch.Tensor) -> Hashable:
     return (id(constant), constant.data_ptr())
 
 
-def structure(region: Region, constant: Callable[[torch.Tensor], Hashable] = address) -> Hashable:
+def content_of(region: Region, constant: Callable[[torch.Tensor], Hashable] = address) -> Hashable:
     """Return all of a region but its name, as a value.
 
     Args:
@@ -169,7 +169,7 @@ def structure(region: Region, constant: Callable[[torch.Tensor], Hashable] = add
     """
     names = tuple(node.name for node in region.graph.nodes)  # refusals contain them
     constants = tuple(constant(region.constants[node]) for node in region.graph.nodes if node in region.constants)
-    return (region.form, names, constants)
+    return (region.structure, names, constants)
 
 
 def region_key(region: Region) -> str | None:
@@ -181,7 +181,7 @@ def region_key(region: Region) -> str | None:
         digests = digests_of(region.constants.values())
     except NotCacheable:
         return None
-    content = structure(region, lambda constant: digests[id(constant)])
+    content = content_of(region, lambda constant: digests[id(constant)])
     return hashlib.sha256(repr((content, sorted(set(known_of_sizes(_sizes(region)))))).encode()).hexdigest()
 
 

@@ -36,10 +36,10 @@ from delegate.backends.mutation import MutationGuard
 from delegate.backends.state import IN_PROCESS, BackendState
 from delegate.cache.environment import code_of, files_of, versions_of
 from delegate.edge.node import describe, symbolic_numbers
-from delegate.edge.program import META_VALUE
+from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
 from delegate.option_rules import Rule
-from delegate.plugins import AUTHOR, OWN, one_line
+from delegate.plugins import AUTHOR, BLOCK_VARIABLE, OWN, one_line
 from delegate.verdict import Reason, Verdict, no
 
 SizeDecided = symbolic_shapes._ShapeEnvGuardError
@@ -54,7 +54,7 @@ class SelectedBackend:
 
     - An exception or a wrong answer becomes an error that names the backend. With `on_fault` it becomes a refusal.
     - An answer that depends on a dynamic size is a refusal.
-    - A region or a weight that has changed is an error.
+    - A graph or a weight that has changed is an error.
 
     Args:
         name: the name of the backend.
@@ -87,15 +87,16 @@ class SelectedBackend:
         self.has_claims = part.claims is not Backend.claims
         self.preserve_ops: frozenset[str]
         self.most_constants: int | None
-        self._isolates_checks = True
+        self._part: Backend | IsolatedBackend
         if isolated is not None and isolated.answers_all:  # its library is not used here
+            self._part, self._isolates_checks = isolated, False
             self.preserve_ops, self.most_constants = isolated.make()
             return
         try:
-            self._part = part(options)
-            self.preserve_ops = _names(self._part.preserve_ops)
-            self.most_constants = self._part.most_constants
-            self._isolates_checks = isolated is not None and self._part.check_uses_library
+            self._part = created = part(options)
+            self.preserve_ops = _names(created.preserve_ops)
+            self.most_constants = created.most_constants
+            self._isolates_checks = isolated is not None and created.check_uses_library
         except DelegateError:
             raise
         except (Exception, SystemExit) as error:
@@ -105,7 +106,7 @@ class SelectedBackend:
     @property
     def is_isolated(self) -> bool:
         """Return true if the AOT part runs in a separate process only."""
-        return self.isolated is not None and self.isolated.answers_all
+        return isinstance(self._part, IsolatedBackend)
 
     @property
     def has_failed(self) -> bool:
@@ -125,10 +126,9 @@ class SelectedBackend:
             DelegateError: the AOT part raised it.
         """
         try:
-            if self._isolates_checks and (verdict := self._check_isolated(node)) is not None:
-                return verdict
             with sizes_open((node, *node.all_input_nodes)):
-                verdict = self._part.check(node)
+                early = self._check_new(node) if self._isolates_checks else None
+                verdict = self._part.check(node) if early is None else early
             if isinstance(verdict, Verdict):
                 return verdict
             what = f"the support check of backend {self.name} answered {reprlib.repr(verdict)}"
@@ -146,12 +146,8 @@ class SelectedBackend:
         The errors are those of `check`.
         """
         try:
-            if self.is_isolated:
-                assert self.isolated is not None
-                matches = self.isolated.claims(node)
-            else:
-                with sizes_open((node, *node.all_input_nodes)):
-                    matches = tuple(self._part.claims(node))
+            with sizes_open((node, *node.all_input_nodes)):
+                matches = tuple(self._part.claims(node))
             for claim in matches:
                 _require_claim(claim, node, self.name)
             return matches
@@ -160,6 +156,16 @@ class SelectedBackend:
         except (Exception, SystemExit) as error:
             self._report(error, f"the claims of backend {self.name} failed", node)
             return ()
+
+    @contextmanager
+    def unchanged(self, program: EdgeProgram) -> Iterator[None]:
+        """Return a context of support checks; PartitionError is raised at its end if the graph has changed."""
+        guard = MutationGuard(program.graph)
+        yield
+        if change := guard.change():
+            what = f"backend {self.name}, asked what it supports, {change}"
+            remedy = f"{AUTHOR}; {BLOCK_VARIABLE}={self.name} keeps it out"
+            raise PartitionError(what, where=program.name, remedy=remedy)
 
     def preprocess(self, region: Region) -> PreprocessResult:
         """Return the artifact of a region. After a fault of a backend that nobody named, all its nodes are rejected.
@@ -179,11 +185,7 @@ class SelectedBackend:
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if a cached artifact of a region is impossible."""
-        if self.is_isolated:
-            assert self.isolated is not None
-            self.isolated.check_artifact(region, artifact)
-        else:
-            self._part.check_artifact(region, artifact)
+        self._part.check_artifact(region, artifact)
 
     def option_rules(self) -> dict[str, Rule]:
         """Return the accepted values of those options whose model states plain ones; for loads."""
@@ -204,16 +206,15 @@ class SelectedBackend:
             BackendBroken: `cache_key` of the AOT part fails, of a backend that was named.
         """
         try:
-            if self.is_isolated:
-                assert self.isolated is not None
-                return self.isolated.identity(state)
-            return self._identity(state)
+            if isinstance(self._part, IsolatedBackend):
+                return self._part.identity(state)
+            return self._identity(self._part, state)
         except DelegateError as fault:
             self._tell(fault)
             return None
 
-    def _check_isolated(self, node: Node) -> Verdict | None:
-        """Return the verdict of the separate process; None if this process is to check the node."""
+    def _check_new(self, node: Node) -> Verdict | None:
+        """Return the verdict on a node whose structure is new or unsafe; None if this process is to check the node."""
         assert self.isolated is not None
         answer = self.isolated.check(node)
         if isinstance(answer, Verdict):
@@ -251,7 +252,7 @@ class SelectedBackend:
             raise LoweringError(f"backend {self.name} {change}", where=region.name, remedy=remedy)
         return result
 
-    def _identity(self, state: BackendState) -> str | None:
+    def _identity(self, part: Backend, state: BackendState) -> str | None:
         packages = {c.__module__.partition(".")[0] for c in self._class.__mro__}
         code = [code_of(package) for package in sorted(packages - sys.stdlib_module_names)]
         if state.owner != OWN:
@@ -259,7 +260,7 @@ class SelectedBackend:
         if None in code or state.owner == IN_PROCESS:  # its code may change while its name stays
             return None
         try:
-            own = self._part.cache_key()
+            own = part.cache_key()
             if own is not None and not isinstance(own, str):
                 raise TypeError(f"it gives a {type(own).__name__}, not text or None")
         except (Exception, SystemExit) as error:
@@ -270,7 +271,7 @@ class SelectedBackend:
         found = state.availability
         here = None if found is None else (sorted(found.versions.items()), found.devices)
         versions = (sys.version, versions_of("delegate"), versions_of(state.owner))
-        return repr((plain(self._part.options), code, versions, here, own))
+        return repr((plain(part.options), code, versions, here, own))
 
     def _report(self, error: BaseException, what: str, node: Node) -> DelegateError:
         """Report an exception of the AOT part about a node, as an error of this project; see `_tell`."""

@@ -20,9 +20,8 @@ from delegate.edge.program import EdgeProgram
 from delegate.emit.program import emit, has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
-from delegate.partitioner.artifact_cache import ArtifactCache
-from delegate.partitioner.candidates import Artifacts, Candidate, candidates, refused_parts
-from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram, lower
+from delegate.partitioner.artifacts import ArtifactCache, Artifacts
+from delegate.partitioner.extraction import Candidate, LoweredDelegate, LoweredProgram, candidates, lower, refused_parts
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan as plan_graph

@@ -1,7 +1,7 @@
 """A cache on disk of the programs that lowering makes of exported programs.
 
 An entry holds a program without the blobs of its delegates. It names the entries of these blobs and their checksums;
-see `partitioner/artifact_cache.py`.
+see `partitioner/artifacts.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from delegate.cache.environment import code_of, host_features, versions_of
 from delegate.cache.store import Entry
 from delegate.edge.keys import NotCacheable, exported_key
 from delegate.errors import DelegateError
-from delegate.partitioner.artifact_cache import ArtifactCache
+from delegate.partitioner.artifacts import ArtifactCache
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.saved import SavedPlan

@@ -10,7 +10,6 @@ from torch.fx import Node
 
 from delegate.backends.aot import Claim
 from delegate.backends.decomposition import is_compound
-from delegate.backends.mutation import MutationGuard
 from delegate.backends.selected import SelectedBackend
 from delegate.edge.control_flow import subprograms
 from delegate.edge.graphs import gc_paused
@@ -22,7 +21,7 @@ from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Place, Plan, Unit, with_parallel_groups
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
 from delegate.partitioner.support_query import SupportQuery, computing, not_for_delegates
-from delegate.plugins import AUTHOR, BLOCK_VARIABLE, INSTANCE, PORTABLE
+from delegate.plugins import INSTANCE, PORTABLE
 from delegate.verdict import YES, Reason, Verdict, no
 
 Refusals = Mapping[str, Mapping[Node, Verdict]]  # backend -> node that its library rejected -> the reason
@@ -91,10 +90,10 @@ class _Planner:
         pins = {n: pin for n in candidates if (pin := self.book.pin(n)) is not None}
         verdicts: dict[Node, Verdicts] = {n: {} for n in candidates}
         queries = self._queries(candidates, pins)
-        collected = {
-            p.backend: self._collect_guarded(p, query, program, verdicts)
-            for p, query in zip(self.partitioners, queries, strict=True)
-        }
+        collected: dict[str, Sequence[Claim]] = {}
+        for partitioner, query in zip(self.partitioners, queries, strict=True):
+            with query.backend.unchanged(program):
+                collected[partitioner.backend] = self._collect(partitioner, query, program, verdicts)
         claims = self._by_branch(verdicts, collected)
         decomposed = self._partly_supported(candidates, verdicts, queries, claims)
         for node in decomposed:
@@ -121,18 +120,6 @@ class _Planner:
             SupportQuery(self.backends[name], self.book, pins, self.refusals.get(name, {}), barred, self.has_kernel)
             for name in (p.backend for p in self.partitioners)
         ]
-
-    def _collect_guarded(
-        self, partitioner: Partitioner, query: SupportQuery, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]
-    ) -> list[Claim]:
-        """Return the result of `_collect`; raise PartitionError if the backend changed the graph."""
-        guard = MutationGuard(program.graph)
-        claims = self._collect(partitioner, query, program, verdicts)
-        if change := guard.change():
-            what = f"backend {partitioner.backend}, asked what it supports, {change}"
-            remedy = f"{AUTHOR}; {BLOCK_VARIABLE}={partitioner.backend} keeps it out"
-            raise PartitionError(what, where=program.name, remedy=remedy)
-        return claims
 
     def _collect(
         self, partitioner: Partitioner, query: SupportQuery, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]

@@ -26,7 +26,7 @@ from delegate.edge.node import describe, is_compute
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendFailed
-from delegate.partitioner.candidates import candidates
+from delegate.partitioner.extraction import candidates
 from delegate.partitioner.planning import plan
 from delegate.plugins import State
 from delegate.program.file import load, serialize

@@ -23,7 +23,7 @@ from torch.export import Dim
 import delegate
 from delegate.backends import compiler_process
 from delegate.backends.info import Availability, BackendInfo
-from delegate.backends.region import structure
+from delegate.backends.region import content_of
 from delegate.backends.selected import SelectedBackend
 from delegate.backends.transfer import pack, unpack_region
 from delegate.compile import explain
@@ -278,7 +278,7 @@ def test_a_region_arrives_as_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> Non
     assert_runs(program, "xnnpack", {"aten.view.default": 1, "aten.slice.Tensor": 1, "aten.add.Tensor": 1})
     assert found
     for sent, received in found:
-        assert structure(sent, _content) == structure(received, _content)
+        assert content_of(sent, _content) == content_of(received, _content)
         assert [n.meta.keys() >= {"val"} for n in received.calls] == [True] * len(sent.calls)
     assert_same(program(x), ep.module()(x))
 

@@ -12,12 +12,13 @@ from torch.fx import Node
 
 from delegate.backends.aot import Backend, Claim, PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.lowering import LoweringTable, anything
-from delegate.backends.region import structure
+from delegate.backends.region import content_of
 from delegate.edge.export import to_edge
 from delegate.edge.node import is_compute, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
-from delegate.partitioner.candidates import Artifacts, candidates
+from delegate.partitioner.artifacts import Artifacts
+from delegate.partitioner.extraction import candidates
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
@@ -233,7 +234,7 @@ class Counting:
         self.never, self.refused, self.seen = never, refused, []
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        self.seen.append(structure(region))
+        self.seen.append(content_of(region))
         names = {n.name: op_name(n) for n in region.calls}
         if self.refused in names.values():
             raise RegionRefused({name: "no" for name, op in names.items() if op == self.refused})

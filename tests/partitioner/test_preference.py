@@ -21,8 +21,7 @@ from delegate.edge.graphs import identify, identity
 from delegate.edge.node import is_compute, op_name
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
-from delegate.partitioner.candidates import Candidate, candidates, refused_parts
-from delegate.partitioner.extraction import LoweredDelegate, lower
+from delegate.partitioner.extraction import Candidate, LoweredDelegate, candidates, lower, refused_parts
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Partition, Plan
 from delegate.partitioner.planning import plan

@@ -243,6 +243,30 @@ def test_to_record_an_outcome_costs_the_same_however_many_there_are(
     assert sum(known.get(name, 1.0) is not None for name in names) > 9_900
 
 
+def test_outcomes_are_written_once_in_a_lowering(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its partitions and support checks are of many structures, here in one entry."""
+    written: list[dict[str, Any]] = []
+    put = Store.put
+
+    def record(self: Store, key: str, about: Any, parts: Any) -> Any:
+        if "outcomes" in about:
+            written.append(dict(about["outcomes"]))
+        return put(self, key, about, parts)
+
+    monkeypatch.setattr(isolated, "_DIGITS", 0)
+    monkeypatch.setattr(Store, "put", record)
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.erf(torch.erf(a + b)[:1] + b) + b[:, :1]
+
+    program = lower(function)
+    assert len(program.report.partitions) == 3
+    (outcomes,) = written
+    assert len(outcomes) > 2 * 3  # checks, partitions, and the program
+    lower(function)
+    assert len(written) == 1
+
+
 def test_what_others_ended_is_not_recorded() -> None:
     outcomes = Outcomes(lambda: "another", None)
     outcomes.put({"killed": Outcome("was killed by SIGKILL"), "crashed": Outcome("was killed by SIGSEGV")})
