@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.fx import Graph
 
 import delegate
 from delegate.backends import compiler_process, isolated
@@ -184,6 +185,24 @@ def test_checks_of_a_graph_are_linear(ends: Site, monkeypatch: pytest.MonkeyPatc
         return len(found)
 
     assert [sums(count) for count in (10, 40)] == [11, 41]
+
+
+def test_a_graph_that_cannot_be_sent_is_tried_once(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process then checks all its nodes, and compiles them."""
+    tried: list[Any] = []
+    pack = compiler_process.pack
+
+    def refuse(subject: Any) -> Any:
+        if subject is None or isinstance(subject, tuple):
+            return pack(subject)
+        tried.append(subject)
+        raise TypeError("cannot pickle it")
+
+    monkeypatch.setattr(compiler_process, "pack", refuse)
+    assert compiled_in(1.0) == os.getpid()
+    program = lower(lambda a, b: (a + b) + torch.erf(a))
+    assert backends_of(program) == {"add": "ends", "erf": "portable", "add_1": "ends"}
+    assert len([subject for subject in tried if isinstance(subject, Graph)]) == 2
 
 
 def test_without_a_cache_this_process_remembers(ends: Site) -> None:
