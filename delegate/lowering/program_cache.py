@@ -1,7 +1,7 @@
 """A cache on disk of the programs that lowering makes of exported programs.
 
 An entry holds a program without the blobs of its delegates. It names the entries of these blobs and their checksums;
-see `partitioner/artifact_cache.py`.
+see `partitioner/artifacts.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.export import ExportedProgram
 
-from delegate.backends.guarded import AutoSelectedBackend, GuardedBackend
-from delegate.backends.isolated import IsolatedBackend
-from delegate.backends.keys import plain
+from delegate.backends.aot import plain
 from delegate.cache.environment import code_of, host_features, versions_of
 from delegate.cache.store import Entry
 from delegate.edge.keys import NotCacheable, exported_key
 from delegate.errors import DelegateError
-from delegate.partitioner.artifact_cache import ArtifactCache
+from delegate.partitioner.artifacts import ArtifactCache
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.saved import SavedPlan
@@ -40,7 +38,6 @@ from delegate.selection import Selection
 logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of an entry
-_MAY_FAIL = (GuardedBackend, AutoSelectedBackend)  # their failures are not errors
 
 
 class CompilationResult(NamedTuple):
@@ -118,7 +115,7 @@ class ProgramCache:
 
     def put(self, key: str, result: CompilationResult, lowered: Sequence[LoweredProgram]) -> None:
         """Store a result under a key, if all its artifacts are cached and no backend has failed."""
-        if any(isinstance(b, _MAY_FAIL) and b.has_failed for b in self._selection.backends.values()):
+        if any(b.has_failed for b in self._selection.backends.values()):
             return
         program = result.program
         results = {name: d.result for part in lowered for name, d in part.delegates.items()}
@@ -159,7 +156,7 @@ class ProgramCache:
         selection = self._selection
         if selection.quantization is not None or selection.verify is not None:
             raise NotCacheable
-        if any(isinstance(backend, IsolatedBackend) for backend in selection.backends.values()):
+        if any(backend.is_isolated for backend in selection.backends.values()):
             raise NotCacheable
         backends = []
         for partitioner in selection.partitioners:

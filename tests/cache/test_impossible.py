@@ -12,7 +12,7 @@ import torch
 
 import delegate
 from delegate.cache.store import Store
-from delegate.partitioner.artifact_cache import ArtifactCache
+from delegate.partitioner.artifacts import ArtifactCache
 from delegate.placement.cache import CostCache, PlacementCache
 from delegate.plugins import State
 from delegate.registry import default_registry
