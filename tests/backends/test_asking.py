@@ -149,7 +149,7 @@ def test_views_stay_where_an_importer_wants_them():
 
 def test_a_region_that_was_extracted_for_the_outcome_is_the_one_it_is_asked_about(monkeypatch):
     """A check of a structure that is known to be safe extracts its region once."""
-    program = edge(Net(), (torch.randn(3, 4),))
+    program = to_edge(torch.export.export(Net(), (torch.randn(3, 4),)))
     nodes = [n for n in program.graph.nodes if is_compute(n)]
     outcomes = Outcomes(lambda: "asking", None)
     outcomes.put({structure_of(node, one_node_region(node)): SAFE for node in nodes})
