@@ -2,8 +2,8 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
-# The backends in plugins/, each a package of its own.
-BACKENDS := openvino onnxruntime
+# What is in plugins/, each a package of its own; the backends among them, which are no part of the support matrix.
+PACKAGES := openvino onnxruntime remote
 BLOCKED := openvino,onnxruntime
 
 .PHONY: demo test fuzz wild mutation test-slow test-models gpu-software plugins lint format bench bench-peers schema docs-ops clean
@@ -85,7 +85,7 @@ $(READY): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 	$(PLUGINS)
 	touch $(READY)
 
-PLUGINS = $(PYTHON) -m pip install --quiet --constraint constraints.txt $(addprefix --editable plugins/,$(BACKENDS))
+PLUGINS = $(PYTHON) -m pip install --quiet --constraint constraints.txt $(addprefix --editable plugins/,$(PACKAGES))
 plugins: $(READY)
 	$(PLUGINS)
 

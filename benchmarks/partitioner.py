@@ -18,13 +18,14 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
 
 from delegate.backends.aot import Claim, PreprocessResult
+from delegate.backends.selected import SelectedBackend
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.partitioner.extraction import LoweredDelegate, lower, regions
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
-from delegate.partitioner.support_query import Capability
 from delegate.verdict import YES, Reason, Verdict, no
+from tests.support.planning import part, selected
 
 SIZES = (1_000, 10_000, 100_000)
 COMPARED = 1_000  # torch.fx's partitioner takes minutes for more
@@ -55,11 +56,11 @@ def nothing(node: Node) -> Verdict:
     return no(Reason.OPERATOR, "only as part of a pattern")
 
 
-ONE = {"toy": Capability(check)}
-THREE = {"pairs": Capability(nothing, claims=pairs), "sums": Capability(sums), "toy": Capability(check)}
+ONE = selected({"toy": part(check)})
+THREE = selected({"pairs": part(nothing, claims=pairs), "sums": part(sums), "toy": part(check)})
 
 
-def planned(program: EdgeProgram, backends: Mapping[str, Capability]) -> Plan:
+def planned(program: EdgeProgram, backends: Mapping[str, SelectedBackend]) -> Plan:
     """The plan of a program on these backends."""
     return plan(program, [CapabilityPartitioner(name) for name in backends], backends)
 

@@ -1,4 +1,4 @@
-"""The registry of backends and kernel libraries: their states, and the parts of backends on demand."""
+"""The registry of plugins: the states of backends, kernel libraries and measurements, and parts on demand."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ from delegate.plugins import (
 if TYPE_CHECKING:
     from delegate.backends.aot import Backend
     from delegate.kernels.libraries import InstalledKernels
+    from delegate.measurements import InstalledMeasurements
     from delegate.probing.prober import Answer, Prober
     from delegate.runtime.backend import BackendRuntime
 
@@ -59,7 +60,7 @@ _ERRORS: dict[State, type[BackendError]] = {
 
 
 class Registry:
-    """The backends and kernel libraries of the distributions that are installed when the registry is made.
+    """The plugins of the distributions that are installed when the registry is made.
 
     Backends are probed in a separate process, and their states are cached on disk. Their AOT and runtime parts are
     imported in this process on demand.
@@ -86,8 +87,9 @@ class Registry:
         if not unknown:
             return {}
         from delegate.kernels.libraries import KERNELS
+        from delegate.measurements import MEASUREMENTS
 
-        known = {*self._plugins, *discover(KERNELS).claims}
+        known = {*self._plugins, *discover(KERNELS).claims, *discover(MEASUREMENTS).claims}
         import difflib  # every process imports this module
 
         return {name: difflib.get_close_matches(name, sorted(known)) for name in unknown if name not in known}
@@ -229,6 +231,13 @@ class Registry:
         from delegate.kernels.libraries import InstalledKernels
 
         return InstalledKernels(self._blocked, self.warn)
+
+    @functools.cached_property
+    def measurements(self) -> InstalledMeasurements:
+        """The packages that measure on other machines."""
+        from delegate.measurements import InstalledMeasurements
+
+        return InstalledMeasurements(self._blocked)
 
     def _find(self, name: str, probe: Callable[[Plugin], BackendState]) -> BackendState:
         if name in self._registered:

@@ -8,15 +8,14 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from torch.fx import Graph
 
-from delegate.backends.checked import CheckedBackend
-from delegate.backends.guarded import AutoSelectedBackend, GuardedBackend, Outcomes, warm_up
-from delegate.backends.isolated import IsolatedBackend
+from delegate.backends.isolated import IsolatedBackend, Outcomes, warm_up
+from delegate.backends.selected import SelectedBackend
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.runtime.folder import ARTIFACTS, cache_folder, private
 from delegate.cache.runtime.store import Store
@@ -36,12 +35,10 @@ from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, C
 from delegate.kernels.libraries import KernelRequest
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.rules import PartitionRules
-from delegate.partitioner.support_query import Capability
 from delegate.plugins import INSTANCE, PORTABLE, backend_of
 from delegate.registry import Registry
 
 Request = str | Partitioner | Sequence[str | Partitioner] | None
-AotBackend = CheckedBackend | GuardedBackend | IsolatedBackend | AutoSelectedBackend
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | None
 
 
@@ -51,11 +48,12 @@ class Selection:
 
     Args:
         partitioners: one per backend.
-        backends: the AOT parts by name.
+        backends: by name.
         rules: include, exclude, pins and sizes of the configuration.
         on_portable: "allow", "warn" or "error" for nodes that no backend supports.
         notes: for the report, e.g. requested backends that are absent here.
         fallback: the settings of kernel fallbacks of partitions.
+        keeps: the backends whose partitions have kernel fallbacks; see `emit`.
         kernels: the kernel libraries to run on, in order of preference; None for the default.
         verify: the bounds on the error of results; None if not configured.
         quantization: the settings of quantization before lowering; None for no quantization.
@@ -64,11 +62,12 @@ class Selection:
     """
 
     partitioners: tuple[Partitioner, ...]
-    backends: Mapping[str, AotBackend]
+    backends: Mapping[str, SelectedBackend]
     rules: PartitionRules
     on_portable: str
     notes: tuple[str, ...]
     fallback: Fallback
+    keeps: Mapping[str, bool] = field(default_factory=dict)
     kernels: KernelRequest | None = None
     verify: AccuracyPolicy | None = None
     quantization: Quantization | None = None
@@ -81,27 +80,15 @@ class Selection:
         Args:
             graphs: the graphs of all methods.
         """
-        backends = [b.backend if isinstance(b, AutoSelectedBackend) else b for b in self.backends.values()]
-        warm_up([b for b in backends if isinstance(b, GuardedBackend)], graphs)
+        warm_up(self._isolated(), graphs)
 
-    @cached_property
-    def capabilities(self) -> Mapping[str, Capability]:
-        """The capabilities of the backends, by name."""
-        return {
-            name: Capability(b.check, b.preserve_ops, b.claims, b.most_constants, getattr(b, "on_fault", None))
-            for name, b in self.backends.items()
-        }
+    def record_outcomes(self) -> None:
+        """Record the structures that separate processes have tried, and how that ended."""
+        for isolated in self._isolated():
+            isolated.record()
 
-    @cached_property
-    def keeps(self) -> Mapping[str, bool]:
-        """The backends whose partitions have kernel fallbacks; see `emit`.
-
-        By default these are the automatically selected plugins. The configuration can select all backends, or none.
-        """
-        if self.fallback.keep is not None:
-            return dict.fromkeys(self.backends, True) if self.fallback.keep else {}
-        automatic = (name for name, b in self.backends.items() if isinstance(b, AutoSelectedBackend) and b.foreign)
-        return dict.fromkeys(automatic, False)
+    def _isolated(self) -> list[IsolatedBackend]:
+        return [b.isolated for b in self.backends.values() if b.isolated is not None]
 
 
 def select(
@@ -135,7 +122,7 @@ def select(
         )
     partitioners, notes = [], []
     store = _store(settings.cache, cache)
-    backends: dict[str, AotBackend] = {}
+    backends: dict[str, SelectedBackend] = {}
     is_requested = request is not None or settings.backends is not None
     for partitioner in _partitioners(request, settings, registry, compiled_for):
         name = partitioner.backend
@@ -164,12 +151,23 @@ def select(
         settings.policy.portable,
         tuple(notes),
         settings.fallback,
+        _keeps(settings.fallback, [] if is_requested else [n for n in backends if not registry.is_own(n)], backends),
         settings.kernels if kernels is None else kernels,
         settings.verify,
         settings.quantization,
         settings.cache,
         settings.placement,
     )
+
+
+def _keeps(settings: Fallback, automatic: Iterable[str], backends: Iterable[str]) -> dict[str, bool]:
+    """Return the backends whose partitions have kernel fallbacks, of all backends; see `emit`.
+
+    By default these are the automatically selected plugins. The configuration can select all backends, or none.
+    """
+    if settings.keep is None:
+        return dict.fromkeys(automatic, False)
+    return dict.fromkeys(backends, True) if settings.keep else {}
 
 
 def open_artifact_cache(selection: Selection, registry: Registry, enabled: bool | None = None) -> ArtifactCache | None:
@@ -201,7 +199,7 @@ def _store(settings: Cache, enabled: bool | None) -> Store | None:
 
 def _create(
     partitioner: Partitioner, registry: Registry, is_requested: bool, absent_ok: bool, store: Store | None
-) -> AotBackend:
+) -> SelectedBackend:
     """Create the AOT part of a partitioner's backend; raises BackendError."""
     name = partitioner.backend
     if partitioner.isolate == "compile":
@@ -210,20 +208,16 @@ def _create(
     options = backend_options(BackendChoice(name=name, options=dict(partitioner.options)), registry)
     # The text is the one that `backend_options` has accepted.
     text = json.dumps(dict(partitioner.options), default=str)
-    path = registry.info(name).aot
-    isolate = partial(IsolatedBackend, name, part, path, text, partitioner.time_limit)
+    isolate = partial(IsolatedBackend, name, registry.info(name).aot, text, partitioner.time_limit)
+    isolated = None
     if partitioner.isolate == "compile":
-        return isolate()
-    checked = CheckedBackend(name, part, options)
-    guarded: CheckedBackend | GuardedBackend = checked
-    if partitioner.isolate == "auto" and (part.may_crash or registry.is_plugin(name)):
-        outcomes = Outcomes(cache(partial(checked.identity, registry.state(name))), store)
-        guarded = GuardedBackend(checked, path, isolate, outcomes, partitioner.time_limit)
-    if is_requested:
-        return guarded
-    return AutoSelectedBackend(
-        guarded, lambda fault: registry.warn(name, str(fault)), foreign=not registry.is_own(name)
-    )
+        isolated = isolate()
+    elif partitioner.isolate == "auto" and (part.may_crash or registry.is_plugin(name)):
+        identity = cache(lambda: backend.identity(registry.state(name)))
+        isolated = isolate(outcomes=Outcomes(identity, store))
+    on_fault = None if is_requested else lambda fault: registry.warn(name, str(fault))
+    backend = SelectedBackend(name, part, options, isolated, on_fault)
+    return backend
 
 
 def _partitioners(

@@ -24,7 +24,7 @@ from delegate.compiled import LoadedContext
 from delegate.edge.node import shape_text
 from delegate.errors import AccuracyError, InputError, did_you_mean
 from delegate.kernels.libraries import KernelRequest
-from delegate.partitioner.candidates import Artifacts
+from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram
 from delegate.program.model import Program
 from delegate.registry import Registry

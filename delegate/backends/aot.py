@@ -29,6 +29,20 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def plain(options: Any) -> Any:
+    """Return options as nested tuples, including the fields that their own text omits."""
+    if isinstance(options, BaseModel):
+        return (
+            type(options).__qualname__,
+            tuple((name, plain(value)) for name, value in sorted(vars(options).items())),
+        )
+    if isinstance(options, Mapping):
+        return tuple(sorted((repr(name), plain(value)) for name, value in options.items()))
+    if isinstance(options, list | tuple):
+        return tuple(map(plain, options))
+    return repr(options)
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """Nodes that a backend would run as one operation, or the reason why an almost fitting pattern is unsupported.
@@ -83,8 +97,14 @@ class PreprocessResult:
         object.__setattr__(self, "compile_specs", specs)
         expect(self, "notes", is_texts(self.notes), "a tuple of texts")
         expect(self, "space", isinstance(self.space, str), "text")
-        plain = isinstance(self.data, tuple) and all(isinstance(d, bytes | memoryview) for d in self.data)
-        expect(self, "data", plain, "a tuple of bytes")
+        holds_bytes = isinstance(self.data, tuple) and all(isinstance(d, bytes | memoryview) for d in self.data)
+        expect(self, "data", holds_bytes, "a tuple of bytes")
+
+    def require_specs(self, expected: Mapping[str, Any]) -> None:
+        """Raise ValueError or KeyError unless the compile specs have these values, of the same types."""
+        found = {name: self.compile_specs[name] for name in expected}
+        if json.dumps(found, sort_keys=True) != json.dumps(dict(expected), sort_keys=True):
+            raise ValueError("its compile specs are not those of its region and its options")
 
 
 class RegionRefused(Exception):

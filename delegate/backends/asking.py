@@ -16,7 +16,6 @@ from torch.nn import Module
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from delegate.backends.aot import Backend, PreprocessResult, RegionFailed, RegionRefused
-from delegate.backends.keys import structure
 from delegate.backends.region import Region, one_node_region
 from delegate.edge.node import is_compute, tensors
 from delegate.edge.prims import PrimsDecomposer
@@ -37,6 +36,7 @@ class AskingBackend(Backend):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._answers: dict[Hashable, Verdict] = {}
+        self._regions: dict[Node, Region] = {}  # of the node that is checked next, if it is known
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
@@ -52,18 +52,21 @@ class AskingBackend(Backend):
         `exported_program` raises them if the sizes of one operator do not follow from those of its inputs.
         """
 
+    def use_region(self, node: Node, region: Region) -> None:
+        """Use a region of a node in the next check, which then does not extract the region again."""
+        self._regions = {node: region}
+
     def check(self, node: Node) -> Verdict:
         """Return the library's answer, or its cached answer for the same operator, arguments, shapes and dtypes."""
-        region = one_node_region(node)
+        region = self._regions.pop(node, None) or one_node_region(node)
         unknown = _symbols(region.outputs) - _symbols(region.inputs)
         if any(symbol_is_type(s, SymT.UNBACKED_INT) for s in unknown):
             return no(Reason.DYNAMIC_SHAPE, "the sizes of its results depend on data")
         if not all(isinstance(n.meta.get("val"), torch.Tensor) for n in region.outputs):
             return no(Reason.OPERATOR, "it gives no tensor that is used")
-        key = structure(region, _type, names=False)
-        if key not in self._answers:
-            self._answers[key] = self._answer(region)
-        return self._answers[key]
+        if region.structure not in self._answers:
+            self._answers[region.structure] = self._answer(region)
+        return self._answers[region.structure]
 
     def _answer(self, region: Region) -> Verdict:
         try:
@@ -78,10 +81,6 @@ def _symbols(nodes: Sequence[Node]) -> set[Any]:
     """Return the symbols in the sizes of the results of nodes."""
     sizes: Iterator[Any] = (s for n in nodes for t in tensors(n) for s in t.shape)
     return {symbol for s in sizes if not isinstance(s, int) for symbol in s.node.expr.free_symbols}
-
-
-def _type(constant: torch.Tensor) -> Hashable:
-    return (constant.dtype, tuple(constant.shape))
 
 
 class PrimsBackend(AskingBackend):

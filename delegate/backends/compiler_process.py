@@ -1,8 +1,14 @@
-"""Processes for AOT parts that may crash or hang. They report the answers until then, and how the process ended.
+"""Separate processes that run the AOT parts of backends. This is the side of the process that lowers.
 
-Such a process is a new Python and no fork. A fork would wait for ever for the threads that a vendor library has started
-in this process. It gets pickles, and answers in JSON and bytes, of which nothing is unpickled or run.
-A process serves later queries, of any backend, until it has been idle for a minute.
+A vendor library may crash or hang while it compiles. In a separate process it takes nothing else with it: `query`
+returns the answers so far, and how the process ended.
+
+- `query(part, question, subject, names, limit)` sends a question about a graph or a region, and waits for the answers.
+- The question is a key of `DECODERS`: "check", "claims", "preprocess", ... Each named node gets one answer.
+- `compiler_worker.main` is what the other process runs. `transfer` has the form of the messages.
+- The subject is sent as a pickle, with tensors in shared memory. Answers are JSON and bytes, and are never unpickled.
+- A process serves any backend. It waits in a pool for later queries, and ends after a minute without one.
+- A process is a new Python and no fork. A fork would wait for ever for threads that a library has started here.
 """
 
 from __future__ import annotations
@@ -53,20 +59,21 @@ _FAULTS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  
 
 
 class CannotIsolate(BackendUnavailable):
-    """A compiler cannot work in a process of its own, or not on this graph."""
+    """An error: no separate process can be started or can import the AOT part, or a graph cannot be sent to it."""
 
     def __init__(self, what: str, where: str = "", remedy: str = "set `isolate: none` for the backend") -> None:
         super().__init__(what, where=where, remedy=remedy)
 
 
 class Replies(NamedTuple):
-    """Answers of a compiler's process.
+    """The answers of a separate process to one query.
 
     Args:
-        items: an answer, or the exception that stands for it, for each name in the order of the query.
-        ending: how the process ended if it did not answer everything, e.g. "was killed by SIGSEGV"; else empty.
-        is_late: true if it was ended because its time was up.
-        is_made: true if it had made the AOT part.
+        items: an answer for each name, in the order of the query, up to the one at which the process ended. An error
+            of the AOT part is an item, too.
+        ending: how the process ended before it had answered everything, e.g. "was killed by SIGSEGV"; else empty.
+        is_late: true if the process was killed because the time limit had passed.
+        is_made: true if the process had created the AOT part. If not, the question cannot be the cause of the end.
     """
 
     items: list[Any]
@@ -76,12 +83,12 @@ class Replies(NamedTuple):
 
 
 class AotPart(NamedTuple):
-    """An AOT part as another process imports and makes it.
+    """The description from which a separate process creates an AOT part.
 
     Args:
-        number: a number of its own; an object of that process serves one number.
+        number: unique in this process. A separate process creates one object for each number.
         name: the backend's name.
-        path: "module:Class".
+        path: of the class, "module:Class".
         options: as JSON.
     """
 
@@ -92,7 +99,7 @@ class AotPart(NamedTuple):
 
     @classmethod
     def of(cls, name: str, path: str, options: str) -> AotPart:
-        """Return one with a number of its own.
+        """Return a description with a new number.
 
         Raises:
             CannotIsolate: this system has no such processes, or they cannot import the class.
@@ -106,14 +113,14 @@ class AotPart(NamedTuple):
 
 
 def query(part: AotPart, question: str, subject: Any, names: Sequence[str], limit: float) -> Replies:
-    """Query an AOT part in a separate process.
+    """Query an AOT part in a separate process, which is an idle one or a new one.
 
     Args:
-        part: the AOT part.
+        part: the AOT part, which the process creates unless it has it.
         question: a key of `DECODERS`.
-        subject: a graph, a region, or a value that pickles by itself.
-        names: of nodes of the subject; each gets an answer.
-        limit: seconds for all answers.
+        subject: what the question is about: a graph, a region, a region with its artifact, or a value that pickles.
+        names: of nodes of the subject; each gets an answer. A question about the whole subject has one name, "".
+        limit: seconds for all answers, after the AOT part is created.
 
     Raises:
         CannotIsolate: no process can be started, or the subject cannot be sent.
@@ -144,14 +151,14 @@ def warm_up(paths: Sequence[str]) -> None:
 
 
 class CompilerProcess:
-    """A process that serves AOT parts. It ends with this object, and with this process.
+    """One separate process, which runs `compiler_worker.main`. It ends with this object, and with this process.
 
     Args:
-        paths: AOT parts to import before any query.
+        paths: of AOT parts to import before the first query, "module:Class" each.
 
     Attributes:
-        stamps: path of an AOT part that it has imported -> the file of its module.
-        used: the time of the last query.
+        stamps: path of an AOT part that it has imported -> the file of its module and the file's time.
+        used: the time of the last query, by the monotonic clock.
 
     Raises:
         CannotIsolate: it cannot be started.
@@ -238,7 +245,7 @@ class CompilerProcess:
 
 
 class _Pool:
-    """Processes that are idle. Each thread that lowers takes one of its own."""
+    """The idle processes. A query takes one out, so threads that lower at the same time use different processes."""
 
     def __init__(self) -> None:
         self._lock, self._idle = threading.Lock(), list[CompilerProcess]()

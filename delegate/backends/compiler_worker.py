@@ -1,4 +1,7 @@
-"""The process of a compiler: makes AOT parts, and answers queries about them until its parent is gone."""
+"""The program of a separate process: it creates AOT parts, and answers queries about them until its parent is gone.
+
+`compiler_process` starts it and has the other end of the connection.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.checked import CheckedBackend, answered, claimed
+from delegate.backends.selected import SelectedBackend
 from delegate.backends.state import BackendState
 from delegate.backends.transfer import (
     MAKE,
@@ -72,9 +75,9 @@ class _Backends:
     """The AOT parts that were queried last."""
 
     def __init__(self) -> None:
-        self._made: OrderedDict[int, CheckedBackend] = OrderedDict()
+        self._made: OrderedDict[int, SelectedBackend] = OrderedDict()
 
-    def get(self, number: int, name: str, path: str, options: str) -> CheckedBackend:
+    def get(self, number: int, name: str, path: str, options: str) -> SelectedBackend:
         """Return an AOT part, which is made if need be; raises DelegateError for a fault of it."""
         if number not in self._made:
             try:
@@ -83,7 +86,7 @@ class _Backends:
             except (Exception, SystemExit) as error:
                 what = f"the AOT part of backend {name!r} cannot be imported by another process: {one_line(error)}"
                 raise BackendBroken(what, where=path, remedy=AUTHOR) from error
-            self._made[number] = CheckedBackend(name, part, given)
+            self._made[number] = SelectedBackend(name, part, given)
         self._made.move_to_end(number)
         if len(self._made) > _MOST_BACKENDS:
             self._made.popitem(last=False)
@@ -145,26 +148,24 @@ def _nodes(table: memoryview, buffers: Any) -> dict[str, Node]:
     return {node.name: node for node in unpack_graph(table, buffers).nodes}
 
 
-def _check(backend: CheckedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
+def _check(backend: SelectedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
     nodes = _nodes(table, buffers)
-    return lambda node: encode_verdict(answered(name, backend.check, nodes[node]))
+    return lambda node: encode_verdict(backend.check(nodes[node]))
 
 
-def _claims(backend: CheckedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
+def _claims(backend: SelectedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
     nodes = _nodes(table, buffers)
-    claims = backend.claims
-    assert claims is not None
-    return lambda node: encode_claims(claimed(name, claims, nodes[node]))
+    return lambda node: encode_claims(backend.claims(nodes[node]))
 
 
-def _identity(backend: CheckedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
+def _identity(backend: SelectedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
     owner, availability = pickle.loads(table)
     state = BackendState(name, State.OK, owner, "", availability=availability)
     return lambda _: {"text": backend.identity(state)}
 
 
 def _check_artifact(
-    backend: CheckedBackend, name: str, table: memoryview, buffers: Any, out: int
+    backend: SelectedBackend, name: str, table: memoryview, buffers: Any, out: int
 ) -> Callable[[str], Any]:
     region, artifact = unpack_artifact(table, buffers)
 
@@ -178,7 +179,7 @@ def _check_artifact(
     return is_sound
 
 
-def _preprocess(backend: CheckedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
+def _preprocess(backend: SelectedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
     region = unpack_region(table, buffers)
 
     def compile_region(_: str) -> dict[str, Any]:
@@ -192,7 +193,7 @@ def _preprocess(backend: CheckedBackend, name: str, table: memoryview, buffers: 
 
 
 # Each reads its subject, and returns what answers about a node by its name.
-_QUESTIONS: Mapping[str, Callable[[CheckedBackend, str, memoryview, Any, int], Callable[[str], Any]]] = {
+_QUESTIONS: Mapping[str, Callable[[SelectedBackend, str, memoryview, Any, int], Callable[[str], Any]]] = {
     MAKE: lambda *_: lambda _: None,
     "identity": _identity,
     "check": _check,

@@ -1,10 +1,12 @@
-"""Region: the extracted graph of one partition, which its backend compiles."""
+"""Region: the extracted graph of one partition, which its backend compiles, and its structure as a value."""
 
 from __future__ import annotations
 
+import hashlib
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,7 +15,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from delegate.edge.graphs import extracted
-from delegate.edge.node import is_constant, symbolic_numbers, tensors
+from delegate.edge.keys import NotCacheable, digests_of, known_of_sizes
+from delegate.edge.node import SYMBOLIC, is_constant, symbolic_numbers, tensors
 from delegate.edge.program import META_VALUE
 
 
@@ -59,6 +62,25 @@ class Region:
     def calls(self) -> tuple[Node, ...]:
         """Return the nodes that call an operator, in the order of the graph."""
         return tuple(node for node in self.graph.nodes if node.op == "call_function")
+
+    @cached_property
+    def structure(self) -> Hashable:
+        """Operators, arguments, shapes, dtypes, size ranges, borders and patterns, as a value.
+
+        Regions of one structure differ only in names, and in the content of their constants.
+        """
+        place: dict[Node, int] = {}
+        flat: list[Hashable] = []
+        for node in self.graph.nodes:
+            place[node] = len(place)
+            constant = self.constants.get(node)
+            flat.append((node.op, node.target if node.op == "call_function" else None))
+            flat.append((_plain(node.args, place), _plain(tuple(sorted(node.kwargs.items())), place)))
+            flat.append(_shapes(node) if constant is None else (constant.dtype, tuple(constant.shape)))
+        patterns = tuple((p.name, tuple(place[n] for n in p.nodes)) for p in self.patterns)
+        borders = (tuple(place[n] for n in nodes) for nodes in (self.inputs, self.outputs))
+        ranges = tuple(sorted((str(symbol), str(known)) for symbol, known in self.range_constraints.items()))
+        return (tuple(flat), *borders, patterns, ranges)
 
     def copy(self) -> Region:
         """Return the same region with its own graph. A backend that rewrites the graph needs one."""
@@ -131,3 +153,63 @@ def ranges_of_sizes(nodes: Iterable[Node], known: Mapping[Any, Any]) -> dict[Any
                 assumed = ValueRanges(0, assumed.upper)
             found[symbol] = known.get(symbol, assumed)
     return found
+
+
+def address(constant: torch.Tensor) -> Hashable:
+    """Return the address of a constant, which identifies it in this process."""
+    return (id(constant), constant.data_ptr())
+
+
+def content_of(region: Region, constant: Callable[[torch.Tensor], Hashable] = address) -> Hashable:
+    """Return all of a region but its name, as a value.
+
+    Args:
+        region: the region.
+        constant: returns a value that identifies a constant.
+    """
+    names = tuple(node.name for node in region.graph.nodes)  # refusals contain them
+    constants = tuple(constant(region.constants[node]) for node in region.graph.nodes if node in region.constants)
+    return (region.structure, names, constants)
+
+
+def region_key(region: Region) -> str | None:
+    """Return a digest of all that the blob of a region depends on, which is the same in every process.
+
+    Returns None if the bytes of a constant cannot be read, such as those of a sparse tensor.
+    """
+    try:
+        digests = digests_of(region.constants.values())
+    except NotCacheable:
+        return None
+    content = content_of(region, lambda constant: digests[id(constant)])
+    return hashlib.sha256(repr((content, sorted(set(known_of_sizes(_sizes(region)))))).encode()).hexdigest()
+
+
+def _shapes(node: Node) -> Hashable:
+    return tuple((t.dtype, tuple(map(str, t.shape))) for t in tensors(node)) if META_VALUE in node.meta else None
+
+
+def _plain(value: Any, place: Mapping[Node, int]) -> Hashable:
+    if isinstance(value, Node):
+        return ("node", place[value])
+    if isinstance(value, list | tuple):
+        return tuple(_plain(item, place) for item in value)
+    if isinstance(value, SYMBOLIC):
+        return ("size", str(value))
+    return (type(value), repr(value))
+
+
+def _sizes(region: Region) -> Iterator[Any]:
+    """Yield all sizes of a region, and the numbers among its arguments."""
+    yield from (size for node in region.graph.nodes for t in tensors(node) for size in t.shape)
+    yield from (arg for node in region.calls for arg in _leaves((node.args, node.kwargs)))
+
+
+def _leaves(argument: Any) -> Iterator[Any]:
+    if isinstance(argument, Mapping):
+        argument = tuple(argument.values())
+    if isinstance(argument, list | tuple):
+        for item in argument:
+            yield from _leaves(item)
+    else:
+        yield argument

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -18,6 +18,7 @@ from delegate.backends.state import BackendState
 from delegate.cli import options, output
 from delegate.errors import BackendError, DelegateError
 from delegate.kernels.libraries import KernelLibrary
+from delegate.measurements import MeasurementState
 from delegate.plugins import State, blocked_in_vain
 from delegate.registry import Registry
 
@@ -30,7 +31,7 @@ def backends(
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
     refresh: Annotated[bool, typer.Option("--refresh", help="Ask plugins again that were asked before.")] = False,
 ) -> None:
-    """List the installed backends and kernel libraries with their states, and remedies for those that are not ok."""
+    """List the installed backends and other plugins with their states, and remedies for those that are not ok."""
     registry = Registry(refresh=refresh)
     if name is not None:
         _one(registry, name, as_json)
@@ -40,6 +41,7 @@ def backends(
                 "backends": [_data(s) for s in registry.states()],
                 "refused": [_data(s) for s in registry.refused()],
                 "kernel_libraries": [_library_data(lib) for lib in registry.kernels.libraries],
+                "measurements": [_measurement_data(s) for s in registry.measurements.states],
             }
         )
     else:
@@ -69,6 +71,17 @@ def _list(registry: Registry) -> None:
             print(f"{lib.name} overrides {', '.join(lib.overrides)}")
         if lib.detail:
             print(lib.detail)
+    _list_measurements(registry.measurements.states)
+
+
+def _list_measurements(states: Sequence[MeasurementState]) -> None:
+    rows = [(s.name, str(s.state), _owner(s), s.info.description if s.info else "") for s in states]
+    if rows:
+        print()
+        output.table(("remote measurement", "state", "from", "measures"), rows)
+    for s in states:
+        if s.detail:
+            print(f"{s.detail}; remedy: {s.remedy}")
 
 
 def _count(library: KernelLibrary) -> str:
@@ -137,11 +150,25 @@ def _library_data(library: KernelLibrary) -> dict[str, Any]:
     }
 
 
+def _measurement_data(state: MeasurementState) -> dict[str, Any]:
+    return {
+        "name": state.name,
+        "state": str(state.state),
+        "owner": state.owner,
+        "version": state.version,
+        "description": state.info.description if state.info else "",
+        "api_version": list(state.info.api_version) if state.info else None,
+        "detail": state.detail,
+        "remedy": state.remedy,
+        "traceback": state.traceback,
+    }
+
+
 def _name(state: BackendState) -> str:
     return f"{state.name} (here: {state.stands_for})" if state.stands_for else state.name
 
 
-def _owner(state: BackendState) -> str:
+def _owner(state: BackendState | MeasurementState) -> str:
     return f"{state.owner} {state.version}".strip()
 
 

@@ -9,9 +9,11 @@ import typer
 
 from delegate.cli import options, output
 from delegate.cli.options import Imports, import_modules
+from delegate.measurements import BUNDLE
+from delegate.registry import default_registry
 
 if TYPE_CHECKING:
-    from delegate.placement.runtime.costs import MethodCosts
+    from delegate.placement.runtime.remote import MeasureBundle
 
 
 def measure(
@@ -42,24 +44,16 @@ def measure(
     imports: Imports = None,
 ) -> None:
     """Run the candidates of a bundle here, for `delegate lower --costs` on the machine that it is from."""
-    from delegate.placement.runtime.bundle import measure as measured
-
     options.require_distinct({"--output": out}, {"FILE": path})
     import_modules(imports)
+    measure_bundle: MeasureBundle = default_registry().measurements.part(BUNDLE, "runtime")
     with output.telling(f"measuring {path}") as progress:
-        costs = measured(path, kernels=kernels, budget=budget, trust_code=trust_code, progress=progress)
+        costs = measure_bundle(path, kernels=kernels, budget=budget, trust_code=trust_code, progress=progress)
     if out is None:
         output.print_json_text(costs.to_json())
         return
     costs.save(out)
-    for name, method in costs.methods.items():
-        print(f"{name}: measured by {method.objective} in {method.spent:.1f} s of {method.budget:g} s")
-        output.table(("candidate", "cost", "rounds", ""), _rows(method))
+    for sentence, rows in costs.tables():
+        print(sentence)
+        output.table(("candidate", "cost", "rounds", ""), rows)
     print(f"saved {out}")
-
-
-def _rows(method: MethodCosts) -> list[tuple[str, ...]]:
-    costs = {name: measurement.record for name, measurement in method.programs.items()}
-    return [
-        (name, "" if r.cost is None else f"{r.cost:.6g}", str(len(r.rounds)), r.failure) for name, r in costs.items()
-    ]

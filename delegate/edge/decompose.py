@@ -138,7 +138,7 @@ def _unguarded(mode: FakeTensorMode | None) -> Iterator[None]:
     """Return a context without guards, so that a comparison in a composite is no assumption of all calls.
 
     For example, conv2d compares the number of rows with 16 to choose a library. A guard is no error, either, if a
-    backend decomposes during a support check; see `delegate.backends.checked.sizes_open`.
+    backend decomposes during a support check; see `delegate.backends.selected.sizes_open`.
     """
     known = None if mode is None else mode.shape_env
     if known is None:

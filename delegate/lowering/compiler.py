@@ -11,6 +11,7 @@ from torch.fx import Node
 
 from delegate.accuracy.verification import Eviction
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
+from delegate.backends.decomposition import DecompositionPolicy
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.export import to_edge
@@ -20,9 +21,8 @@ from delegate.edge.program import EdgeProgram
 from delegate.emit.program import emit, has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
-from delegate.partitioner.candidates import Artifacts, Candidate, candidates, refused_parts
-from delegate.partitioner.decomposition_policy import DecompositionPolicy
-from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram, lower
+from delegate.partitioner.artifacts import Artifacts
+from delegate.partitioner.extraction import Candidate, LoweredDelegate, LoweredProgram, candidates, lower, refused_parts
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan as plan_graph
@@ -100,7 +100,7 @@ class Compiler:
         """
         if self.saved is not None and self.saved.whole is not None:
             return frozenset((*self.saved.whole, *_WRITES))
-        requested = (op for c in self.selection.capabilities.values() for op in c.preserve_ops)
+        requested = (op for b in self.selection.backends.values() for op in b.preserve_ops)
         return frozenset((*requested, *self.kernels.torch_free.whole_ops, *_WRITES))
 
     @property
@@ -166,7 +166,10 @@ class Compiler:
         Raises:
             PartitionError: nodes stay portable, and the policy forbids that.
         """
-        lowered = [method.lowered or self._lower(method) for method in self.methods.values()]
+        try:
+            lowered = [method.lowered or self._lower(method) for method in self.methods.values()]
+        finally:
+            self.selection.record_outcomes()
         keep, policy = self.selection.keeps, self.selection.fallback.policy
         self.warnings = []
         program = emit(lowered, self.kernels, keep=keep, on_fallback=policy, tell=self.warnings.append)
@@ -200,7 +203,7 @@ class Compiler:
         for replans in itertools.count():
             plan = self._plan_method(method)
             _require_no_portable(plan, self.selection)
-            matches = candidates(plan, self.selection.capabilities, method.candidates)
+            matches = candidates(plan, self.selection.backends, method.candidates)
             delegates, refused = self._compile_candidates(matches, give_up_partitions=replans >= MAX_REPLANS)
             if not refused:
                 break
@@ -231,7 +234,7 @@ class Compiler:
         return plan_graph(
             method.edge,
             self.partitioners,
-            self.selection.capabilities,
+            self.selection.backends,
             self.selection.rules,
             refusals=method.refusals,
             taken=[p.name for plan in others for part in plan.walk() for p in part.partitions],
@@ -251,7 +254,7 @@ class Compiler:
         refused: dict[str, dict[Node, str]] = {}
         for candidate in group:
             partition = candidate.partition
-            reasons = refused_parts(candidate, self.selection.capabilities[partition.backend])
+            reasons = refused_parts(candidate, self.selection.backends[partition.backend])
             if not reasons:
                 try:
                     delegates[partition.name] = self.artifacts.delegate(candidate)

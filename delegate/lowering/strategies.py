@@ -32,6 +32,7 @@ from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.quantized import configured, quantized
 from delegate.measured import Placement
+from delegate.measurements import BUNDLE, CLUSTER
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
 from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, versions_of
@@ -39,6 +40,7 @@ from delegate.placement.plans import Options
 from delegate.placement.policy import (
     ByPreference,
     Measured,
+    PathLike,
     PlacementPolicy,
     PlacementRequest,
     Remote,
@@ -53,8 +55,7 @@ from delegate.placement.program_placement import (
     unquantized_candidates,
 )
 from delegate.placement.reference_comparator import samples_to_place
-from delegate.placement.remote_placement import RemotePlacement, open_remote_placement
-from delegate.placement.runtime.cluster import Cluster
+from delegate.placement.runtime.remote import Cluster, OpenCluster, OpenRemotePlacement, RemotePlacement
 from delegate.plugins import one_line
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
@@ -211,12 +212,12 @@ class _ByPolicy(Strategy):
 
 
 class _Measuring(Strategy):
-    """Place by measurement, here, on a Ray cluster, or by measurements of another machine.
+    """Place by measurement, here, on a cluster, or by measurements of another machine.
 
     Args:
         settings: of the configuration, with the changes of the request.
-        remote: the remote measurement that is requested, if any.
-        cluster: address of a Ray cluster, if it is to measure.
+        remote: the measurements of another machine, if these are requested.
+        cluster: the cluster that measures, if it is requested.
     """
 
     def __init__(
@@ -224,7 +225,7 @@ class _Measuring(Strategy):
         settings: Placing,
         lockfile: str | os.PathLike[str] | None,
         remote: RemotePlacement | None = None,
-        cluster: str | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         super().__init__(lockfile)
         self._settings, self._remote, self._cluster = settings, remote, cluster
@@ -267,7 +268,7 @@ class _Measuring(Strategy):
                 begun=begun,
                 not_tried=not_tried,
                 remote=self._remote,
-                cluster=None if self._cluster is None else stack.enter_context(Cluster(self._cluster)),
+                cluster=None if self._cluster is None else stack.enter_context(self._cluster),
             )
             outcome = choose_placements(bases, context)
         if self._remote is not None:
@@ -316,7 +317,7 @@ def create_strategy(request: PlacementRequest | None, settings: Placing) -> Stra
         settings: the section `placement` of the configuration.
 
     Raises:
-        ConfigError: the request is no placement, or its values are invalid.
+        ConfigError: the request is no placement, its values are invalid, or a package that it needs is not here.
         PartitionError: a lockfile or costs cannot be read, or a lockfile cannot be written.
         ProgramError: a bundle cannot be written.
     """
@@ -332,14 +333,27 @@ def create_strategy(request: PlacementRequest | None, settings: Placing) -> Stra
         case Replay(locked, lockfile):
             return _Locked(locked, lockfile)
         case Measured(budget, objective, lockfile, cluster):
-            return _Measuring(_changed(settings, budget, objective), lockfile, cluster=cluster)
+            opened = None if cluster is None else _open_cluster(cluster)
+            return _Measuring(_changed(settings, budget, objective), lockfile, cluster=opened)
         case Remote(bundle, costs, objective, lockfile):
-            remote = open_remote_placement(bundle, costs)
-            if remote is None:
-                raise ConfigError("Remote has neither a bundle nor costs", remedy="give one", where=_WHERE)
+            remote = _open_remote_placement(bundle, costs)
             return _Measuring(_changed(settings, None, objective), lockfile, remote)
     remedy = "give delegate.Measured(), .Remote(bundle, costs), .Replay(lockfile), .ByPreference(), or a SavedPlan"
     raise ConfigError(f"placement cannot be a {type(request).__name__}", where="to_backend", remedy=remedy)
+
+
+def _open_cluster(address: str) -> Cluster:
+    """Return the cluster of an address, without a connection yet."""
+    open_cluster: OpenCluster = default_registry().measurements.part(CLUSTER, "runtime")
+    return open_cluster(address)
+
+
+def _open_remote_placement(bundle: PathLike | None, costs: PathLike | Sequence[PathLike]) -> RemotePlacement:
+    paths = [costs] if isinstance(costs, str | os.PathLike) else list(costs or ())
+    if bundle is None and not paths:
+        raise ConfigError("Remote has neither a bundle nor costs", remedy="give one", where=_WHERE)
+    open_placement: OpenRemotePlacement = default_registry().measurements.part(BUNDLE, "aot")
+    return open_placement(bundle, paths)
 
 
 def _changed(settings: Placing, budget: float | None, objective: str | None) -> Placing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -12,13 +12,15 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from delegate.backends.aot import ClaimedPattern, PreprocessResult, Region
+from delegate.backends.decomposition import DecompositionPolicy, decompose_region
 from delegate.backends.region import ranges_of_sizes
-from delegate.edge.graphs import copy_node, extracted, gc_paused
-from delegate.edge.node import is_number
+from delegate.backends.selected import SelectedBackend
+from delegate.edge.graphs import META_ORIGIN, copy_node, extracted, gc_paused
+from delegate.edge.node import is_compute, is_number, op_name
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import LoweringError
-from delegate.partitioner.decomposition_policy import DecompositionPolicy, decompose_region
 from delegate.partitioner.plan import Group, Partition, Plan
+from delegate.verdict import Reason, Verdict
 
 
 def call_delegate(name: str, *inputs: torch.Tensor) -> NoReturn:
@@ -257,3 +259,87 @@ def _lowered(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> EdgeProgra
     root |= {target: _lowered(part, delegates).graph_module for target, part in plan.nested.items()}
     names = {name: full for name, full in plan.program.constant_names.items() if name in constants}
     return replace(plan.program, graph_module=GraphModule(root, graph), constants=constants, constant_names=names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A partition of a plan and its region, decomposed for its backend, ready to be compiled and measured.
+
+    Args:
+        partition: of the plan.
+        region: extracted from the plan's graph.
+        origins: names of nodes of the region -> their origins among the nodes of the plan.
+    """
+
+    partition: Partition
+    region: Region
+    origins: Mapping[str, Node]
+
+    def of_the_plan(self, reasons: Mapping[str, str]) -> dict[Node, str]:
+        """Map reasons by name of a region's node to nodes of the plan; the first reason counts."""
+        by_origin: dict[Node, str] = {}
+        for node in self.region.calls:
+            origin = self.origins.get(node.name)
+            if origin is not None and node.name in reasons:
+                why = reasons[node.name]
+                by_origin.setdefault(origin, why if origin.name == node.name else f"in parts, {op_name(node)}: {why}")
+        return by_origin
+
+
+def candidates(
+    plan: Plan, backends: Mapping[str, SelectedBackend], known: dict[Hashable, Candidate] | None = None
+) -> list[Candidate]:
+    """Return the partitions of a plan and of its nested plans, each with its region.
+
+    Args:
+        plan: of one method.
+        backends: by name.
+        known: candidates of earlier plans of the same graph, reused for equal partitions; the new ones are added.
+    """
+    result: list[Candidate] = []
+    with gc_paused():
+        for part in plan.walk():
+            extractor = RegionExtractor(part)
+            result += (_known(extractor, p, backends[p.backend].policy, known) for p in part.partitions)
+    return result
+
+
+def _known(
+    extractor: RegionExtractor,
+    partition: Partition,
+    policy: DecompositionPolicy,
+    known: dict[Hashable, Candidate] | None,
+) -> Candidate:
+    if known is None:
+        return _candidate(extractor, partition, policy)
+    patterns = tuple((p.name, p.nodes) for p in partition.patterns)
+    key = (partition.backend, partition.nodes, partition.in_parts, patterns, extractor.boundary(partition))
+    if key not in known:
+        known[key] = _candidate(extractor, partition, policy)
+    region = replace(known[key].region, name=partition.name)
+    return replace(known[key], partition=partition, region=region)
+
+
+def _candidate(extractor: RegionExtractor, partition: Partition, policy: DecompositionPolicy) -> Candidate:
+    region = extractor.extract(partition, policy)
+    own = {node.name: node for node in partition.nodes}
+    names = {n.name: n.name if n.name in own else n.meta.get(META_ORIGIN) for n in region.calls}
+    return Candidate(partition, region, {name: own[of] for name, of in names.items() if of in own})
+
+
+def refused_parts(candidate: Candidate, backend: SelectedBackend) -> dict[Node, str]:
+    """Return the nodes of the plan whose decomposed and simplified operators the backend refuses, with reasons.
+
+    Raises DelegateError if the support check of the backend fails.
+    """
+    if not candidate.partition.in_parts:
+        return {}
+    claimed = {n for p in candidate.region.patterns for n in p.nodes}
+    unclaimed = (n for n in candidate.region.calls if is_compute(n) and n not in claimed)
+    refused = ((n, verdict) for n in unclaimed if not (verdict := backend.check(n)))
+    return {candidate.origins[n.name]: _in_words(n, verdict) for n, verdict in refused if n.name in candidate.origins}
+
+
+def _in_words(node: Node, verdict: Verdict) -> str:
+    reason = verdict.reason or Reason.OPERATOR
+    return f"in parts, {node.name}: {verdict.message or reason}"

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 from torch.fx import Node
 
 from delegate.backends.aot import Claim
-from delegate.backends.checked import MutationGuard
+from delegate.backends.decomposition import is_compound
+from delegate.backends.selected import SelectedBackend
 from delegate.edge.control_flow import subprograms
 from delegate.edge.graphs import gc_paused
 from delegate.edge.node import describe, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
 from delegate.partitioner.assign import CostThreshold, NodeGroup, Verdicts, assign
-from delegate.partitioner.decomposition_policy import is_compound
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Place, Plan, Unit, with_parallel_groups
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
-from delegate.partitioner.support_query import Capability, SupportQuery, computing, not_for_delegates
-from delegate.plugins import AUTHOR, BLOCK_VARIABLE, INSTANCE, PORTABLE
+from delegate.partitioner.support_query import SupportQuery, computing, not_for_delegates
+from delegate.plugins import INSTANCE, PORTABLE
 from delegate.verdict import YES, Reason, Verdict, no
 
 Refusals = Mapping[str, Mapping[Node, Verdict]]  # backend -> node that its library rejected -> the reason
@@ -33,7 +33,7 @@ NAMED = 3  # most nodes that a note names
 def plan(
     program: EdgeProgram,
     partitioners: Sequence[Partitioner],
-    capabilities: Mapping[str, Capability],
+    backends: Mapping[str, SelectedBackend],
     rules: PartitionRules | None = None,
     *,
     refusals: Refusals | None = None,
@@ -45,7 +45,7 @@ def plan(
     Args:
         program: the method, in edge dialect; not changed.
         partitioners: in order of preference, one per backend.
-        capabilities: by name of a backend.
+        backends: by name.
         rules: of the configuration.
         refusals: backend -> nodes that its library rejected after the support check -> the reason.
         taken: names of partitions of other methods, which this plan must not use.
@@ -57,11 +57,11 @@ def plan(
     rules = rules or PartitionRules()
     names = [p.backend for p in partitioners]
     for name, count in Counter(names).items():
-        if count > 1 or name not in capabilities:
+        if count > 1 or name not in backends:
             what = f"backend {name} is asked for {count} times" if count > 1 else f"backend {name} has no support check"
             raise PartitionError(what, where=program.name, remedy="name every backend once")
     book = RuleBook(rules, names)
-    planner = _Planner(partitioners, capabilities, rules, book, refusals or {}, set(taken), has_kernel)
+    planner = _Planner(partitioners, backends, rules, book, refusals or {}, set(taken), has_kernel)
     with gc_paused():
         result = planner.plan(program)
     if rules.together:
@@ -74,7 +74,7 @@ class _Planner:
     """The inputs and the state that all plans of one method share."""
 
     partitioners: Sequence[Partitioner]
-    capabilities: Mapping[str, Capability]
+    backends: Mapping[str, SelectedBackend]
     rules: PartitionRules
     book: RuleBook
     refusals: Refusals
@@ -84,16 +84,16 @@ class _Planner:
 
     def plan(self, program: EdgeProgram, *, is_nested: bool = False) -> Plan:
         """Plan one graph and its nested graphs."""
-        backends = [p.backend for p in self.partitioners]
+        names = [p.backend for p in self.partitioners]
         inner = [n for n in program.graph.nodes if n.op not in ("placeholder", "output")]
         candidates = computing(inner)
         pins = {n: pin for n in candidates if (pin := self.book.pin(n)) is not None}
         verdicts: dict[Node, Verdicts] = {n: {} for n in candidates}
         queries = self._queries(candidates, pins)
-        collected = {
-            p.backend: self._collect_guarded(p, query, program, verdicts)
-            for p, query in zip(self.partitioners, queries, strict=True)
-        }
+        collected: dict[str, Sequence[Claim]] = {}
+        for partitioner, query in zip(self.partitioners, queries, strict=True):
+            with query.backend.unchanged(program):
+                collected[partitioner.backend] = self._collect(partitioner, query, program, verdicts)
         claims = self._by_branch(verdicts, collected)
         decomposed = self._partly_supported(candidates, verdicts, queries, claims)
         for node in decomposed:
@@ -101,9 +101,9 @@ class _Planner:
                 name: v and no(Reason.OPERATOR, "it is taken apart") for name, v in verdicts[node].items()
             }
         pinned = frozenset(n for n, pin in pins.items() if pin.place != PORTABLE)
-        most = {name: self.capabilities[name].most_constants for name in backends}
+        most = {name: self.backends[name].most_constants for name in names}
         threshold = CostThreshold(self.rules.min_partition_size, pinned, self.has_kernel, most)
-        groups = assign(inner, verdicts, claims, backends, threshold)
+        groups = assign(inner, verdicts, claims, names, threshold)
         notes = _broken_pins(pins, verdicts)
         order = tuple(self._units(groups, verdicts))
         partitions = tuple(u for u in order if isinstance(u, Partition))
@@ -112,30 +112,14 @@ class _Planner:
         nested = {name: self.plan(sub, is_nested=True) for name, sub in subprograms(program).items()}
         leftover = (n for n in candidates if n not in partition_of and is_compound(n) and not self.has_kernel(n))
         decomposed = list(dict.fromkeys((*decomposed, *leftover)))
-        return Plan(
-            program, tuple(backends), nodes, partitions, order, tuple(notes), nested, is_nested, tuple(decomposed)
-        )
+        return Plan(program, tuple(names), nodes, partitions, order, tuple(notes), nested, is_nested, tuple(decomposed))
 
     def _queries(self, nodes: Sequence[Node], pins: Mapping[Node, RulePattern]) -> list[SupportQuery]:
         barred = not_for_delegates(nodes)
         return [
-            SupportQuery(
-                name, self.capabilities[name], self.book, pins, self.refusals.get(name, {}), barred, self.has_kernel
-            )
+            SupportQuery(self.backends[name], self.book, pins, self.refusals.get(name, {}), barred, self.has_kernel)
             for name in (p.backend for p in self.partitioners)
         ]
-
-    def _collect_guarded(
-        self, partitioner: Partitioner, query: SupportQuery, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]
-    ) -> list[Claim]:
-        """Return the result of `_collect`; raise PartitionError if the backend changed the graph."""
-        guard = MutationGuard(program.graph)
-        claims = self._collect(partitioner, query, program, verdicts)
-        if change := guard.change():
-            what = f"backend {partitioner.backend}, asked what it supports, {change}"
-            remedy = f"{AUTHOR}; {BLOCK_VARIABLE}={partitioner.backend} keeps it out"
-            raise PartitionError(what, where=program.name, remedy=remedy)
-        return claims
 
     def _collect(
         self, partitioner: Partitioner, query: SupportQuery, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]
@@ -212,7 +196,7 @@ class _Planner:
         result = []
         for node in nodes:
             for query in queries:
-                if verdicts[node][query.backend] or node in claimed[query.backend]:
+                if verdicts[node][query.backend.name] or node in claimed[query.backend.name]:
                     break
                 if node in query.partial and not self.has_kernel(node):
                     result.append(node)

@@ -12,13 +12,13 @@ from typing import Any
 
 from torch.fx import Node
 
+from delegate.backends.decomposition import is_compound
 from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
 from delegate.field_checks import items
 from delegate.files import read_text, write_text
-from delegate.partitioner.decomposition_policy import is_compound
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Group, Partition, Place, Plan, with_parallel_groups
 from delegate.partitioner.support_query import Check

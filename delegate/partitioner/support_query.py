@@ -2,61 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from torch.fx import Node
 
 from delegate.backends.aot import Claim
-from delegate.backends.checked import answered, claimed
+from delegate.backends.decomposition import is_compound
+from delegate.backends.selected import SelectedBackend
 from delegate.edge.node import is_compute, is_empty, is_number, is_size_arithmetic, op_name, tensors, unknown_number
-from delegate.errors import DelegateError, LoweringError
+from delegate.errors import LoweringError
 from delegate.partitioner.cost import is_layout, traffic
-from delegate.partitioner.decomposition_policy import DecompositionPolicy, is_compound
 from delegate.partitioner.rules import RuleBook, RulePattern
 from delegate.verdict import YES, Reason, Verdict, no
 
 Check = Callable[[Node], Verdict]
-Claims = Callable[[Node], Sequence[Claim]]
-
-
-@dataclass(frozen=True)
-class Capability:
-    """The support checks and limits of one backend.
-
-    Args:
-        check: returns the verdict on one node; see `Backend.check`.
-        preserve_ops: the compound operators to preserve for the backend.
-        claims: returns the pattern matches around one node; None for a backend without patterns.
-        most_constants: most elements of constants in one partition; None for no limit.
-        on_fault: called with a failure of a check, which then counts as a refusal; None raises the failure.
-    """
-
-    check: Check
-    preserve_ops: Set[str] = frozenset()
-    claims: Claims | None = None
-    most_constants: int | None = None
-    on_fault: Callable[[DelegateError], None] | None = None
-
-    @cached_property
-    def policy(self) -> DecompositionPolicy:
-        """Return the decomposition policy. All plans share it, so each kind of operator is decomposed once."""
-        return DecompositionPolicy(self.preserve_ops)
-
-    def query(self, backend: str, node: Node) -> Verdict:
-        """Return the verdict on one node; raises DelegateError if the check fails and `on_fault` is None."""
-        try:
-            return answered(backend, self.check, node)
-        except DelegateError as fault:
-            self.report(fault)
-            return no(Reason.REFUSED, fault.what)
-
-    def report(self, fault: DelegateError) -> None:
-        """Pass a failure to `on_fault`; raise it if that is None."""
-        if self.on_fault is None:
-            raise fault
-        self.on_fault(fault)
 
 
 # A decomposition that moves this many times the bytes of the operator is slower than the operator's kernel. Bicubic
@@ -72,8 +32,7 @@ class SupportQuery:
     """The verdicts of one backend on the nodes of one graph, each computed once.
 
     Args:
-        backend: name of the backend.
-        capability: of the backend.
+        backend: the backend.
         book: the rules.
         pins: of the nodes of this graph.
         refusals: nodes that the library rejected after the support check -> the reason.
@@ -84,8 +43,7 @@ class SupportQuery:
         partial: refused compound nodes whose decomposition the backend supports in part.
     """
 
-    backend: str
-    capability: Capability
+    backend: SelectedBackend
     book: RuleBook
     pins: Mapping[Node, RulePattern]
     refusals: Mapping[Node, Verdict]
@@ -108,7 +66,9 @@ class SupportQuery:
         if verdict is None:
             verdict = self._forbidden(node) if self._may_forbid else self.barred.get(node)
             if verdict is None:  # not "or": a refusal is false
-                verdict = self._query_forms(node)
+                verdict = self.backend.check(node) if self.backend.policy.preserves(node) else no(Reason.OPERATOR)
+                if verdict.reason is not None and is_compound(node):
+                    verdict = self._decomposed(node, verdict)
             self._known[node] = verdict
         return verdict
 
@@ -120,10 +80,10 @@ class SupportQuery:
         """
         accepted: list[Claim] = []
         refused: dict[Node, Verdict] = {}
-        if self.capability.claims is None:
+        if not self.backend.has_claims:
             return accepted, refused
         for node in nodes:
-            for claim in self._claims(node):
+            for claim in self.backend.claims(node):
                 verdict = claim.verdict and self._all_allowed(claim)
                 if verdict:
                     accepted.append(claim)
@@ -139,19 +99,15 @@ class SupportQuery:
 
     def _forbidden(self, node: Node) -> Verdict | None:
         pin = self.pins.get(node)
-        if pin is not None and pin.place != self.backend:
+        if pin is not None and pin.place != self.backend.name:
             return Verdict(Reason.PINNED, f"by {pin}")
         if node in self.refusals:
             return self.refusals[node]
-        excluded = self.book.excluded(op_name(node), self.backend)
+        excluded = self.book.excluded(op_name(node), self.backend.name)
         return self.barred.get(node) if excluded is None else excluded
 
-    def _query_forms(self, node: Node) -> Verdict:
-        """Query the preserved node, then its decomposition."""
-        is_preserved = self.capability.policy.preserves(node)
-        own = self.capability.query(self.backend, node) if is_preserved else no(Reason.OPERATOR)
-        if own.reason is None or not is_compound(node):
-            return own
+    def _decomposed(self, node: Node, own: Verdict) -> Verdict:
+        """Return the verdict on a compound node by its decomposition, after the refusal of the node itself."""
         if op_name(node) in LOOPS and self.has_kernel(node):
             return own if own.message else no(Reason.OPERATOR, "a loop over steps, which a kernel runs whole")
         verdict = self._query_decomposed(node)
@@ -161,7 +117,7 @@ class SupportQuery:
 
     def _query_decomposed(self, node: Node) -> Verdict:
         try:
-            parts = self.capability.policy.parts(node)
+            parts = self.backend.policy.parts(node)
         except LoweringError as error:
             return no(Reason.OPERATOR, error.what)
         if not parts:
@@ -179,10 +135,10 @@ class SupportQuery:
         return replace(why, message=f"in parts, {op_name(part)}: {why.message or why.reason}")
 
     def _query_part(self, node: Node) -> Verdict:
-        verdict = self.book.excluded(op_name(node), self.backend)
+        verdict = self.book.excluded(op_name(node), self.backend.name)
         if verdict is None:
             verdict = not_for_delegates([node]).get(node)
-        return self.capability.query(self.backend, node) if verdict is None else verdict
+        return self.backend.check(node) if verdict is None else verdict
 
     def _slower(self, node: Node, parts: Iterable[Node]) -> Verdict | None:
         """Return a refusal if a kernel of the operator is faster than its decomposition; else None."""
@@ -192,14 +148,6 @@ class SupportQuery:
         if factor <= MOST_TRAFFIC:
             return None
         return no(Reason.SLOWER, f"its parts move {factor:.0f} times the bytes that a kernel of the whole does")
-
-    def _claims(self, node: Node) -> Sequence[Claim]:
-        assert self.capability.claims is not None
-        try:
-            return claimed(self.backend, self.capability.claims, node)
-        except DelegateError as fault:
-            self.capability.report(fault)
-            return ()
 
 
 def not_for_delegates(nodes: Iterable[Node]) -> dict[Node, Verdict]:

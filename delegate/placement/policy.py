@@ -43,7 +43,7 @@ class Measured:
         objective: what is least in the best plan. None: as configured, which is the latency unless changed.
         lockfile: path of a lockfile to write, with the backend of each node and its measured cost.
         cluster: address of a Ray cluster, as for `ray.init`. Candidates are measured on its nodes that have the
-            backends as resources. None: this machine measures.
+            backends as resources. None: this machine measures. A cluster requires the package in plugins/remote.
     """
 
     budget: float | None = None
@@ -56,7 +56,8 @@ class Measured:
 class Remote:
     """Take the best plan by measurements of another machine, where `delegate measure` runs a bundle of programs.
 
-    Without costs the plan of the first candidate is used meanwhile. At least one of `bundle` and `costs` is required.
+    Without costs the plan of the first candidate is used meanwhile. At least one of `bundle` and `costs` is required,
+    and the package in plugins/remote.
 
     Args:
         bundle: path of the bundle to write, with the candidates' programs and inputs. With costs it has the plans that

@@ -25,8 +25,7 @@ from delegate.partitioner.saved import SavedPlan
 from delegate.placement.placer import Placer
 from delegate.placement.plans import Alternatives, Candidate, ChosenPlan, Compiler, Options, Progress, Task
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
-from delegate.placement.remote_placement import RemotePlacement
-from delegate.placement.runtime.cluster import Cluster, ClusterRunnerFactory
+from delegate.placement.runtime.remote import Cluster, RemotePlacement
 from delegate.placement.runtime.trials import ProcessRunnerFactory, answer_timeout, seconds_until
 from delegate.registry import Registry
 from delegate.verdict import Reason, no
@@ -68,7 +67,7 @@ class PlacementContext:
         progress: receives a short text for each step.
         begun: start of the budget, by `time.monotonic`.
         not_tried: candidates that were left out for lack of time, with the reason.
-        remote: remote measurements, instead of local ones.
+        remote: measurements of another machine, instead of local ones.
         cluster: measures the programs; None: this machine does.
     """
 
@@ -184,11 +183,13 @@ def _choose_placement(
         return context.remote.place(task, comparator, progress)
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
         end = min(end, time.monotonic() + budget)
-        factory = _open_factory(context, Path(folder), arrays_of(comparator.calls[0]), budget, end)
+        leaves, limits = arrays_of(comparator.calls[0]), (answer_timeout(budget), seconds_until(end))
+        nodes = None if context.cluster is None else context.cluster.create_factory(leaves, context.kernels, *limits)
+        factory = nodes or ProcessRunnerFactory(Path(folder), leaves, context.kernels, *limits)
         placer = Placer(task, factory, comparator, cache.costs, progress, late=budget - seconds_until(end)())
         chosen = placer.place()
-    if isinstance(factory, ClusterRunnerFactory):
-        chosen = replace(chosen, placement=replace(chosen.placement, machine="; ".join(factory.machines)))
+    if nodes is not None:
+        chosen = replace(chosen, placement=replace(chosen.placement, machine="; ".join(nodes.machines)))
     chosen = replace(
         chosen, placement=replace(chosen.placement, not_tried=(*chosen.placement.not_tried, *context.not_tried))
     )
@@ -229,13 +230,6 @@ class _MethodCache:
     def put(self, chosen: ChosenPlan, *, cut_short: bool) -> None:
         if self.placements is not None:
             self.placements.put(self.key, chosen, cut_short=cut_short)
-
-
-def _open_factory(
-    context: PlacementContext, folder: Path, leaves: Sequence[Any], budget: float, end: float
-) -> ProcessRunnerFactory | ClusterRunnerFactory:
-    arguments = (leaves, context.kernels, answer_timeout(budget), seconds_until(end))
-    return ProcessRunnerFactory(folder, *arguments) if context.cluster is None else ClusterRunnerFactory(*arguments)
 
 
 def _candidates(method: str, base: BaseProgram, context: PlacementContext) -> Iterator[Candidate]:

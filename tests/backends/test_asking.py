@@ -9,10 +9,14 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+from delegate.backends import asking
 from delegate.backends.aot import Options, PreprocessResult, Region
 from delegate.backends.asking import AskingBackend
 from delegate.backends.exported import exported_program
+from delegate.backends.isolated import SAFE, IsolatedBackend, Outcomes
+from delegate.backends.isolated import _structure as structure_of
 from delegate.backends.region import one_node_region
+from delegate.backends.selected import SelectedBackend
 from delegate.edge.export import to_edge
 from delegate.edge.node import is_compute
 from delegate.verdict import YES, Reason, Verdict, no
@@ -34,6 +38,11 @@ class Asking(AskingBackend):
 
     def preprocess(self, region: Region) -> PreprocessResult:
         raise NotImplementedError
+
+
+class Unconfigured(Asking):
+    def __init__(self, options: Options) -> None:
+        super().__init__()
 
 
 class Net(nn.Module):
@@ -136,6 +145,19 @@ def test_views_stay_where_an_importer_wants_them():
     region = one_node_region(view)
     assert "reshape" in str(exported_program(region).graph)
     assert "reshape" not in str(exported_program(region, keep_views=True).graph)
+
+
+def test_a_region_that_was_extracted_for_the_outcome_is_the_one_it_is_asked_about(monkeypatch):
+    """A check of a structure that is known to be safe extracts its region once."""
+    program = to_edge(torch.export.export(Net(), (torch.randn(3, 4),)))
+    nodes = [n for n in program.graph.nodes if is_compute(n)]
+    outcomes = Outcomes(lambda: "asking", None)
+    outcomes.put({structure_of(node, one_node_region(node)): SAFE for node in nodes})
+    isolated_part = IsolatedBackend("asking", "no_such_module:Aot", "{}", 60.0, outcomes)
+    expected = [Asking().check(node) for node in nodes]
+    monkeypatch.setattr(asking, "one_node_region", None)
+    backend = SelectedBackend("asking", Unconfigured, Options(), isolated_part)
+    assert [backend.check(node) for node in nodes] == expected
 
 
 def test_it_says_of_every_operator_that_the_library_is_asked():

@@ -67,16 +67,15 @@ def test_a_library_is_asked(registry: Registry) -> None:
 
 def test_a_pattern_is_claimed(registry: Registry) -> None:
     """As the documentation says: taken whole, or refused with the reason."""
+    from delegate.backends.selected import SelectedBackend
     from delegate.partitioner.partitioner import CapabilityPartitioner
     from delegate.partitioner.planning import plan
-    from delegate.partitioner.support_query import Capability
     from tests.support.functions import Function
     from tests.support.planning import edge
 
     module = __import__("acme_delegate.patterns").patterns
-    options = registry.aot("acme", absent_ok=True).Options()
-    backend = registry.aot("acme", absent_ok=True)(options)
-    given = {"acme": Capability(backend.check, backend.preserve_ops, backend.claims)}
+    aot = registry.aot("acme", absent_ok=True)
+    given = {"acme": SelectedBackend("acme", aot, aot.Options())}
     x = torch.ones(2, 3)
     for function, expected in (
         (lambda x: torch.relu(x + x), [["add", "relu"]]),

@@ -22,9 +22,9 @@ from torch.export import Dim
 
 import delegate
 from delegate.backends import compiler_process
-from delegate.backends.checked import CheckedBackend
 from delegate.backends.info import Availability, BackendInfo
-from delegate.backends.keys import structure
+from delegate.backends.region import content_of
+from delegate.backends.selected import SelectedBackend
 from delegate.backends.transfer import pack, unpack_region
 from delegate.compile import explain
 from delegate.errors import BackendUnavailable, LoweringError
@@ -264,21 +264,21 @@ class Views(nn.Module):
 
 def test_a_region_arrives_as_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
-    preprocess = CheckedBackend.preprocess
+    preprocess = SelectedBackend.preprocess
 
-    def record(self: CheckedBackend, region: Any) -> Any:
+    def record(self: SelectedBackend, region: Any) -> Any:
         packed = pack(region)
         found.append((region, unpack_region(packed.table, [memoryview(bytearray(b)) for b in packed.buffers])))
         return preprocess(self, found[-1][1])
 
-    monkeypatch.setattr(CheckedBackend, "preprocess", record)
+    monkeypatch.setattr(SelectedBackend, "preprocess", record)
     x = torch.randn(3, 4)
     ep = torch.export.export(Views().eval(), (x,), dynamic_shapes=({0: Dim("n", min=2, max=9)},))
     program = delegate.to_backend(ep, "xnnpack")
     assert_runs(program, "xnnpack", {"aten.view.default": 1, "aten.slice.Tensor": 1, "aten.add.Tensor": 1})
     assert found
     for sent, received in found:
-        assert structure(sent, _content) == structure(received, _content)
+        assert content_of(sent, _content) == content_of(received, _content)
         assert [n.meta.keys() >= {"val"} for n in received.calls] == [True] * len(sent.calls)
     assert_same(program(x), ep.module()(x))
 

@@ -8,8 +8,7 @@ from torch import nn
 from torch.export import Dim
 
 from delegate.backends.exported import exported_program
-from delegate.backends.keys import structure
-from delegate.backends.region import one_node_region
+from delegate.backends.region import content_of, one_node_region
 from delegate.edge.export import to_edge
 from delegate.partitioner.extraction import regions
 from delegate.partitioner.planning import plan
@@ -30,7 +29,7 @@ def region_of(least: int, most: int | None):
     shapes = {"x": {0: Dim("b", min=least, max=most)}, "y": {0: Dim("c", max=7)}}
     edge = to_edge(torch.export.export(Net(), ARGS, dynamic_shapes=shapes))
     chosen = select(["xnnpack"], None, default_registry())
-    (region,) = regions(plan(edge, chosen.partitioners, chosen.capabilities, chosen.rules)).values()
+    (region,) = regions(plan(edge, chosen.partitioners, chosen.backends, chosen.rules)).values()
     return edge, region
 
 
@@ -70,5 +69,5 @@ def test_a_region_of_one_node_assumes_that_a_size_may_be_nothing():
 
 
 def test_regions_of_other_ranges_are_others():
-    assert structure(region_of(0, 64)[1], str) != structure(region_of(1, 64)[1], str)
-    assert structure(region_of(0, 64)[1], str) == structure(region_of(0, 64)[1], str)
+    assert content_of(region_of(0, 64)[1], str) != content_of(region_of(1, 64)[1], str)
+    assert content_of(region_of(0, 64)[1], str) == content_of(region_of(0, 64)[1], str)

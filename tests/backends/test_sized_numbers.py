@@ -8,9 +8,9 @@ import torch
 import delegate
 from delegate.accuracy.reference import EagerRegion
 from delegate.backends.aot import RegionRefused
-from delegate.backends.checked import sizes_open
 from delegate.backends.exported import exported_program
 from delegate.backends.region import one_node_region
+from delegate.backends.selected import sizes_open
 from delegate.edge.decompose import Decomposer
 from delegate.testing import assert_same
 from delegate.verdict import Reason

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 import typer
 
 import delegate
@@ -93,22 +92,8 @@ def test_streams():
 
 
 @pytest.mark.parametrize(
-    ("placement", "error"),
-    [
-        (delegate.ByPreference(lockfile="absent/x"), PartitionError),
-        (delegate.Measured(lockfile="absent/x"), PartitionError),
-        (delegate.Remote(bundle="absent/x"), ProgramError),
-    ],
+    "placement", [delegate.ByPreference(lockfile="absent/x"), delegate.Measured(lockfile="absent/x")]
 )
-def test_destinations_are_checked_before_the_model_is_read(placement, error):
-    with pytest.raises(error, match="there is no folder"):
+def test_destinations_are_checked_before_the_model_is_read(placement):
+    with pytest.raises(PartitionError, match="there is no folder"):
         delegate.to_backend("absent.pt2", "xnnpack", placement=placement)
-
-
-def test_a_device_is_not_replaced(tmp_path):
-    """A bundle takes the place of what is there, which must be a file."""
-    exported = torch.export.export(torch.nn.Linear(4, 4).eval(), (torch.randn(1, 4),))
-    os.mkfifo("pipe")
-    with pytest.raises(ProgramError, match="is not a file"):
-        delegate.to_backend(exported, "xnnpack", placement=delegate.Remote(bundle="pipe"))
-    assert not Path("pipe").is_file()

@@ -14,7 +14,7 @@ from torch.fx import Node
 import delegate
 from delegate.backends.aot import Claim, PreprocessResult, Region, RegionRefused
 from delegate.backends.info import Availability, BackendInfo
-from delegate.backends.keys import structure
+from delegate.backends.region import content_of
 from delegate.backends.xnnpack.aot.backend import XnnpackBackend
 from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute, op_name
@@ -31,7 +31,7 @@ class Counted(XnnpackBackend):
     compiled: ClassVar[list[Hashable]] = []
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        self.compiled.append((self.name, structure(region)))
+        self.compiled.append((self.name, content_of(region)))
         return super().preprocess(region)
 
 
@@ -80,7 +80,7 @@ class Picky(Counted):
     def preprocess(self, region: Region) -> PreprocessResult:
         refused = [n for n in region.calls if is_compute(n) and zlib.crc32(identity(n).encode()) % 10 == 0]
         if refused:
-            self.compiled.append((self.name, structure(region)))
+            self.compiled.append((self.name, content_of(region)))
             raise RegionRefused({n.name: "one in ten" for n in refused})
         return super().preprocess(region)
 
@@ -138,7 +138,7 @@ class OneByOne(Counted):
         return ()
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        self.compiled.append((self.name, structure(region)))
+        self.compiled.append((self.name, content_of(region)))
         raise RegionRefused({region.calls[0].name: "one by one"})
 
 

@@ -8,11 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from delegate.cli.app import app
-from delegate.program import file
-from delegate.program.model import Input, Symbol
-from tests.support.programs import dynamic, replace_method, replace_value
+from tests.support.hostile import EVIL, require_printable
 
-EVIL = "\x1b]0;owned\x07\x1b[31m\r\x08\x9b2J\u202e\u2066\u200b\x00\u2028"
 FORMS = [
     ("inspect", "FILE"), ("inspect", "FILE", "--json"), ("explain", "FILE"), ("explain", "FILE", "--json"),
     ("run", "FILE"), ("run", "FILE", "--json"), ("run", "FILE", "--profile"), ("run", "FILE", "--method", EVIL),
@@ -29,35 +26,10 @@ FORMS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def paths(tmp_path_factory) -> dict[str, str]:
-    where = tmp_path_factory.mktemp("evil")
-    report = json.dumps({"format": 1, "methods": [EVIL], "nodes": [], "partitions": [], "notes": [EVIL]})
-    program = replace_value(dynamic(), 1, name=EVIL)._replace(report=report, operators=(EVIL,))
-    program = replace_method(
-        program,
-        name=EVIL,
-        inputs=(Input(EVIL, 0),),
-        sources=(EVIL,),
-        symbols=(Symbol(EVIL, 2, None, 0, 0), *program.methods[0].symbols[1:]),
-    )
-    file.save(program, where / "p.dlg")
-    broken = replace_value(program, 1, at=99, name=EVIL)
-    (where / "damaged.dlg").write_bytes(b"".join(file.assemble(broken)))
-    (where / "c.yaml").write_text(f'version: 1\nbackends: ["{EVIL.encode("unicode_escape").decode()}"]\n')
-    return {"FILE": str(where / "p.dlg"), "DAMAGED": str(where / "damaged.dlg"), "YAML": str(where / "c.yaml")}
-
-
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: ascii(" ".join(form)))
 def test_no_command_prints_control_characters(form, paths, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, [paths.get(part, part) for part in form])
-    text = done.stdout + done.stderr
-    assert text
-    shown = {c for c in text if not c.isprintable() and c not in "\n\t"}
-    assert not shown, text[:2000]
-    if "--json" in form and done.exit_code == 0:
-        json.loads(done.stdout)
+    require_printable([paths.get(part, part) for part in form])
 
 
 def test_json_says_what_the_names_are(paths):

@@ -10,45 +10,52 @@ import pytest
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import Claim, PreprocessResult, Region, RegionFailed, RegionRefused
-from delegate.backends.keys import structure
+from delegate.backends.aot import Backend, Claim, PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.lowering import LoweringTable, anything
+from delegate.backends.region import content_of
 from delegate.edge.export import to_edge
 from delegate.edge.node import is_compute, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
-from delegate.partitioner.candidates import Artifacts, candidates
+from delegate.partitioner.artifacts import Artifacts
+from delegate.partitioner.extraction import candidates
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
 from delegate.partitioner.saved import SavedPartition, SavedPlan
-from delegate.partitioner.support_query import Capability
 from delegate.verdict import YES, Reason, Verdict, no
 from tests.support.functions import Function
-from tests.support.planning import chain, edge, members, only, program_of
+from tests.support.planning import chain, edge, members, only, part, program_of, selected
 
 aten = torch.ops.aten
 RELU, SIN, COS, EXP = (getattr(aten, n).default for n in ("relu", "sin", "cos", "exp"))
 
 
-def pair(first: str, second: str, fits: Callable[[Node], Verdict] = lambda node: YES) -> Capability:
-    """Claims the second operator with the first that feeds it, and takes nothing alone."""
+def claims_of_pair(
+    first: str, second: str, fits: Callable[[Node], Verdict] = lambda node: YES
+) -> Callable[[Node], Iterator[Claim]]:
+    """Claims the second operator with the first that feeds it."""
 
     def claims(node: Node) -> Iterator[Claim]:
         sources = [s for s in node.all_input_nodes if s.op == "call_function" and op_name(s) == first]
         if op_name(node) == second and sources:
             yield Claim(f"{first}, {second}", (sources[0], node), fits(node))
 
-    return Capability(only(), claims=claims)
+    return claims
+
+
+def pair(first: str, second: str, fits: Callable[[Node], Verdict] = lambda node: YES) -> type[Backend]:
+    """Takes a pair, and nothing alone."""
+    return part(only(), claims=claims_of_pair(first, second, fits))
 
 
 def calls(program: EdgeProgram) -> list[Node]:
     return [n for n in program.graph.nodes if n.op == "call_function"]
 
 
-def planned(program, capabilities, rules=None, **more) -> Plan:
-    return plan(program, [CapabilityPartitioner(name) for name in capabilities], capabilities, rules, **more)
+def planned(program, parts, rules=None, **more) -> Plan:
+    return plan(program, [CapabilityPartitioner(name) for name in parts], selected(parts), rules, **more)
 
 
 SIN_COS = "aten.sin.default", "aten.cos.default"
@@ -59,7 +66,7 @@ def test_a_pattern_is_taken_where_its_nodes_alone_are_not() -> None:
     assert members(made) == {"a_0": ["sin", "cos"]}
     assert [bool(n.verdicts["a"]) for n in made.nodes] == [False, True, True, False]
     (partition,) = made.partitions
-    (region,) = (c.region for c in candidates(made, {"a": pair(*SIN_COS)}))
+    (region,) = (c.region for c in candidates(made, selected({"a": pair(*SIN_COS)})))
     assert [(p.name, [n.name for n in p.nodes]) for p in region.patterns] == [
         ("aten.sin.default, aten.cos.default", ["sin", "cos"])
     ]
@@ -76,7 +83,7 @@ def test_a_pattern_that_almost_fits_gives_its_reason() -> None:
 
 def test_a_pattern_comes_whole_or_not_at_all() -> None:
     """What a preferred backend has taken a node of, or the configuration excludes, is no pattern for the next."""
-    both = {"a": Capability(only("aten.cos")), "b": pair(*SIN_COS)}
+    both = {"a": part(only("aten.cos")), "b": pair(*SIN_COS)}
     assert members(planned(chain(RELU, SIN, COS), both)) == {"a_0": ["cos"]}
     assert members(planned(chain(RELU, SIN, COS), {"b": both["b"], "a": both["a"]})) == {"b_0": ["sin", "cos"]}
     for rules in (PartitionRules(exclude=("aten.sin",)), PartitionRules(node_pins={"cos": "portable"})):
@@ -98,13 +105,13 @@ def diamond() -> EdgeProgram:
 
 
 def test_a_pattern_that_would_form_a_cycle_is_dropped() -> None:
-    capability = pair("aten.sin.default", "aten.add.Tensor")
-    made = planned(diamond(), {"a": capability})
+    sums = "aten.sin.default", "aten.add.Tensor"
+    made = planned(diamond(), {"a": pair(*sums)})
     assert members(made) == {}
     assert {n.op: n.verdicts["a"].reason for n in made.nodes} == {
         "aten.sin.default": Reason.CYCLE, "aten.relu.default": Reason.OPERATOR, "aten.add.Tensor": Reason.CYCLE,
     }  # fmt: skip
-    with_relu = Capability(only("aten.relu"), claims=capability.claims)
+    with_relu = part(only("aten.relu"), claims=claims_of_pair(*sums))
     dropped = planned(diamond(), {"a": with_relu})
     assert members(dropped) == {"a_0": ["relu"]}
 
@@ -117,7 +124,7 @@ def test_patterns_that_share_a_node_come_together() -> None:
     def claims(node: Node) -> list[Claim]:
         return [Claim("pair", (node.all_input_nodes[0], node))] if op_name(node)[5:8] in ("cos", "exp") else []
 
-    made = planned(edge(Function(forward), torch.ones(2, 3)), {"a": Capability(only(), claims=claims)})
+    made = planned(edge(Function(forward), torch.ones(2, 3)), {"a": part(only(), claims=claims)})
     assert list(members(made).values()) == [["sin", "cos", "exp"]]
     assert [len(p.patterns) for p in made.partitions] == [2]
 
@@ -128,7 +135,7 @@ def test_getitem_can_be_part_of_a_pattern() -> None:
         return [Claim("split", (node, *picks))] if op_name(node) == "aten.split_with_sizes.default" else []
 
     program = edge(Function(lambda x: [y * 2 for y in torch.split(x, 2)]), torch.ones(4, 3))
-    made = planned(program, {"a": Capability(only(), claims=claims)}, PartitionRules(min_partition_size=0))
+    made = planned(program, {"a": part(only(), claims=claims)}, PartitionRules(min_partition_size=0))
     assert [sorted(op_name(n) for n in p.nodes) for p in made.partitions] == [
         ["aten.split_with_sizes.default", "getitem", "getitem"]
     ]
@@ -145,7 +152,7 @@ def test_getitem_can_be_part_of_a_pattern() -> None:
 )
 def test_nonsense_is_an_error_that_names_the_backend(answer, said: str) -> None:
     with pytest.raises(PartitionError, match="backend a") as caught:
-        planned(chain(SIN), {"a": Capability(only(), claims=answer)})
+        planned(chain(SIN), {"a": part(only(), claims=answer)})
     assert said in str(caught.value)
 
 
@@ -182,15 +189,15 @@ def layer_norm_kept() -> EdgeProgram:
     return to_edge(exported, preserve_ops={"aten.layer_norm.default"})
 
 
-WHOLE = Capability(only("aten.layer_norm", "aten.relu", "aten.mul"), {"aten.layer_norm.default"})
-PARTS = Capability(only("aten.native_layer_norm", "aten.relu", "aten.mul"))
+WHOLE = part(only("aten.layer_norm", "aten.relu", "aten.mul"), {"aten.layer_norm.default"})
+PARTS = part(only("aten.native_layer_norm", "aten.relu", "aten.mul"))
 
 
 @pytest.mark.parametrize("order", [("whole", "parts"), ("parts", "whole")], ids=" ".join)
 def test_each_backend_is_asked_in_its_form(order) -> None:
     backends = {"whole": WHOLE, "parts": PARTS}
     made = planned(layer_norm_kept(), {name: backends[name] for name in order})
-    (found,) = candidates(made, backends)
+    (found,) = candidates(made, selected(backends))
     assert found.partition.backend == order[0]
     names = [op_name(n) for n in found.region.calls if is_compute(n)]
     norm = {"whole": "aten.layer_norm.default", "parts": "aten.native_layer_norm.default"}[order[0]]
@@ -201,9 +208,9 @@ def test_each_backend_is_asked_in_its_form(order) -> None:
 
 
 def test_a_kernel_runs_whole_what_a_backend_wants_only_parts_of() -> None:
-    made = planned(edge(Function(compound), torch.randn(2, 3)), {"a": Capability(only("aten.relu"))})
+    made = planned(edge(Function(compound), torch.randn(2, 3)), {"a": part(only("aten.relu"))})
     assert not made.needs_decomposition  # native_layer_norm is core ATen
-    partly = Capability(only("aten.sigmoid"))
+    partly = part(only("aten.sigmoid"))
 
     def silu() -> EdgeProgram:
         exported = torch.export.export(Function(torch.nn.functional.silu), (torch.randn(2, 3),))
@@ -211,7 +218,7 @@ def test_a_kernel_runs_whole_what_a_backend_wants_only_parts_of() -> None:
 
     assert not planned(silu(), {"a": partly}).needs_decomposition
     without = planned(
-        silu(), {"a": partly, "b": Capability(only("aten.silu"), {"aten.silu.default"})}, has_kernel=lambda n: False
+        silu(), {"a": partly, "b": part(only("aten.silu"), {"aten.silu.default"})}, has_kernel=lambda n: False
     )
     assert [op_name(n) for n in without.needs_decomposition] == ["aten.silu.default"]
     assert members(without) == {}
@@ -227,7 +234,7 @@ class Counting:
         self.never, self.refused, self.seen = never, refused, []
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        self.seen.append(structure(region))
+        self.seen.append(content_of(region))
         names = {n.name: op_name(n) for n in region.calls}
         if self.refused in names.values():
             raise RegionRefused({name: "no" for name, op in names.items() if op == self.refused})
@@ -240,10 +247,10 @@ class Counting:
     "compiler", [Counting(), Counting(never="aten.sin.default"), Counting(refused="aten.sin.default")]
 )
 def test_no_region_is_compiled_twice(compiler: Counting) -> None:
-    capability = Capability(only("aten"))
+    parts = {"a": part(only("aten"))}
     artifacts = Artifacts({"a": compiler.preprocess})
     for _ in range(3):
-        found = list(candidates(planned(chain(RELU, SIN, COS, EXP), {"a": capability}), {"a": capability}))
+        found = list(candidates(planned(chain(RELU, SIN, COS, EXP), parts), selected(parts)))
         assert found
         for candidate in found:
             if compiler.never or compiler.refused:
@@ -264,9 +271,9 @@ def test_no_region_is_compiled_twice(compiler: Counting) -> None:
     ],
 )
 def test_a_saved_plan_has_patterns_in_its_own_partitions(homes: dict[str, str], expected: dict[str, list[str]]) -> None:
-    capability = Capability(only("aten.relu", "aten.exp"), claims=pair(*SIN_COS).claims)
+    backends = selected({"a": part(only("aten.relu", "aten.exp"), claims=claims_of_pair(*SIN_COS))})
     saved = SavedPlan(tuple(SavedPartition("forward", home, "a", tuple(n.split())) for home, n in homes.items()))
     program = chain(RELU, SIN, COS, EXP)
     keep = PartitionRules(min_partition_size=0)
-    made = plan(program, saved.partitioners([CapabilityPartitioner("a")]), {"a": capability}, keep)
+    made = plan(program, saved.partitioners([CapabilityPartitioner("a")]), backends, keep)
     assert members(made) == expected

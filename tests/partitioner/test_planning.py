@@ -18,7 +18,19 @@ from delegate.partitioner.rules import PartitionRules
 from delegate.testing import assert_same
 from delegate.verdict import YES, Reason, Verdict, no
 from tests.support.functions import Function
-from tests.support.planning import capable, chain, edge, lowered, members, only, planned, program_of, run, without
+from tests.support.planning import (
+    chain,
+    edge,
+    lowered,
+    members,
+    only,
+    part,
+    planned,
+    program_of,
+    run,
+    selected,
+    without,
+)
 
 aten = torch.ops.aten
 RELU, SIN, COS, EXP, CLONE = (getattr(aten, n).default for n in ("relu", "sin", "cos", "exp", "clone"))
@@ -226,7 +238,7 @@ class Bool(Partitioner):
 
 
 def test_a_partitioner_narrows_and_cannot_widen() -> None:
-    made = plan(chain(RELU, SIN, COS), [EverySecond("a")], capable({"a": without("aten.cos")}))
+    made = plan(chain(RELU, SIN, COS), [EverySecond("a")], selected({"a": part(without("aten.cos"))}))
     assert reasons(made, "a") == {"relu": None, "sin": Reason.EXCLUDED, "cos": Reason.OPERATOR}
     assert made.nodes[1].verdicts["a"].message == "EverySecond gave no verdict on it"
 
@@ -251,7 +263,7 @@ def failing_well(node: Node) -> Verdict:
 )
 def test_faults(partitioners, checks, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        plan(chain(RELU), partitioners, capable(checks))
+        plan(chain(RELU), partitioners, selected({name: part(check) for name, check in checks.items()}))
 
 
 def test_results_of_a_node_stay_with_it() -> None:

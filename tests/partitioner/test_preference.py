@@ -13,24 +13,23 @@ import pytest
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import Claim, PreprocessResult
+from delegate.backends.aot import Backend, Claim, PreprocessResult
+from delegate.backends.decomposition import DecompositionPolicy
+from delegate.backends.selected import SelectedBackend
 from delegate.edge.export import to_edge
 from delegate.edge.graphs import identify, identity
 from delegate.edge.node import is_compute, op_name
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
-from delegate.partitioner.candidates import Candidate, candidates, refused_parts
-from delegate.partitioner.decomposition_policy import DecompositionPolicy
-from delegate.partitioner.extraction import LoweredDelegate, lower
+from delegate.partitioner.extraction import Candidate, LoweredDelegate, candidates, lower, refused_parts
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Partition, Plan
 from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
-from delegate.partitioner.support_query import Capability
 from delegate.testing import assert_same
 from delegate.verdict import YES, Reason, Verdict, no
 from tests.support.functions import Function
-from tests.support.planning import run
+from tests.support.planning import part, run, selected
 from tests.support.sampling import only
 
 Tensor = torch.Tensor
@@ -85,8 +84,8 @@ class Toy:
                 yield Claim(" and ".join(pair), (source, node), why)
 
     @property
-    def capability(self) -> Capability:
-        return Capability(self.check, self.keeps, self.claims)
+    def part(self) -> type[Backend]:
+        return part(self.check, self.keeps, self.claims)
 
 
 def toy(rng: random.Random) -> Toy:
@@ -110,31 +109,31 @@ class Case:
 
     def lowered(self, names: Sequence[str]) -> tuple[Plan, list[Candidate]]:
         """As compile.py plans: until nothing is left to take apart."""
-        capabilities = {name: self.toys[name].capability for name in names}
+        backends = selected({name: self.toys[name].part for name in names})
         wanted = self.whole.union(*(self.toys[name].keeps for name in names))
         exported = torch.export.export(self.module, self.inputs)
         program = identify(optimize(to_edge(exported, preserve_ops=wanted)))
         refusals: dict[str, dict[Node, Verdict]] = {}
         while True:
-            made = self._plan(program, capabilities, refusals)
+            made = self._plan(program, backends, refusals)
             if made.needs_decomposition:
                 program = identify(optimize(DecompositionPolicy(wanted).decompose(program, made.needs_decomposition)))
                 continue
-            found = candidates(made, capabilities)
-            refused = [(c, r) for c in found if (r := refused_parts(c, capabilities[c.partition.backend]))]
+            found = candidates(made, backends)
+            refused = [(c, r) for c in found if (r := refused_parts(c, backends[c.partition.backend]))]
             if not refused:
                 return made, found
             for candidate, reasons in refused:
                 verdicts = {node: no(Reason.REFUSED, why) for node, why in reasons.items()}
                 refusals.setdefault(candidate.partition.backend, {}).update(verdicts)
 
-    def _plan(self, program: EdgeProgram, capabilities: Mapping[str, Capability], refusals) -> Plan:
-        partitioners = [CapabilityPartitioner(name) for name in capabilities]
+    def _plan(self, program: EdgeProgram, backends: Mapping[str, SelectedBackend], refusals) -> Plan:
+        partitioners = [CapabilityPartitioner(name) for name in backends]
 
         def has_kernel(node: Node) -> bool:
             return op_name(node) in self.whole or op_name(node) not in {full(n) for n in COMPOUND}
 
-        return plan(program, partitioners, capabilities, self.rules, refusals=refusals, has_kernel=has_kernel)
+        return plan(program, partitioners, backends, self.rules, refusals=refusals, has_kernel=has_kernel)
 
 
 def case(seed: int) -> Case:

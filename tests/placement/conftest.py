@@ -1,10 +1,5 @@
-"""Remove the pause between the two measurements of a placement."""
+"""Measure without the pause between two measurements, and with the quantization that tests share."""
 
-from __future__ import annotations
+from tests.support.placing import at_once, static
 
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delegate.placement.placer._PAUSE", 0.0)
+__all__ = ["at_once", "static"]

@@ -12,7 +12,7 @@ from torch import nn
 from delegate.edge.export import to_edge
 from delegate.edge.graphs import identify
 from delegate.placement.branches import find_branches
-from tests.placement.models import Block
+from tests.support.placing import Block
 
 X = torch.randn(4, 16)
 

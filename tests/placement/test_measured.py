@@ -25,9 +25,8 @@ from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
 from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial
 from delegate.report import Report
 from delegate.testing import assert_same
-from tests.placement.killing import killed_midway
-from tests.placement.models import Block, Looping
 from tests.support.availability import require
+from tests.support.placing import Block, Looping, killed_midway
 from tests.support.plugins import Site
 from tests.support.sampling import only
 

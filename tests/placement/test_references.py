@@ -3,57 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.export import ExportedProgram, export
 
 import delegate
-from delegate.accuracy.figures import difference
 from delegate.errors import AccuracyError
-from delegate.placement.runtime.bundle import measure
+from tests.support.placing import FLOAT, X, config, decibels, model
 
 pytest.importorskip("torchao")
 from delegate.quantization import Settings, quantize
-
-SIZES = {"policy": "measured", "objective": "file size", "budget": 60}  # what other work on the cores does not disturb
-
-
-def model(seed: int = 0) -> nn.Sequential:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
-
-
-X = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
-FLOAT = export(model(), (X,))
-
-
-def config(bound: float | None, **sections: Any) -> dict[str, Any]:
-    placement = SIZES if bound is None else {**SIZES, "accuracy": {"sqnr_db": bound}}
-    return {"backends": ["xnnpack:one", "xnnpack:two"], "placement": placement, **sections}
-
-
-def decibels(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    figures = difference([actual], [expected])
-    assert figures is not None
-    return figures.sqnr_db
 
 
 @pytest.fixture(scope="module")
 def small() -> ExportedProgram:
     """Return the program as a user has it who quantized it elsewhere."""
     return quantize(FLOAT, Settings("xnnpack", "static_int8"), [X])
-
-
-@pytest.fixture(scope="module")
-def static(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return a section `quantization`, which has the same program made here."""
-    path = tmp_path_factory.mktemp("data") / "data.npz"
-    np.savez(path, X.numpy())
-    return {"scheme": "static_int8", "backend": "xnnpack:one", "calibration": str(path)}
 
 
 @pytest.mark.parametrize("bound", [20.0, 70.0])
@@ -83,17 +50,6 @@ def test_without_a_bound_results_are_those_of_the_program_itself(static: dict[st
     """Else a backend that is less accurate than the quantized program would not be found."""
     program = delegate.to_backend(FLOAT, config=config(None, quantization=static), cache=False)
     assert {plan.sqnr_db > 100 and not plan.why for plan in program.report.placements[0].plans} == {True}
-
-
-def test_another_machine_measures_against_the_float_program_too(static: dict[str, str], tmp_path: Path) -> None:
-    settings = {"config": config(70.0, quantization=static), "cache": False}
-    noise = decibels(
-        delegate.to_backend(FLOAT, **settings, placement=delegate.Remote(bundle=tmp_path / "b"))(X), model()(X)
-    )
-    costs = measure(tmp_path / "b", budget=60)
-    assert {p.sqnr_db for p in costs.methods["forward"].programs.values() if p.sqnr_db is not None}
-    for costs_of_program in costs.methods["forward"].programs.values():
-        assert costs_of_program.sqnr_db == pytest.approx(noise, abs=1)
 
 
 def test_a_kept_choice_is_of_its_reference(

@@ -17,8 +17,8 @@ from delegate.edge.program import EdgeProgram
 from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.placement.segments import compose_segments, segment_digest, split_into_segments
 from delegate.testing import assert_same
-from tests.placement.models import Block, Looping
 from tests.support import zoo
+from tests.support.placing import Block, Looping
 
 
 def edge(module: nn.Module, *inputs: torch.Tensor) -> EdgeProgram:

@@ -11,12 +11,11 @@ import pytest
 import delegate
 from delegate.array_files import load_arrays
 from delegate.config import load_config
-from delegate.errors import DelegateError
 from delegate.files import read_text, replacing, write_text
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
-from delegate.placement.runtime import bundle
 from delegate.program.file import save
+from tests.support.hostile import require_no_wait
 from tests.support.programs import static
 
 STALE = ".delegate-0123456789abcdef.tmp"
@@ -37,7 +36,6 @@ READERS = {
     "a lock": Lock.load,
     "costs": lambda path: read_text(path, "costs", ""),
     "a configuration": load_config,
-    "a bundle": lambda path: bundle.read(path, path.parent),
     "a program": delegate.load,
     "arrays": load_arrays,
     "a plan to write": lambda path: write_text(path, "text", "the plan"),
@@ -48,20 +46,7 @@ READERS = {
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name")
 @pytest.mark.parametrize("kind", READERS)
 def test_a_pipe_in_the_place_of_a_file_holds_nothing_up(kind, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    errors = []
-
-    def use():
-        try:
-            READERS[kind](tmp_path / "pipe")
-        except (DelegateError, OSError) as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=use, daemon=True)
-    thread.start()
-    thread.join(10)
-    assert len(errors) == 1
-    assert any(words in errors[0] for words in ("pipe", "not a file"))
+    require_no_wait(READERS[kind], tmp_path / "pipe")
 
 
 def test_a_pipe_of_the_shell_is_read_and_written():

@@ -228,9 +228,13 @@ def test_no_kernel_names_node_operator_and_dtype():
     def twice(a: torch.Tensor) -> torch.Tensor:
         return a * 2
 
+    class Twice(nn.Module):
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return twice(a)
+
     twice.register_fake(torch.empty_like)
     with pytest.raises(DelegateError, match=r"delegate_tests.twice.default for float32 \(node twice.*test_run.py"):
-        compiled(Function(twice), (x(3),))
+        compiled(Twice(), (x(3),))
 
 
 def test_several_methods_share_constants_and_state():

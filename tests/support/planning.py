@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region
+from delegate.backends.selected import SelectedBackend
 from delegate.edge.export import to_edge
 from delegate.edge.graphs import call
 from delegate.edge.node import op_name
@@ -18,7 +19,7 @@ from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
-from delegate.partitioner.support_query import Capability, Check
+from delegate.partitioner.support_query import Check
 from delegate.verdict import YES, Reason, Verdict, no
 
 
@@ -51,12 +52,32 @@ def planned(
     program: EdgeProgram, checks: Mapping[str, Check], rules: PartitionRules | None = None, **more: Any
 ) -> Plan:
     """A plan with the default partitioner for every backend."""
-    return plan(program, [CapabilityPartitioner(name) for name in checks], capable(checks), rules, **more)
+    return plan(
+        program,
+        [CapabilityPartitioner(name) for name in checks],
+        selected({name: part(check) for name, check in checks.items()}),
+        rules,
+        **more,
+    )
 
 
-def capable(checks: Mapping[str, Check]) -> dict[str, Capability]:
-    """Backends that have a check alone."""
-    return {name: Capability(check) for name, check in checks.items()}
+def part(
+    check: Check, preserve_ops: Set[str] = frozenset(), claims: Callable[[Node], Iterable[Claim]] | None = None
+) -> type[Backend]:
+    """The AOT part of a backend that gives these answers."""
+    attributes: dict[str, Any] = {
+        "check": lambda self, node: check(node),
+        "preserve_ops": preserve_ops,
+        "preprocess": lambda self, region: PreprocessResult(b""),
+    }
+    if claims is not None:
+        attributes["claims"] = lambda self, node: claims(node)
+    return type("Part", (Backend,), attributes)
+
+
+def selected(parts: Mapping[str, type[Backend]]) -> dict[str, SelectedBackend]:
+    """Backends by name, as a lowering uses them."""
+    return {name: SelectedBackend(name, made, Options()) for name, made in parts.items()}
 
 
 def members(made: Plan) -> dict[str, list[str]]:

@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.export import ExportedProgram
 
-from delegate.backends.guarded import AutoSelectedBackend, GuardedBackend
-from delegate.backends.isolated import IsolatedBackend
-from delegate.backends.keys import plain
+from delegate.backends.aot import plain
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.runtime.environment import code_of, host_features, versions_of
 from delegate.cache.runtime.store import Entry
@@ -40,7 +38,6 @@ from delegate.selection import Selection
 logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of an entry
-_MAY_FAIL = (GuardedBackend, AutoSelectedBackend)  # their failures are not errors
 
 
 class CompilationResult(NamedTuple):
@@ -118,7 +115,7 @@ class ProgramCache:
 
     def put(self, key: str, result: CompilationResult, lowered: Sequence[LoweredProgram]) -> None:
         """Store a result under a key, if all its artifacts are cached and no backend has failed."""
-        if any(isinstance(b, _MAY_FAIL) and b.has_failed for b in self._selection.backends.values()):
+        if any(b.has_failed for b in self._selection.backends.values()):
             return
         program = result.program
         results = {name: d.result for part in lowered for name, d in part.delegates.items()}
@@ -159,7 +156,7 @@ class ProgramCache:
         selection = self._selection
         if selection.quantization is not None or selection.verify is not None:
             raise NotCacheable
-        if any(isinstance(backend, IsolatedBackend) for backend in selection.backends.values()):
+        if any(backend.is_isolated for backend in selection.backends.values()):
             raise NotCacheable
         backends = []
         for partitioner in selection.partitioners:

@@ -1,1 +1,1 @@
-"""Measurement of programs and bundles. Needs no torch."""
+"""Measurement of programs. Needs no torch."""

@@ -28,7 +28,6 @@ from delegate.backends.inexact import (
     returns_to_half,
     unrounded,
 )
-from delegate.backends.keys import require_specs
 from delegate.edge.node import arguments, is_static, op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import ELEMENTS, NotConverted, one_line, shape_of, to_openvino, whole_operators
@@ -140,10 +139,10 @@ class OpenVinoBackend(AskingBackend):
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if the specs of a cached artifact are not those of its region, options and graph."""
-        require_specs(artifact, self._specs(region))
+        artifact.require_specs(self._specs(region))
         size = artifact.compile_specs["graph"]
         holes = large_constants(bytes(artifact.blob[:size]))
-        require_specs(artifact, {"graph": size, "weights": [start for start, _ in holes]})
+        artifact.require_specs({"graph": size, "weights": [start for start, _ in holes]})
         if [length for _, length in holes] != [len(part) for part in artifact.data] or artifact.space:
             raise ValueError("its weights are not those of its graph")
 

@@ -26,7 +26,6 @@ from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.runtime.delegate import OPTIONS, settings
 from delegate.backends.dsp.runtime.targets import DEFAULT, TARGETS, Target
 from delegate.backends.inexact import Nan, keeps_nan, nan_notes
-from delegate.backends.keys import require_specs
 from delegate.backends.onnx.aot.backend import OnnxBackend
 from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import table_of
@@ -152,7 +151,7 @@ class DspBackend(OnnxBackend):
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         super().check_artifact(region, artifact)
-        require_specs(artifact, {"versions": versions()})
+        artifact.require_specs({"versions": versions()})
 
     def _require_target(self) -> None:
         """Raise LoweringError if QNN compiles nothing at all for the target with these options."""

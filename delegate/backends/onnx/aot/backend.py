@@ -11,7 +11,6 @@ from torch.fx import Node
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.exported import exported_program
 from delegate.backends.inexact import MEANS, collapsed_sizes, constants_of_zero, keeps_factor, keeps_zero
-from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.onnx.aot.model import ExportedModel, require_graph, to_onnx
 from delegate.backends.onnx.aot.number_checks import cut_off, keeps_float64, too_large
@@ -65,7 +64,7 @@ class OnnxBackend(TableBackend):
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if the specs of a cached artifact are not those of its region and of the options."""
-        require_specs(artifact, self._specs())
+        artifact.require_specs(self._specs())
         if artifact.space != self.space:
             raise ValueError(f"{artifact.space!r} is not its device's memory")
         model = unpack(memoryview(artifact.blob), [memoryview(part) for part in artifact.data], artifact.compile_specs)

@@ -16,7 +16,6 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.inexact import PRODUCTS, Nan, collapsed_sizes, note_of, unrounded
-from delegate.backends.keys import require_specs
 from delegate.backends.lowering import LoweringTable, TableBackend, normal_numbers
 from delegate.backends.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
@@ -97,7 +96,7 @@ class XnnpackBackend(TableBackend):
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if the model of a cached artifact, or its specs, are not those of a region."""
-        require_specs(artifact, self._specs(region))
+        artifact.require_specs(self._specs(region))
         inputs, outputs, places = (artifact.compile_specs[name] for name in ("inputs", "outputs", "weights"))
         if artifact.space or not all(type(number) is int for number in (*inputs, *outputs)):
             raise TypeError("its inputs and outputs are numbers of tensors in the host's memory")

@@ -31,7 +31,6 @@ from delegate.backends.inexact import (
     keeps_zero,
     nan_notes,
 )
-from delegate.backends.keys import require_specs
 from delegate.backends.lowering import TableBackend
 from delegate.edge.build import raw_bytes
 from delegate.edge.node import dtype_of, symbolic_numbers, tensor
@@ -128,7 +127,7 @@ class CudaBackend(TableBackend):
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         target, _ = self._target()
-        require_specs(artifact, _about(target, region))
+        artifact.require_specs(_about(target, region))
         unpack(memoryview(artifact.blob), artifact.compile_specs)
         if artifact.space != ("stand-in" if target.is_host else "cuda"):
             raise ValueError(f"{artifact.space!r} is no memory of a GPU")

@@ -14,7 +14,6 @@ from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.gpu.webgpu.aot.operators import LIMITS, OPERATORS
 from delegate.backends.gpu.webgpu.runtime import provider
 from delegate.backends.inexact import Nan, keeps_nan, nan_notes, reads_floats
-from delegate.backends.keys import require_specs
 from delegate.backends.onnx.aot.backend import OnnxBackend
 from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import MOVES, table_of
@@ -101,7 +100,7 @@ class WebGpuBackend(OnnxBackend):
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         super().check_artifact(region, artifact)
-        require_specs(artifact, {"float16": _has_float16(region)})
+        artifact.require_specs({"float16": _has_float16(region)})
 
     def _specs(self) -> dict[str, Any]:
         options = self.options

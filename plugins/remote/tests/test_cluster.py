@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.export import ExportedProgram
 
 import delegate
 from delegate.errors import ConfigError
-from delegate.placement.runtime.cluster import ClusterRunnerFactory
 from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
 from delegate.placement.runtime.trials import Trial
 from delegate.testing import assert_same
-from tests.placement.killing import killed_midway
-from tests.placement.models import Block
+from tests.support.placing import Block, killed_midway
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
+import ray
+from delegate_remote.runtime.cluster import RayRunnerFactory
+
 MODEL = Block().eval()
 X = torch.randn(4, 16)
 TWO = {
@@ -28,7 +30,7 @@ TWO = {
 
 
 @pytest.fixture(scope="module")
-def exported() -> torch.export.ExportedProgram:
+def exported() -> ExportedProgram:
     return torch.export.export(MODEL, (X,))
 
 
@@ -37,8 +39,9 @@ def address() -> Iterator[str]:
     """A head that carries nothing, a node that carries the backend, and one that has an instance of it alone."""
     from ray.cluster_utils import Cluster
 
-    root = str(Path(__file__).parents[2])
-    changed = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join((root, os.environ.get("PYTHONPATH", "")))}
+    plugin = Path(__file__).parents[1]
+    paths = (str(plugin.parents[1]), str(plugin), os.environ.get("PYTHONPATH", ""))
+    changed = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(paths)}
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -53,7 +56,7 @@ def address() -> Iterator[str]:
             os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
 
 
-def test_candidates_are_measured_where_their_backend_is(exported, address: str) -> None:
+def test_candidates_are_measured_where_their_backend_is(exported: ExportedProgram, address: str) -> None:
     program = delegate.to_backend(exported, config=TWO, placement=delegate.Measured(cluster=address))
     (placement,) = program.report.placements
     rows = {p.name: p for p in placement.plans}
@@ -65,10 +68,10 @@ def test_candidates_are_measured_where_their_backend_is(exported, address: str) 
     assert not ray.is_initialized()  # the connection was this lowering's
 
 
-def test_what_no_node_carries_is_out(exported, address: str) -> None:
+def test_what_no_node_carries_is_out(exported: ExportedProgram, address: str) -> None:
     ray.init(address=address, log_to_driver=False)
     try:
-        factory = ClusterRunnerFactory([X.numpy()], None, 20.0)
+        factory = RayRunnerFactory([X.numpy()], None, 20.0)
         program = delegate.to_backend(exported, "xnnpack").program
         spec = program.delegates[0]
         other_backend = program._replace(delegates=(spec._replace(backend="openvino"),))
@@ -87,10 +90,10 @@ def test_what_no_node_carries_is_out(exported, address: str) -> None:
     assert records["c"].failure == "no node of the cluster carries openvino:gpu and xnnpack as resources"
 
 
-def test_a_worker_that_dies_midway_is_out_and_the_others_go_on(exported, address: str) -> None:
+def test_a_worker_that_dies_midway_is_out_and_the_others_go_on(exported: ExportedProgram, address: str) -> None:
     ray.init(address=address, log_to_driver=False)
     try:
-        factory = ClusterRunnerFactory([X.numpy()], None, 20.0)
+        factory = RayRunnerFactory([X.numpy()], None, 20.0)
         program = delegate.to_backend(exported, "xnnpack").program
         died = killed_midway(factory, program, lambda runner: ray.kill(runner._actor))
     finally:
@@ -98,6 +101,6 @@ def test_a_worker_that_dies_midway_is_out_and_the_others_go_on(exported, address
     assert died.failure.startswith("the Ray worker died: ")
 
 
-def test_there_is_no_cluster(exported) -> None:
+def test_there_is_no_cluster(exported: ExportedProgram) -> None:
     with pytest.raises(ConfigError, match="there is no Ray cluster at 'nowhere'"):
         delegate.to_backend(exported, config=TWO, placement=delegate.Measured(cluster="nowhere"))

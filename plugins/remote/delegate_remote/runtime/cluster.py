@@ -14,8 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
 from delegate.cache.runtime.environment import machine
 from delegate.errors import ConfigError
+from delegate.placement.runtime.remote import Cluster, ClusterRunnerFactory
 from delegate.placement.runtime.trials import (
     MIN_TIMEOUT,
     ProcessRunnerFactory,
@@ -29,7 +34,6 @@ from delegate.probing.process import PATIENCE
 from delegate.program import file
 
 _SHARE = 0.001  # of a resource, since all programs of a measurement are open and run one after the other
-_INSTALL = "pip install 'delegate[ray]'"
 _START = "start one, `ray start --head`, or correct this; for a cluster that asks for a token set RAY_AUTH_MODE=token"
 
 
@@ -75,24 +79,20 @@ class NodeRunner:
         self._folder.cleanup()
 
 
-class Cluster:
+class RayCluster(Cluster):
     """A connection to a Ray cluster, as a context manager. It reuses an existing connection of this process.
 
     Args:
         address: for `ray.init`: host:port, "auto", or "ray://host:port".
 
     Raises:
-        ConfigError: Ray is not installed, or there is no cluster.
+        ConfigError: there is no cluster.
     """
 
     def __init__(self, address: str) -> None:
         self._address = address
 
-    def __enter__(self) -> Cluster:
-        try:
-            import ray
-        except ImportError as error:
-            raise ConfigError("candidates are to be measured by Ray, which is not here", remedy=_INSTALL) from error
+    def __enter__(self) -> RayCluster:
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
             try:
@@ -105,13 +105,17 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        import ray
-
         if self._is_ours:
             ray.shutdown()
 
+    def create_factory(
+        self, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float, left: Callable[[], float]
+    ) -> RayRunnerFactory:
+        """Return the factory for a method; the arguments are those of `ProcessRunnerFactory`."""
+        return RayRunnerFactory(leaves, kernels, limit, left)
 
-class ClusterRunnerFactory:
+
+class RayRunnerFactory(ClusterRunnerFactory):
     """A factory that starts programs on nodes of the connected cluster.
 
     Programs go to one node if it has the devices they require, so that rounds of two programs are pairs.
@@ -136,9 +140,6 @@ class ClusterRunnerFactory:
 
     def start(self, trial: Trial) -> ProgramRunner:
         """Start a program; raises TrialFailed if no node has the required devices."""
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
         node, needs = self._node({spec.backend for spec in trial.program.delegates})
         fields = {name: getattr(trial, name) for name in Trial.__slots__ if name != "program"}
         packed = _PackedTrial(file.serialize(trial.program), fields)
@@ -149,12 +150,10 @@ class ClusterRunnerFactory:
             "max_restarts": 0,
         }
         actor = ray.remote(NodeRunner).options(**options).remote(packed, *self._arguments)
-        return _ClusterRunner(actor, lambda: min(self._limit, max(self._left(), 0.0) + MIN_TIMEOUT), self.machines)
+        return _RayRunner(actor, lambda: min(self._limit, max(self._left(), 0.0) + MIN_TIMEOUT), self.machines)
 
     def _node(self, backends: Iterable[str]) -> tuple[str, list[str]]:
         """Return a node that has the devices of these backends, and the names of the resources."""
-        import ray
-
         nodes = {n["NodeID"]: n["Resources"] for n in ray.nodes() if n["Alive"]}
         carried = {name for resources in nodes.values() for name in resources}
         needs = [b if b in carried else b.partition(INSTANCE)[0] for b in sorted(backends)]
@@ -166,7 +165,7 @@ class ClusterRunnerFactory:
         raise TrialFailed(what)
 
 
-class _ClusterRunner:
+class _RayRunner:
     """An actor. All errors there or on the way are TrialFailed."""
 
     def __init__(self, actor: Any, limit: Callable[[], float], machines: dict[str, None]) -> None:
@@ -184,8 +183,6 @@ class _ClusterRunner:
         return outputs
 
     def close(self) -> None:
-        import ray
-
         try:
             self._await(self._actor.close.remote())
         except TrialFailed:  # it is gone
@@ -194,9 +191,6 @@ class _ClusterRunner:
             ray.kill(self._actor)
 
     def _await(self, answer: Any) -> Any:
-        import ray
-        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-
         limit = self._limit()
         try:
             return ray.get(answer, timeout=limit)

@@ -5,7 +5,6 @@ A runner factory replays the costs for the local policy, so that equal numbers l
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,19 +19,20 @@ from delegate.files import require_file
 from delegate.placement.placer import Placer
 from delegate.placement.plans import ChosenPlan, Progress, Task
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
-from delegate.placement.runtime import bundle
-from delegate.placement.runtime.accuracy_check import AccuracyResult, Array, check_accuracy, widen_bfloat16
-from delegate.placement.runtime.costs import Costs, MethodCosts, ProgramCosts
+from delegate.placement.runtime.accuracy_check import AccuracyResult, Array, check_accuracy
+from delegate.placement.runtime.remote import PathLike, RemotePlacement
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, RoundsOver, Trial, TrialFailed
 from delegate.program.model import Program
+from delegate_remote.runtime import bundle
+from delegate_remote.runtime.accuracy import widen_bfloat16
+from delegate_remote.runtime.costs import Costs, MethodCosts, ProgramCosts
 
 _AGAIN = "write a bundle again, `delegate lower --measure --bundle FILE`, and measure that"
 _OTHERS = "its weights, versions or options are others"
 _SECOND = "plans of several parts: `--costs FILE --bundle FILE` writes those that promise more, to be measured too"
-PathLike = str | os.PathLike[str]
 
 
-class RemotePlacement:
+class BundlePlacement(RemotePlacement):
     """Measurements of another machine instead of local ones: its costs, and a bundle of programs to measure.
 
     A bundle without costs has the single-backend plans, and the programs for segment costs. The first plan is chosen
@@ -89,10 +89,8 @@ class RemotePlacement:
         bundle.write(self._tasks, self._path)
 
 
-def open_remote_placement(
-    to_bundle: PathLike | None, costs: PathLike | Sequence[PathLike] | None
-) -> RemotePlacement | None:
-    """Read costs and check the path of the bundle. Return None if there are neither costs nor a bundle.
+def open_placement(to_bundle: PathLike | None, costs: Sequence[PathLike]) -> BundlePlacement:
+    """Read costs, and check the path of the bundle to write.
 
     Raises:
         PartitionError: costs cannot be read.
@@ -100,15 +98,12 @@ def open_remote_placement(
     """
     if to_bundle is not None:
         require_file(to_bundle, "the bundle", ProgramError)
-    paths = [] if costs is None else [costs] if isinstance(costs, str | os.PathLike) else list(costs)
-    if to_bundle is None and not paths:
-        return None
-    measurements = [(Costs.load(path), str(path)) for path in paths]
+    measurements = [(Costs.load(path), str(path)) for path in costs]
     for one, where in measurements[1:]:
         if one.machine != measurements[0][0].machine:
             what = f"costs of two machines, {measurements[0][0].machine} and {one.machine}, cannot be compared"
             raise PartitionError(what, where=where, remedy="measure both bundles on one")
-    return RemotePlacement(measurements, to_bundle)
+    return BundlePlacement(measurements, to_bundle)
 
 
 class _Measurement(NamedTuple):

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.fx import Graph
 
 import delegate
-from delegate.backends import compiler_process, guarded
-from delegate.backends.guarded import Outcome, Outcomes
+from delegate.backends import compiler_process, isolated
+from delegate.backends.isolated import Outcome, Outcomes, digest
 from delegate.cache.runtime.store import Store
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.program.file import serialize
@@ -172,17 +173,36 @@ def test_a_known_structure_is_compiled_here(ends: Site, monkeypatch: pytest.Monk
 
 
 def test_checks_of_a_graph_are_linear(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The structure of a node is found a fixed number of times, however many nodes the graph has."""
+    """The region of a node is extracted once, and so is its structure, however many nodes the graph has."""
 
     def sums(count: int) -> int:
         found = []
-        structure_of = guarded._structure_of
+        region_of = isolated.one_node_region
         with monkeypatch.context() as patched:
-            patched.setattr(guarded, "_structure_of", lambda node: found.append(node) or structure_of(node))
+            patched.setattr(isolated, "one_node_region", lambda node: found.append(node.name) or region_of(node))
             lower(lambda a, b: sum([a + b] * count))
-        return len(found) // count
+        assert len(set(found)) == len(found)
+        return len(found)
 
-    assert max(sums(10), sums(40)) <= 4
+    assert [sums(count) for count in (10, 40)] == [11, 41]
+
+
+def test_a_graph_that_cannot_be_sent_is_tried_once(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process then checks all its nodes, and compiles them."""
+    tried: list[Any] = []
+    pack = compiler_process.pack
+
+    def refuse(subject: Any) -> Any:
+        if subject is None or isinstance(subject, tuple):
+            return pack(subject)
+        tried.append(subject)
+        raise TypeError("cannot pickle it")
+
+    monkeypatch.setattr(compiler_process, "pack", refuse)
+    assert compiled_in(1.0) == os.getpid()
+    program = lower(lambda a, b: (a + b) + torch.erf(a))
+    assert backends_of(program) == {"add": "ends", "erf": "portable", "add_1": "ends"}
+    assert len([subject for subject in tried if isinstance(subject, Graph)]) == 2
 
 
 def test_without_a_cache_this_process_remembers(ends: Site) -> None:
@@ -224,19 +244,46 @@ def test_to_record_an_outcome_costs_the_same_however_many_there_are(
         return put(self, key, about, parts)
 
     monkeypatch.setattr(Store, "put", count)
-    names = [guarded._digest(number) for number in range(10_000)]
-    Outcomes(lambda: "many", Store(tmp_path)).put(dict.fromkeys(names, Outcome()))
+    names = [digest(number) for number in range(10_000)]
+    earlier = Outcomes(lambda: "many", Store(tmp_path))
+    earlier.put(dict.fromkeys(names, Outcome()))
+    earlier.write()
     Outcomes._RECORDED.clear()
     outcomes = Outcomes(lambda: "many", Store(tmp_path))
     written.clear()
     for number in range(20):
-        outcomes.put({guarded._digest(str(number)): Outcome()})
+        outcomes.put({digest(str(number)): Outcome()})
+        outcomes.write()
     assert len(written) == 20
     assert max(written) <= 80
     Outcomes._RECORDED.clear()
     known = Outcomes(lambda: "many", Store(tmp_path))
-    assert all(known.get(guarded._digest(str(number)), 1.0) for number in range(20))
+    assert all(known.get(digest(str(number)), 1.0) for number in range(20))
     assert sum(known.get(name, 1.0) is not None for name in names) > 9_900
+
+
+def test_outcomes_are_written_once_in_a_lowering(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its partitions and support checks are of many structures, here in one entry."""
+    written: list[dict[str, Any]] = []
+    put = Store.put
+
+    def record(self: Store, key: str, about: Any, parts: Any) -> Any:
+        if "outcomes" in about:
+            written.append(dict(about["outcomes"]))
+        return put(self, key, about, parts)
+
+    monkeypatch.setattr(isolated, "_DIGITS", 0)
+    monkeypatch.setattr(Store, "put", record)
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.erf(torch.erf(a + b)[:1] + b) + b[:, :1]
+
+    program = lower(function)
+    assert len(program.report.partitions) == 3
+    (outcomes,) = written
+    assert len(outcomes) > 2 * 3  # checks, partitions, and the program
+    lower(function)
+    assert len(written) == 1
 
 
 def test_what_others_ended_is_not_recorded() -> None:

@@ -1,0 +1,341 @@
+"""SelectedBackend: the AOT part of a backend in one lowering, as the planner and the compiler use it.
+
+The planner calls `SelectedBackend.check`, and that calls `Backend.check`. In between, faults of a plugin become errors
+that name it, and a separate process answers for a library that may crash.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import reprlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
+
+from pydantic.errors import PydanticInvalidForJsonSchema
+from torch.fx import Node
+from torch.fx.experimental import symbolic_shapes
+
+from delegate.backends.aot import (
+    Backend,
+    Claim,
+    Options,
+    PreprocessResult,
+    Region,
+    RegionFailed,
+    RegionGivenUp,
+    RegionRefused,
+    plain,
+)
+from delegate.backends.asking import AskingBackend
+from delegate.backends.decomposition import DecompositionPolicy
+from delegate.backends.isolated import IsolatedBackend
+from delegate.backends.mutation import MutationGuard
+from delegate.backends.state import IN_PROCESS, BackendState
+from delegate.cache.runtime.environment import code_of, files_of, versions_of
+from delegate.edge.node import describe, symbolic_numbers
+from delegate.edge.program import META_VALUE, EdgeProgram
+from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
+from delegate.option_rules import Rule
+from delegate.plugins import AUTHOR, BLOCK_VARIABLE, OWN, one_line
+from delegate.verdict import Reason, Verdict, no
+
+SizeDecided = symbolic_shapes._ShapeEnvGuardError
+_NOTHING_OPEN = nullcontext()
+_LOGGER = logging.getLogger(symbolic_shapes.__name__)
+
+
+class SelectedBackend:
+    """The AOT part of a backend in one lowering, wherever it runs.
+
+    It returns the answers of the AOT part, with these differences:
+
+    - An exception or a wrong answer becomes an error that names the backend. With `on_fault` it becomes a refusal.
+    - An answer that depends on a dynamic size is a refusal.
+    - A graph or a weight that has changed is an error.
+
+    Args:
+        name: the name of the backend.
+        part: the class of the AOT part.
+        options: the checked options.
+        isolated: the AOT part in a separate process, which answers first; None if this process answers everything.
+        on_fault: called with each fault, of a backend that nobody named. None raises the fault.
+
+    Attributes:
+        preserve_ops, most_constants: those of the AOT part.
+        has_claims: true if the AOT part matches patterns.
+        isolated: the argument.
+
+    Raises:
+        BackendBroken: the AOT part cannot be created, or has invalid attributes.
+        CannotIsolate: the separate process has to answer everything, and cannot.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        part: type[Backend],
+        options: Options,
+        isolated: IsolatedBackend | None = None,
+        on_fault: Callable[[DelegateError], None] | None = None,
+    ) -> None:
+        self.name, self.isolated = name, isolated
+        self._class, self._on_fault = part, on_fault
+        self._has_failed = False
+        self.has_claims = part.claims is not Backend.claims
+        self.preserve_ops: frozenset[str]
+        self.most_constants: int | None
+        self._part: Backend | IsolatedBackend
+        if isolated is not None and isolated.answers_all:  # its library is not used here
+            self._part, self._isolates_checks = isolated, False
+            self.preserve_ops, self.most_constants = isolated.make()
+            return
+        try:
+            self._part = created = part(options)
+            self.preserve_ops = _names(created.preserve_ops)
+            self.most_constants = created.most_constants
+            self._isolates_checks = isolated is not None and created.check_uses_library
+        except DelegateError:
+            raise
+        except (Exception, SystemExit) as error:
+            what = f"the AOT part of backend {name!r} fails when it is made: {one_line(error)}"
+            raise BackendBroken(what, where=f"{part.__module__}.{part.__qualname__}", remedy=AUTHOR) from error
+
+    @property
+    def is_isolated(self) -> bool:
+        """Return true if the AOT part runs in a separate process only."""
+        return isinstance(self._part, IsolatedBackend)
+
+    @property
+    def has_failed(self) -> bool:
+        """Return true after a fault that was no error: of a backend that nobody named, or of a separate process."""
+        return self._has_failed or (self.isolated is not None and self.isolated.has_failed)
+
+    @cached_property
+    def policy(self) -> DecompositionPolicy:
+        """The decomposition policy. All plans share it, so each kind of operator is decomposed once."""
+        return DecompositionPolicy(self.preserve_ops)
+
+    def check(self, node: Node) -> Verdict:
+        """Return the verdict on a node; a refusal if it depends on a dynamic size.
+
+        Raises:
+            PartitionError: the AOT part raised another exception, or returned another object.
+            DelegateError: the AOT part raised it.
+        """
+        try:
+            with sizes_open((node, *node.all_input_nodes)):
+                early = self._check_new(node) if self._isolates_checks else None
+                verdict = self._part.check(node) if early is None else early
+            if isinstance(verdict, Verdict):
+                return verdict
+            what = f"the support check of backend {self.name} answered {reprlib.repr(verdict)}"
+            remedy = f"it should answer with a delegate.verdict.Verdict: {AUTHOR}"
+            raise PartitionError(what, where=describe(node), remedy=remedy)
+        except SizeDecided as decided:
+            return no(Reason.DYNAMIC_SHAPE, decided_by(self.name, decided))
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            fault = self._report(error, f"the support check of backend {self.name} failed", node)
+            return no(Reason.REFUSED, fault.what)
+
+    def claims(self, node: Node) -> tuple[Claim, ...]:
+        """Return the pattern matches around a node; none if they depend on a dynamic size, or after a fault.
+
+        The errors are those of `check`.
+        """
+        try:
+            with sizes_open((node, *node.all_input_nodes)):
+                matches = tuple(self._part.claims(node))
+            for claim in matches:
+                _require_claim(claim, node, self.name)
+            return matches
+        except SizeDecided:
+            return ()  # the support check has this reason for the node itself
+        except (Exception, SystemExit) as error:
+            self._report(error, f"the claims of backend {self.name} failed", node)
+            return ()
+
+    @contextmanager
+    def unchanged(self, program: EdgeProgram) -> Iterator[None]:
+        """Return a context of support checks; PartitionError is raised at its end if the graph has changed."""
+        guard = MutationGuard(program.graph)
+        yield
+        if change := guard.change():
+            what = f"backend {self.name}, asked what it supports, {change}"
+            remedy = f"{AUTHOR}; {BLOCK_VARIABLE}={self.name} keeps it out"
+            raise PartitionError(what, where=program.name, remedy=remedy)
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        """Return the artifact of a region. After a fault of a backend that nobody named, all its nodes are rejected.
+
+        Raises:
+            RegionRefused: the AOT part rejects nodes of the region.
+            RegionGivenUp: the separate process took too long.
+            RegionFailed: the AOT part rejects the region without naming nodes, or its process crashed.
+            DelegateError: the AOT part failed.
+        """
+        try:
+            result = None if self.isolated is None else self.isolated.preprocess(region)
+            return self._compile(region) if result is None else result
+        except DelegateError as fault:
+            self._tell(fault)
+            raise RegionGivenUp({node.name: fault.what for node in region.calls}) from fault
+
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        """Raise an exception if a cached artifact of a region is impossible."""
+        self._part.check_artifact(region, artifact)
+
+    def option_rules(self) -> dict[str, Rule]:
+        """Return the accepted values of those options whose model states plain ones; for loads."""
+        try:
+            schema = self._class.Options.model_json_schema()
+        except PydanticInvalidForJsonSchema:  # a type of its own
+            return {}
+        rules = {name: Rule.of_schema(of_option) for name, of_option in schema.get("properties", {}).items()}
+        return {name: rule for name, rule in rules.items() if rule is not None}
+
+    def identity(self, state: BackendState) -> str | None:
+        """Return the inputs of the artifacts besides their regions, as text; None if artifacts are not cached.
+
+        Args:
+            state: the state of the backend on this machine.
+
+        Raises:
+            BackendBroken: `cache_key` of the AOT part fails, of a backend that was named.
+        """
+        try:
+            if isinstance(self._part, IsolatedBackend):
+                return self._part.identity(state)
+            return self._identity(self._part, state)
+        except DelegateError as fault:
+            self._tell(fault)
+            return None
+
+    def _check_new(self, node: Node) -> Verdict | None:
+        """Return the verdict on a node whose structure is new or unsafe; None if this process is to check the node."""
+        assert self.isolated is not None
+        answer = self.isolated.check(node)
+        if isinstance(answer, Verdict):
+            return answer
+        if isinstance(self._part, AskingBackend):
+            self._part.use_region(node, answer)
+        return None
+
+    def _compile(self, region: Region) -> PreprocessResult:
+        """Compile a region in this process; the errors are those of `preprocess`."""
+        place = f"{region.name} of {self.name}"
+        guard = MutationGuard(region.graph, region.constants)
+        try:
+            with sizes_open(region.graph.nodes):
+                result = self._part.preprocess(region)
+        except RegionFailed:
+            raise
+        except SizeDecided as decided:
+            raise RegionFailed(decided_by(self.name, decided)) from decided
+        except RegionRefused as refusal:
+            if any(node.name in refusal.reasons for node in region.graph.nodes if node.op == "call_function"):
+                raise
+            what = f"backend {self.name} refused a partition, but no node of it: {refusal}"
+            raise LoweringError(what, where=place, remedy=AUTHOR) from refusal
+        except DelegateError as error:
+            raise error if _names_it(region.name, error.where) else error.at(f"partition {place}") from error
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            what = f"backend {self.name} failed to compile a partition: {one_line(error)}"
+            raise LoweringError(what, where=region.name, remedy=AUTHOR) from error
+        if not isinstance(result, PreprocessResult):
+            what = f"backend {self.name} compiled a partition to a {type(result).__name__}, not a PreprocessResult"
+            raise LoweringError(what, where=region.name, remedy=AUTHOR)
+        if change := guard.change():
+            remedy = f"it should work on region.copy() and on copies of weights; load the model anew: {AUTHOR}"
+            raise LoweringError(f"backend {self.name} {change}", where=region.name, remedy=remedy)
+        return result
+
+    def _identity(self, part: Backend, state: BackendState) -> str | None:
+        packages = {c.__module__.partition(".")[0] for c in self._class.__mro__}
+        code = [code_of(package) for package in sorted(packages - sys.stdlib_module_names)]
+        if state.owner != OWN:
+            code.append(files_of(state.owner))
+        if None in code or state.owner == IN_PROCESS:  # its code may change while its name stays
+            return None
+        try:
+            own = part.cache_key()
+            if own is not None and not isinstance(own, str):
+                raise TypeError(f"it gives a {type(own).__name__}, not text or None")
+        except (Exception, SystemExit) as error:
+            what = f"the AOT part of backend {self.name!r} fails in cache_key: {one_line(error)}"
+            raise BackendBroken(what, remedy=AUTHOR) from error
+        if own is None:
+            return None
+        found = state.availability
+        here = None if found is None else (sorted(found.versions.items()), found.devices)
+        versions = (sys.version, versions_of("delegate"), versions_of(state.owner))
+        return repr((plain(part.options), code, versions, here, own))
+
+    def _report(self, error: BaseException, what: str, node: Node) -> DelegateError:
+        """Report an exception of the AOT part about a node, as an error of this project; see `_tell`."""
+        if isinstance(error, DelegateError):
+            fault = error
+        else:
+            fault = PartitionError(f"{what} with {one_line(error)}", where=describe(node), remedy=AUTHOR)
+            fault.__cause__ = error
+        self._tell(fault)
+        return fault
+
+    def _tell(self, fault: DelegateError) -> None:
+        """Pass a fault to `on_fault`; raise it if that is None."""
+        if self._on_fault is None:
+            raise fault
+        self._has_failed = True
+        self._on_fault(fault)
+
+
+def sizes_open(nodes: Iterable[Node]) -> AbstractContextManager[None]:
+    """Return a context in which comparisons of dynamic sizes of these nodes raise SizeDecided.
+
+    A plain number that is computed from such a size raises it as well.
+    """
+    for node in nodes:
+        for number in symbolic_numbers(node.meta.get(META_VALUE)):
+            return _open(number.node.shape_env)
+    return _NOTHING_OPEN
+
+
+@contextmanager
+def _open(environment: symbolic_shapes.ShapeEnv) -> Iterator[None]:
+    _LOGGER.addFilter(_says_more)
+    try:
+        with environment.error_on_new_guards():
+            yield
+    finally:
+        _LOGGER.removeFilter(_says_more)
+
+
+def _says_more(record: logging.LogRecord) -> bool:
+    """Return false for torch's record of a SizeDecided, which verdicts report."""
+    return not str(record.msg).startswith("failed during evaluate_expr")
+
+
+def decided_by(backend: str, error: SizeDecided) -> str:
+    """Return the condition on sizes that a backend evaluated, which ends in torch's words, e.g. "s77 > 4 == True"."""
+    return f"{backend} goes by sizes of the export alone: {str(error).rpartition(': ')[2]}"
+
+
+def _require_claim(claim: object, node: Node, backend: str) -> None:
+    """Raise PartitionError unless a backend's answer about a node is a claim of it and of others of its graph."""
+    if isinstance(claim, Claim) and node in claim.nodes and all(n.graph is node.graph for n in claim.nodes):
+        return
+    remedy = f"give delegate.backends.aot.Claims of nodes of the graph, the asked one among them: {AUTHOR}"
+    raise PartitionError(f"backend {backend} claims {reprlib.repr(claim)}", where=describe(node), remedy=remedy)
+
+
+def _names_it(name: str, where: str) -> bool:
+    """Return true if a place names a partition already: "gpu_1", and not "gpu_10"."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", where) is not None
+
+
+def _names(operators: Iterable[str]) -> frozenset[str]:
+    if isinstance(operators, str) or not all(isinstance(op, str) for op in operators):
+        raise TypeError("preserve_ops should be a set of names of operators")
+    return frozenset(operators)

@@ -1,0 +1,96 @@
+"""The artifacts of regions: each region is compiled once in a lowering, or its artifact comes from the cache."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp, RegionRefused
+from delegate.backends.bisection import failing_nodes
+from delegate.backends.region import content_of
+from delegate.cache.aot.artifacts import ArtifactCache, CachedResult
+from delegate.partitioner.extraction import Candidate, LoweredDelegate
+
+logger = logging.getLogger(__name__)
+
+Compile = Callable[[Region], PreprocessResult]
+
+
+@dataclass(slots=True)
+class Artifacts:
+    """The artifacts of regions, each region compiled once.
+
+    Args:
+        compilers: backend -> a function that compiles a region, with its options.
+        cache: the artifacts of earlier lowerings; None without a cache.
+        checks: backend -> the check of a cached artifact of a region, which raises if that is impossible.
+    """
+
+    # Results hold their regions, too: `content_of` identifies constants by address, which must not be reused.
+
+    compilers: Mapping[str, Compile]
+    cache: ArtifactCache | None = None
+    checks: Mapping[str, Callable[[Region, PreprocessResult], None]] = field(default_factory=dict)
+    _results: dict[Hashable, tuple[CachedResult | RegionFailed, Region]] = field(default_factory=dict)
+
+    def compile(self, backend: str, region: Region) -> PreprocessResult:
+        """Return the artifact of a region.
+
+        Raises:
+            RegionRefused: the library rejects nodes of the region. If it does not name them, they are bisected.
+            DelegateError: the backend failed.
+        """
+        try:
+            return self.attempt(backend, region)
+        except RegionFailed as failure:
+            reasons = failing_nodes(region, failure.reason, partial(self.attempt, backend))
+            raise RegionRefused(reasons) from failure
+
+    def attempt(self, backend: str, region: Region) -> PreprocessResult:
+        """Return the artifact like `compile`, but raise RegionFailed if the library does not name the nodes."""
+        key = (backend, content_of(region))
+        if key not in self._results:
+            self._results[key] = (self._get_or_compile(backend, region), region)
+        result, _ = self._results[key]
+        if isinstance(result, RegionRefused | RegionFailed):
+            raise result
+        return result
+
+    @property
+    def has_failed(self) -> bool:
+        """Return if a region was refused because of a failure, which may be temporary."""
+        return any(isinstance(result, RegionFailed | RegionGivenUp) for result, _ in self._results.values())
+
+    def _get_or_compile(self, backend: str, region: Region) -> CachedResult | RegionFailed:
+        """Return the cached result of a region, else compile the region and cache the result."""
+        key = None if self.cache is None else self.cache.key(backend, region)
+        cached = None
+        if self.cache is not None and key is not None:
+            cached = self.cache.get(key, partial(self._check, backend, region))
+        if cached is not None:
+            logger.info("%s is taken from the compile cache", region.name)
+            return cached
+        result: CachedResult
+        try:
+            result = self.compilers[backend](region)
+        except (RegionFailed, RegionGivenUp) as failure:
+            return failure
+        except RegionRefused as refusal:
+            result = refusal
+        if self.cache is not None and key is not None:
+            self.cache.put(key, result)
+        return result
+
+    def _check(self, backend: str, region: Region, result: CachedResult) -> None:
+        """Raise an exception if a cached result of a region is impossible."""
+        if not isinstance(result, RegionRefused):
+            self.checks[backend](region, result)
+        elif not result.reasons.keys() & {node.name for node in region.calls}:
+            raise ValueError(f"it refuses nodes that {region.name} does not have")
+
+    def delegate(self, candidate: Candidate) -> LoweredDelegate:
+        """Compile a candidate; raises the same errors as `compile`."""
+        backend = candidate.partition.backend
+        return LoweredDelegate(backend, self.compile(backend, candidate.region), candidate.region)

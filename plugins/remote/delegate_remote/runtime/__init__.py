@@ -1,0 +1,1 @@
+"""What runs on the machine that measures. Needs no torch."""

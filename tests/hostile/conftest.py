@@ -1,0 +1,5 @@
+"""Files with names that an attacker would choose."""
+
+from tests.support.hostile import paths
+
+__all__ = ["paths"]

@@ -1,0 +1,170 @@
+"""Packages that measure on other machines: their states, and the errors of requests that need one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import delegate
+from delegate import plugins
+from delegate.cli.app import app
+from delegate.errors import ConfigError
+from delegate.measurements import MeasurementInfo, MeasurementState
+from delegate.plugins import EntryPoint, State
+from delegate.registry import Registry
+from tests.support.plugins import Site
+
+GROUP = "delegate.measurements"
+INFO = """
+from delegate.measurements import MeasurementInfo
+INFO = MeasurementInfo("bundle", "By hand", {fields})
+"""
+PARTS = "runtime='bundle_parts:measure', aot='bundle_parts:place'"
+# A request for each of the extensions -> its package is installed by.
+REQUESTS = {
+    "a bundle to write": (delegate.Remote(bundle="x"), "'bundle'", "pip install ./plugins/remote"),
+    "costs": (delegate.Remote(costs="x"), "'bundle'", "pip install ./plugins/remote"),
+    "a cluster": (delegate.Measured(cluster="x"), "'ray'", "pip install './plugins/remote[ray]'"),
+}
+COMMANDS = {
+    "measure x": ("'bundle'", "pip install ./plugins/remote"),
+    "lower net.pt2 -b xnnpack --measure --bundle x": ("'bundle'", "pip install ./plugins/remote"),
+    "lower net.pt2 -b xnnpack --costs x -o net.dlg": ("'bundle'", "pip install ./plugins/remote"),
+    "lower net.pt2 -b xnnpack --ray x -o net.dlg": ("'ray'", "pip install './plugins/remote[ray]'"),
+}
+
+
+@pytest.fixture(autouse=True)
+def bare(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package of plugins/ is not installed, and nothing is blocked that has its names."""
+    everything = plugins.entry_points
+
+    def without(group: str) -> Iterator[EntryPoint]:
+        return (entry for entry in everything(group) if entry.owner != "delegate-remote")
+
+    monkeypatch.setattr(plugins, "entry_points", without)
+    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
+
+
+def install(site: Site, source: str = INFO.format(fields=PARTS), parts: str = "def measure(): ...") -> None:
+    """Install a package that measures bundles."""
+    site.module("bundle_plugin", source)
+    site.module("bundle_parts", parts)
+    site.distribution("bundle-dist", "1.0", {"bundle": "bundle_plugin:INFO"}, GROUP)
+
+
+def state() -> MeasurementState:
+    (only,) = Registry().measurements.states
+    return only
+
+
+def absence(name: str, command: str) -> str:
+    return f"measuring by {name} needs the package delegate-remote, which is not installed: {command}"
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_request_without_its_package(request_: str) -> None:
+    placement, name, command = REQUESTS[request_]
+    with pytest.raises(ConfigError) as caught:
+        delegate.to_backend("absent.pt2", "xnnpack", placement=placement)
+    assert (
+        str(caught.value) == f"measuring by {name} needs the package delegate-remote, which is not installed: {command}"
+    )
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_without_its_package(line: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.ones(2),)), "net.pt2")
+    name, command = COMMANDS[line]
+    done = CliRunner().invoke(app, line.split())
+    assert done.exit_code == 1, done.output
+    assert done.stderr.endswith(f"error: {absence(name, command)}\n")
+
+
+def test_parts_are_imported_on_demand(site: Site) -> None:
+    install(site, parts="raise RuntimeError('too early')")
+    measurements = Registry().measurements
+    assert [(s.name, s.state, s.owner, s.version) for s in measurements.states] == [
+        ("bundle", State.OK, "bundle-dist", "1.0")
+    ]
+    site.module("bundle_parts", "def measure(): ...")
+    assert measurements.part("bundle", "runtime").__name__ == "measure"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected", "sentence"),
+    [
+        ("1 / 0", State.BROKEN, "of bundle-dist 1.0 is broken: it fails to import: ZeroDivisionError"),
+        ("INFO = {}", State.BROKEN, "gives dict at bundle_plugin:INFO, not a MeasurementInfo"),
+        (INFO.format(fields=PARTS).replace('"bundle"', '"pile"'), State.BROKEN, "calls itself 'pile'"),
+        (
+            INFO.format(fields=f"{PARTS}, api_version=(9, 0)"),
+            State.INCOMPATIBLE,
+            "of bundle-dist speaks version 9.0 of the interface, this project 1.0: update delegate",
+        ),
+        (
+            INFO.format(fields=f"{PARTS}, requires=('no_such',), install='pip install no-such'"),
+            State.UNAVAILABLE,
+            "needs no_such, which is not installed: pip install no-such",
+        ),
+    ],
+)
+def test_a_package_that_cannot_be_used(site: Site, source: str, expected: State, sentence: str) -> None:
+    install(site, source)
+    found = state()
+    assert found.state is expected
+    assert sentence in f"{found.detail}: {found.remedy}"
+    assert ("ZeroDivisionError" in found.traceback) == (source == "1 / 0")
+    with pytest.raises(ConfigError) as caught:
+        delegate.to_backend("absent.pt2", "xnnpack", placement=delegate.Remote(bundle="x"))
+    assert str(caught.value) == f"{found.detail}: {found.remedy}"
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        ("1 / 0", "fails to import bundle_parts:place: ZeroDivisionError"),
+        ("", "fails to import bundle_parts:place: AttributeError"),
+    ],
+)
+def test_a_broken_part(site: Site, parts: str, sentence: str) -> None:
+    install(site, parts=parts)
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        delegate.to_backend("absent.pt2", "xnnpack", placement=delegate.Remote(bundle="x"))
+    assert caught.value.remedy == "update or uninstall bundle-dist"
+    assert caught.value.__cause__ is not None
+
+
+def test_two_owners_and_a_blocked_one(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(site)
+    site.distribution("other-dist", "1.0", {"bundle": "bundle_plugin:INFO"}, GROUP)
+    assert state().state is State.BROKEN
+    assert set(state().owner.split(" and ")) == {"bundle-dist 1.0", "other-dist 1.0"}
+    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "bundle")
+    registry = Registry()  # of a name that is known: no warning
+    assert [s.state for s in registry.measurements.states] == [State.BLOCKED]
+    with pytest.raises(ConfigError, match="blocked by the environment variable DELEGATE_BLOCK_PLUGINS"):
+        registry.measurements.part("bundle", "aot")
+
+
+def test_they_are_listed(site: Site) -> None:
+    assert "remote measurement" not in CliRunner().invoke(app, ["backends"]).stdout
+    install(site, "1 / 0")
+    listed = CliRunner().invoke(app, ["backends"]).stdout
+    assert "bundle              broken  bundle-dist 1.0" in listed
+    assert "it fails to import: ZeroDivisionError: division by zero; remedy: update or uninstall bundle-dist" in listed
+    (data,) = json.loads(CliRunner().invoke(app, ["backends", "--json"]).stdout)["measurements"]
+    assert (data["name"], data["state"], data["owner"], data["version"]) == ("bundle", "broken", "bundle-dist", "1.0")
+    assert "ZeroDivisionError" in data["traceback"]
+
+
+@pytest.mark.parametrize("wrong", [{"runtime": 1}, {"requires": "ray"}, {"api_version": (1,)}, {"name": None}])
+def test_a_field_of_another_type(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"MeasurementInfo.{next(iter(wrong))} should be"):
+        MeasurementInfo(**{"name": "x", "description": "", "runtime": "a:b", **wrong})
