@@ -73,7 +73,7 @@ gpu-software:
 	  && for package in *.deb; do dpkg -x $$package .; done && rm -f *.deb
 	@echo export ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(SWIFTSHADER)/vk_swiftshader_icd.json
 
-# Needs flatc (Debian: flatbuffers-compiler) in the version that docs/file-format.md names.
+# Needs flatc (Debian: flatbuffers-compiler) in the version that schema.fbs names.
 schema:
 	flatc --python --gen-onefile -o delegate/program delegate/program/schema.fbs
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Verify, with_bounds
-from delegate.accuracy.verification import Measured, Verification, verification
+from delegate.accuracy.verification import MeasuredAccuracy, Verification, verification
 from delegate.cache.aot.programs import CompilationResult, ProgramCache
 from delegate.compiled import CompiledProgram
 from delegate.config import load_config
@@ -134,7 +134,7 @@ def to_backend(
 
 def _compile_and_verify(
     compiler: Compiler, verifying: Verification | None
-) -> tuple[Program, Sequence[LoweredProgram], Measured | None]:
+) -> tuple[Program, Sequence[LoweredProgram], MeasuredAccuracy | None]:
     """Compile, and again without the nodes that verification moves; return the measurements of the last program."""
     program, lowered = compiler.compile()
     while verifying is not None:

@@ -16,7 +16,7 @@ from delegate.field_checks import expect, is_texts
 from delegate.plugins import (
     BLOCK_VARIABLE,
     Plugin,
-    State,
+    PluginState,
     discover,
     full_traceback,
     is_blocked,
@@ -78,7 +78,7 @@ class MeasurementState:
     """
 
     name: str
-    state: State
+    state: PluginState
     owner: str
     version: str
     info: MeasurementInfo | None = None
@@ -117,7 +117,7 @@ class InstalledMeasurements:
         if state is None:
             what = f"measuring by {name!r} needs the package delegate-remote, which is not installed"
             raise ConfigError(what, remedy=_INSTALL[name])
-        if state.info is None or state.state is not State.OK:
+        if state.info is None or state.state is not PluginState.OK:
             raise ConfigError(state.detail, remedy=state.remedy) from state.error
         path: str = getattr(state.info, part)
         try:
@@ -134,11 +134,11 @@ def _state(claims: tuple[Plugin, ...], blocked: Collection[str]) -> MeasurementS
     name = plugin.name
     if is_blocked(name, blocked):
         detail = f"remote measurement {name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
-        return _not_ok(plugin, State.BLOCKED, None, detail, "take it out of there")
+        return _not_ok(plugin, PluginState.BLOCKED, None, detail, "take it out of there")
     if len(claims) > 1:
         owners = " and ".join(p.label for p in claims)
         detail = f"several distributions claim the remote measurement {name!r}: {owners}"
-        return MeasurementState(name, State.BROKEN, owners, "", None, detail, "uninstall all but one of them")
+        return MeasurementState(name, PluginState.BROKEN, owners, "", None, detail, "uninstall all but one of them")
     try:
         info = plugin.load()
     except (Exception, SystemExit) as error:
@@ -159,15 +159,17 @@ def _usable(plugin: Plugin, info: MeasurementInfo) -> MeasurementState:
             f"this project {ours[0]}.{ours[1]}"
         )
         remedy = f"update {plugin.owner if (major, minor) < ours else 'delegate'}"
-        return _not_ok(plugin, State.INCOMPATIBLE, info, detail, remedy)
+        return _not_ok(plugin, PluginState.INCOMPATIBLE, info, detail, remedy)
     for module in info.requires:
         if importlib.util.find_spec(module) is None:
             detail = f"remote measurement {info.name!r} needs {module}, which is not installed"
-            return _not_ok(plugin, State.UNAVAILABLE, info, detail, info.install)
-    return MeasurementState(plugin.name, State.OK, plugin.owner, plugin.version, info)
+            return _not_ok(plugin, PluginState.UNAVAILABLE, info, detail, info.install)
+    return MeasurementState(plugin.name, PluginState.OK, plugin.owner, plugin.version, info)
 
 
-def _not_ok(plugin: Plugin, state: State, info: MeasurementInfo | None, detail: str, remedy: str) -> MeasurementState:
+def _not_ok(
+    plugin: Plugin, state: PluginState, info: MeasurementInfo | None, detail: str, remedy: str
+) -> MeasurementState:
     return MeasurementState(plugin.name, state, plugin.owner, plugin.version, info, detail, remedy)
 
 
@@ -175,5 +177,5 @@ def _broken(plugin: Plugin, problem: str, error: BaseException | None = None) ->
     detail = f"remote measurement {plugin.name!r} of {plugin.label} is broken: it {problem}"
     remedy = f"update or uninstall {plugin.owner}"
     return MeasurementState(
-        plugin.name, State.BROKEN, plugin.owner, plugin.version, detail=detail, remedy=remedy, error=error
+        plugin.name, PluginState.BROKEN, plugin.owner, plugin.version, detail=detail, remedy=remedy, error=error
     )

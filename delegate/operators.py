@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from delegate.errors import BackendError, DelegateError
 from delegate.kernels.table import KernelTable
-from delegate.plugins import State
+from delegate.plugins import PluginState
 from delegate.program.dtypes import DType
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _kernel(table: KernelTable, op: str) -> LibraryKernel | None:
 
 
 def _on_demand(registry: Registry) -> Sequence[str]:
-    return [lib.name for lib in registry.kernels.libraries if lib.state is State.OK and lib.table is None]
+    return [lib.name for lib in registry.kernels.libraries if lib.state is PluginState.OK and lib.table is None]
 
 
 def _backends(registry: Registry) -> Iterable[tuple[str, Any]]:

@@ -77,13 +77,13 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class OptionRule:
     """The values of an option: those that one of the alternatives accepts."""
 
     alternatives: tuple[Alternative, ...]
 
     @classmethod
-    def of_schema(cls, schema: Mapping[str, Any]) -> Rule | None:
+    def of_schema(cls, schema: Mapping[str, Any]) -> OptionRule | None:
         """Return the rule of a property of a JSON schema; None if it has structures, patterns or unknown keywords."""
         known = {field.name for field in fields(Alternative)}
         alternatives = []
@@ -97,7 +97,7 @@ class Rule:
         return cls(tuple(alternatives))
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Rule:
+    def from_data(cls, data: Mapping[str, Any]) -> OptionRule:
         """Return the rule of JSON data; raises ValueError, TypeError or KeyError if it is none."""
         return cls(tuple(Alternative(**{**part, "enum": tuple(part["enum"])}) for part in data["alternatives"]))
 

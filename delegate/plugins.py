@@ -30,7 +30,7 @@ _SUFFIXES = (".dist-info", ".egg-info")  # of metadata folders
 _FILE = "entry_points.txt"
 
 
-class State(StrEnum):
+class PluginState(StrEnum):
     """The state of a plugin on this machine."""
 
     OK = "ok"

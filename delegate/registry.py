@@ -32,7 +32,7 @@ from delegate.plugins import (
     BLOCK_VARIABLE,
     OWN,
     Plugin,
-    State,
+    PluginState,
     backend_of,
     blocked_in_vain,
     blocked_names,
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 
 BACKENDS = "delegate.backends"
 
-_ERRORS: dict[State, type[BackendError]] = {
-    State.BROKEN: BackendBroken,
-    State.INCOMPATIBLE: BackendIncompatible,
-    State.UNAVAILABLE: BackendUnavailable,
-    State.BLOCKED: BackendUnavailable,
+_ERRORS: dict[PluginState, type[BackendError]] = {
+    PluginState.BROKEN: BackendBroken,
+    PluginState.INCOMPATIBLE: BackendIncompatible,
+    PluginState.UNAVAILABLE: BackendUnavailable,
+    PluginState.BLOCKED: BackendUnavailable,
 }
 
 
@@ -121,7 +121,8 @@ class Registry:
     def refused(self) -> tuple[BackendState, ...]:
         """Return the plugins that are refused since they claim the name of one of this project's own backends."""
         return tuple(
-            BackendState(p.name, State.BROKEN, p.owner, p.version, detail=refusal(p, "backend")) for p in self._refused
+            BackendState(p.name, PluginState.BROKEN, p.owner, p.version, detail=refusal(p, "backend"))
+            for p in self._refused
         )
 
     def available(self) -> tuple[str, ...]:
@@ -132,7 +133,7 @@ class Registry:
         """
         states = self.states()
         for s in states:
-            if s.state is State.BROKEN:
+            if s.state is PluginState.BROKEN:
                 self.warn(s.name, f"{s.detail}: {s.remedy}")
         for plugin in self._refused:
             self.warn(plugin.label, refusal(plugin, "backend"))
@@ -251,12 +252,14 @@ class Registry:
             owner = " and ".join(p.owner for p in claims)
             detail = f"backend {name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
             return BackendState(
-                name, State.BLOCKED, owner, claims[0].version, None, None, detail, "take it out of there"
+                name, PluginState.BLOCKED, owner, claims[0].version, None, None, detail, "take it out of there"
             )
         if len(claims) > 1:
             labels = " and ".join(p.label for p in claims)
             detail = f"several distributions claim the backend {name!r}: {labels}"
-            return BackendState(name, State.BROKEN, labels, "", None, None, detail, "uninstall all but one of them")
+            return BackendState(
+                name, PluginState.BROKEN, labels, "", None, None, detail, "uninstall all but one of them"
+            )
         return probe(claims[0])
 
     @functools.cached_property
@@ -307,7 +310,7 @@ class Registry:
         except (LookupError, TypeError, ValueError, AttributeError):
             return broken(plugin, "answers nonsense when it is probed")
         state = self._state_of(facts, plugin)
-        if answer.cached and state.state is State.BROKEN and isinstance(facts, BackendAlias):
+        if answer.cached and state.state is PluginState.BROKEN and isinstance(facts, BackendAlias):
             return self._probe(plugin, refresh=True)  # the cached names are of no backend
         return replace(state, kept=answer.cached)
 
@@ -333,7 +336,7 @@ class Registry:
         if unknown := [name for name in alias.stands_for if name not in known]:
             return broken(plugin, f"stands for {unknown[0]!r}, which is no backend")
         states = [self.state(name) for name in alias.stands_for]
-        working = [s for s in reversed(states) if s.state is State.OK]
+        working = [s for s in reversed(states) if s.state is PluginState.OK]
         best = next((s for s in states if _is_here(s)), working[0] if working else states[-1])
         named = replace(
             best,
@@ -351,10 +354,10 @@ class Registry:
     def _require(self, name: str, *, absent_ok: bool) -> BackendInfo:
         name = backend_of(name)
         state = self.state(name)
-        if state.state is State.UNAVAILABLE and state.kept and not absent_ok and not state.stands_for:
+        if state.state is PluginState.UNAVAILABLE and state.kept and not absent_ok and not state.stands_for:
             # devices come back, and this one is requested by name
             self._states[name] = state = self._probe(self._plugins[name][0], refresh=True)
-        usable = state.state is State.OK or (absent_ok and state.state is State.UNAVAILABLE)
+        usable = state.state is PluginState.OK or (absent_ok and state.state is PluginState.UNAVAILABLE)
         if state.info is None or not usable:
             _refuse(state)
         return state.info
@@ -391,7 +394,7 @@ def _refuse(state: BackendState, cause: BaseException | None = None) -> NoReturn
 
 def _is_here(state: BackendState) -> bool:
     """Return if a backend works, on its own device."""
-    return state.state is State.OK and state.availability is not None and not state.availability.stand_in
+    return state.state is PluginState.OK and state.availability is not None and not state.availability.stand_in
 
 
 def _preference(state: BackendState) -> tuple[int, str]:

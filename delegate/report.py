@@ -11,7 +11,7 @@ from typing import Any
 
 from delegate.errors import ProgramError
 from delegate.measured import Placement
-from delegate.option_rules import Rule
+from delegate.option_rules import OptionRule
 from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict
 
@@ -157,7 +157,7 @@ class Report:
     notes: tuple[str, ...] = ()
     accuracy: tuple[MethodAccuracy, ...] = ()
     placements: tuple[Placement, ...] = ()
-    load_rules: Mapping[str, Mapping[str, Rule]] = field(default_factory=dict)
+    load_rules: Mapping[str, Mapping[str, OptionRule]] = field(default_factory=dict)
     portable_shares: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -188,7 +188,7 @@ class Report:
                 accuracy=tuple(map(_method_accuracy, data.get("accuracy", ()))),
                 placements=tuple(map(Placement.from_data, data.get("placements", ()))),
                 load_rules={
-                    str(backend): {str(name): Rule.from_data(rule) for name, rule in rules.items()}
+                    str(backend): {str(name): OptionRule.from_data(rule) for name, rule in rules.items()}
                     for backend, rules in data.get("load_rules", {}).items()
                 },
                 portable_shares={str(name): float(s) for name, s in data.get("portable_shares", {}).items()},

@@ -15,7 +15,7 @@ from delegate import plugins
 from delegate.cli.app import app
 from delegate.errors import ConfigError
 from delegate.measurements import MeasurementInfo, MeasurementState
-from delegate.plugins import EntryPoint, State
+from delegate.plugins import EntryPoint, PluginState
 from delegate.registry import Registry
 from tests.support.plugins import Site
 
@@ -91,7 +91,7 @@ def test_parts_are_imported_on_demand(site: Site) -> None:
     install(site, parts="raise RuntimeError('too early')")
     measurements = Registry().measurements
     assert [(s.name, s.state, s.owner, s.version) for s in measurements.states] == [
-        ("bundle", State.OK, "bundle-dist", "1.0")
+        ("bundle", PluginState.OK, "bundle-dist", "1.0")
     ]
     site.module("bundle_parts", "def measure(): ...")
     assert measurements.part("bundle", "runtime").__name__ == "measure"
@@ -100,22 +100,22 @@ def test_parts_are_imported_on_demand(site: Site) -> None:
 @pytest.mark.parametrize(
     ("source", "expected", "sentence"),
     [
-        ("1 / 0", State.BROKEN, "of bundle-dist 1.0 is broken: it fails to import: ZeroDivisionError"),
-        ("INFO = {}", State.BROKEN, "gives dict at bundle_plugin:INFO, not a MeasurementInfo"),
-        (INFO.format(fields=PARTS).replace('"bundle"', '"pile"'), State.BROKEN, "calls itself 'pile'"),
+        ("1 / 0", PluginState.BROKEN, "of bundle-dist 1.0 is broken: it fails to import: ZeroDivisionError"),
+        ("INFO = {}", PluginState.BROKEN, "gives dict at bundle_plugin:INFO, not a MeasurementInfo"),
+        (INFO.format(fields=PARTS).replace('"bundle"', '"pile"'), PluginState.BROKEN, "calls itself 'pile'"),
         (
             INFO.format(fields=f"{PARTS}, api_version=(9, 0)"),
-            State.INCOMPATIBLE,
+            PluginState.INCOMPATIBLE,
             "of bundle-dist speaks version 9.0 of the interface, this project 1.0: update delegate",
         ),
         (
             INFO.format(fields=f"{PARTS}, requires=('no_such',), install='pip install no-such'"),
-            State.UNAVAILABLE,
+            PluginState.UNAVAILABLE,
             "needs no_such, which is not installed: pip install no-such",
         ),
     ],
 )
-def test_a_package_that_cannot_be_used(site: Site, source: str, expected: State, sentence: str) -> None:
+def test_a_package_that_cannot_be_used(site: Site, source: str, expected: PluginState, sentence: str) -> None:
     install(site, source)
     found = state()
     assert found.state is expected
@@ -144,11 +144,11 @@ def test_a_broken_part(site: Site, parts: str, sentence: str) -> None:
 def test_two_owners_and_a_blocked_one(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     install(site)
     site.distribution("other-dist", "1.0", {"bundle": "bundle_plugin:INFO"}, GROUP)
-    assert state().state is State.BROKEN
+    assert state().state is PluginState.BROKEN
     assert set(state().owner.split(" and ")) == {"bundle-dist 1.0", "other-dist 1.0"}
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "bundle")
     registry = Registry()  # of a name that is known: no warning
-    assert [s.state for s in registry.measurements.states] == [State.BLOCKED]
+    assert [s.state for s in registry.measurements.states] == [PluginState.BLOCKED]
     with pytest.raises(ConfigError, match="blocked by the environment variable DELEGATE_BLOCK_PLUGINS"):
         registry.measurements.part("bundle", "aot")
 

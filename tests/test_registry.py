@@ -16,7 +16,7 @@ from delegate.errors import (
     BackendNotFound,
     BackendUnavailable,
 )
-from delegate.plugins import State
+from delegate.plugins import PluginState
 from delegate.registry import Registry
 from tests.support.plugins import HALVES, Site
 
@@ -40,7 +40,7 @@ def test_ok(site: Site) -> None:
     site.backend("adder", owner="adder-dist", version="2.1")
     registry = Registry()
     state = registry.state("adder")
-    assert (state.state, state.owner, state.version) == (State.OK, "adder-dist", "2.1")
+    assert (state.state, state.owner, state.version) == (PluginState.OK, "adder-dist", "2.1")
     assert state.availability == Availability(True, "", {"adder-library": "1.0"}, ("CPU",))
     assert registry.info("adder").name == "adder"
     assert registry.aot("adder").name == "adder"
@@ -57,7 +57,7 @@ def test_not_found(site: Site) -> None:
 def test_unavailable(site: Site) -> None:
     site.backend("absent", ok=False, reason="absent-sdk is not installed")
     registry = Registry()
-    assert registry.state("absent").state is State.UNAVAILABLE
+    assert registry.state("absent").state is PluginState.UNAVAILABLE
     for half in (registry.aot, registry.runtime):
         with pytest.raises(BackendUnavailable) as caught:
             half("absent")
@@ -71,18 +71,18 @@ def test_unavailable(site: Site) -> None:
 @pytest.mark.parametrize(
     ("api_version", "state", "remedy"),
     [
-        ((1, 0), State.OK, ""),
-        ((1, 2), State.INCOMPATIBLE, "update delegate"),
-        ((2, 0), State.INCOMPATIBLE, "update delegate"),
-        ((0, 9), State.INCOMPATIBLE, "update other-dist"),
+        ((1, 0), PluginState.OK, ""),
+        ((1, 2), PluginState.INCOMPATIBLE, "update delegate"),
+        ((2, 0), PluginState.INCOMPATIBLE, "update delegate"),
+        ((0, 9), PluginState.INCOMPATIBLE, "update other-dist"),
     ],
 )
-def test_api_version(site: Site, api_version: tuple[int, int], state: State, remedy: str) -> None:
+def test_api_version(site: Site, api_version: tuple[int, int], state: PluginState, remedy: str) -> None:
     site.backend("other", api_version=api_version)
     registry = Registry()
     found = registry.state("other")
     assert (found.state, found.remedy) == (state, remedy)
-    if state is State.INCOMPATIBLE:
+    if state is PluginState.INCOMPATIBLE:
         with pytest.raises(BackendIncompatible, match=r"speaks version .* of the plugin API"):
             registry.aot("other")
 
@@ -119,7 +119,7 @@ def test_broken(site: Site, name: str) -> None:
     site.backend("adder")
     registry = Registry()
     state = registry.state(name)
-    assert state.state is State.BROKEN
+    assert state.state is PluginState.BROKEN
     assert sentence in state.detail
     with pytest.raises(BackendBroken) as caught:
         registry.aot(name)
@@ -129,7 +129,7 @@ def test_broken(site: Site, name: str) -> None:
     if state.traceback:
         assert f"`delegate backends {name}` shows the traceback" in message
         assert "Traceback (most recent call last)" in state.traceback
-    assert registry.state("adder").state is State.OK
+    assert registry.state("adder").state is PluginState.OK
 
 
 def test_broken_and_not_asked_for_is_one_warning(site: Site) -> None:
@@ -170,7 +170,7 @@ def test_broken_half(site: Site, aot: str, sentence: str) -> None:
     with pytest.raises(BackendBroken) as caught:
         registry.aot("half")
     assert sentence in str(caught.value)
-    assert registry.state("half").state is State.BROKEN
+    assert registry.state("half").state is PluginState.BROKEN
 
 
 def test_two_owners_of_one_name(site: Site) -> None:
@@ -178,7 +178,7 @@ def test_two_owners_of_one_name(site: Site) -> None:
         site.distribution(owner, version, {"twice": "twice_plugin:INFO"})
     site.backend("adder")
     registry = Registry()
-    assert registry.state("twice").state is State.BROKEN
+    assert registry.state("twice").state is PluginState.BROKEN
     with pytest.raises(BackendBroken) as caught:
         registry.runtime("twice")
     assert "first-dist 1.0" in str(caught.value)
@@ -189,7 +189,7 @@ def test_two_owners_of_one_name(site: Site) -> None:
 def test_one_distribution_seen_twice_is_no_conflict(site: Site) -> None:
     site.backend("adder", owner="Adder.Dist")
     site.distribution("adder-dist", "1.0", {"adder": "adder_plugin:INFO"}, suffix="egg-info")
-    assert Registry().state("adder").state is State.OK
+    assert Registry().state("adder").state is PluginState.OK
 
 
 @pytest.mark.parametrize("value", ["explosive", " other , explosive ", "*"])
@@ -198,7 +198,7 @@ def test_blocked(site: Site, monkeypatch: pytest.MonkeyPatch, value: str) -> Non
     site.distribution("explosive", "1.0", {"explosive": "explosive_plugin:INFO"})
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", value)
     registry = Registry()
-    assert registry.state("explosive").state is State.BLOCKED
+    assert registry.state("explosive").state is PluginState.BLOCKED
     assert "explosive_plugin" not in sys.modules
     with pytest.raises(BackendUnavailable, match="blocked by the environment variable DELEGATE_BLOCK_PLUGINS"):
         registry.aot("explosive")
@@ -247,7 +247,7 @@ def test_odd_infos(site: Site, name: str) -> None:
     site.module("odd_plugin", f"from delegate.backends.info import BackendInfo\nINFO = BackendInfo(**{given!r})")
     site.distribution("odd-dist", "1.0", {"odd": "odd_plugin:INFO"})
     state = Registry().state("odd")
-    assert state.state is State.BROKEN
+    assert state.state is PluginState.BROKEN
     assert f"backend 'odd' of odd-dist 1.0 is broken: it fails to import: TypeError: {sentence}" in state.detail
     assert "odd_plugin.py" in state.traceback
 

@@ -120,7 +120,7 @@ _MARGIN = 0.8  # share of the allowed noise that the remaining units may have, s
 
 
 @dataclass(slots=True)
-class Trial:
+class RegionTrial:
     """A runner of parts of a region on its backend, and of the nodes after them in torch, on recorded inputs.
 
     Args:

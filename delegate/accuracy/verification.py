@@ -13,7 +13,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
-from delegate.accuracy.bisection import DelegateRecorder, Trial, WatchedPartition, bisect_inaccurate
+from delegate.accuracy.bisection import DelegateRecorder, RegionTrial, WatchedPartition, bisect_inaccurate
 from delegate.accuracy.bounds import DEFAULTS, Bounds, OnFailure, is_quantized, precision_of
 from delegate.accuracy.figures import Differences
 from delegate.accuracy.reference import EagerMethods, copies, first_nan, flat_arguments, is_random_method, tensors
@@ -44,7 +44,7 @@ Blame = Callable[[Sequence[str], Bounds], tuple[str, str]]  # -> the noisiest la
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredAccuracy:
     """The accuracy figures of a run of a program.
 
     Args:
@@ -214,7 +214,7 @@ class Verification:
     is_quantized_here: bool = False
     _rounds: int = 0
 
-    def measure(self, program: Program, lowered: Sequence[LoweredProgram]) -> Measured:
+    def measure(self, program: Program, lowered: Sequence[LoweredProgram]) -> MeasuredAccuracy:
         """Run a program; all methods run in one context, one after another.
 
         Args:
@@ -257,7 +257,7 @@ class Verification:
             n: self._with_nan(m, floats.get(n, self.exported[n]), own[n], partitions) for n, m in methods.items()
         }
         second = {n: self._with_nan(m, self.exported[n], own[n], partitions) for n, m in second.items()}
-        return Measured(methods, partitions, second, between)
+        return MeasuredAccuracy(methods, partitions, second, between)
 
     def _reference(self, name: str) -> str:
         """Return the name of the program that is lowered, as a reference."""
@@ -284,7 +284,7 @@ class Verification:
         return replace(accuracy, why="; ".join(filter(None, (accuracy.why, *sources))))
 
     def to_move(
-        self, measured: Measured, lowered: Sequence[LoweredProgram], artifacts: Artifacts
+        self, measured: MeasuredAccuracy, lowered: Sequence[LoweredProgram], artifacts: Artifacts
     ) -> dict[str, Eviction]:
         """Return the nodes to move off their backends so that the bounds hold, by partition.
 
@@ -328,7 +328,7 @@ class Verification:
         return self.bounds.excess(partition.differences.accuracy())
 
     def _noisiest(
-        self, measured: Measured, missed: MethodAccuracy, lowered: Sequence[LoweredProgram]
+        self, measured: MeasuredAccuracy, missed: MethodAccuracy, lowered: Sequence[LoweredProgram]
     ) -> dict[str, float]:
         """Return the noisiest partition of a method that misses the bounds although its partitions meet them.
 
@@ -351,7 +351,7 @@ class Verification:
         delegate: LoweredDelegate,
         excess: float,
         allowed: float,
-        measured: Measured,
+        measured: MeasuredAccuracy,
         artifacts: Artifacts,
     ) -> frozenset[str]:
         """Return the nodes of a partition to move, by their names in its region."""
@@ -366,11 +366,13 @@ class Verification:
             figures = trial.accuracy(units)
             return None if figures is None else self.bounds.excess(figures) / allowed
 
-        trial = Trial(partition.region, partition.worst, partial(artifacts.attempt, delegate.backend), open_result)
+        trial = RegionTrial(
+            partition.region, partition.worst, partial(artifacts.attempt, delegate.backend), open_result
+        )
         units = bisect_inaccurate(partition.region, excess, measure)
         return frozenset(node.name for unit in units for node in unit)
 
-    def _describe_blame(self, measured: Measured, methods: Sequence[str]) -> tuple[str, str]:
+    def _describe_blame(self, measured: MeasuredAccuracy, methods: Sequence[str]) -> tuple[str, str]:
         """Describe the methods whose quantization is at fault, and return the remedy."""
         if not methods:
             remedy = "set verify.on_failure to move, which has the nodes that cause it run elsewhere, or ask for less"
@@ -387,7 +389,7 @@ class Verification:
             remedy += "\nor set verify.on_failure to move, which does that until the bound holds"
         return f"; the quantization is at fault, not a backend: in torch it gives {figures}{layers}", remedy
 
-    def _warn_by_default(self, measured: Measured, lowered: Sequence[LoweredProgram]) -> None:
+    def _warn_by_default(self, measured: MeasuredAccuracy, lowered: Sequence[LoweredProgram]) -> None:
         """Warn of methods that miss the default bound of their precision."""
         for method in lowered:
             name = method.program.name
@@ -429,7 +431,7 @@ class Verification:
             raise AccuracyError(what, where="verify", remedy=remedy)
         warnings.warn(f"{what}: {remedy}" if cause else what, RuntimeWarning, stacklevel=5)
 
-    def _text(self, measured: Measured, name: str) -> str:
+    def _text(self, measured: MeasuredAccuracy, name: str) -> str:
         return f"{measured.partitions[name].differences.accuracy()} in partition {name}, where {self.bounds} is asked"
 
     def _method_text(self, method: MethodAccuracy) -> str:

@@ -34,7 +34,7 @@ from delegate.backends.transfer import (
     unpack_region,
 )
 from delegate.errors import BackendBroken
-from delegate.plugins import AUTHOR, State, load_object, one_line
+from delegate.plugins import AUTHOR, PluginState, load_object, one_line
 from delegate.program.segments import align
 from delegate.runtime.isolation.channel import Channel
 
@@ -160,7 +160,7 @@ def _claims(backend: SelectedBackend, name: str, table: memoryview, buffers: Any
 
 def _identity(backend: SelectedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
     owner, availability = pickle.loads(table)
-    state = BackendState(name, State.OK, owner, "", availability=availability)
+    state = BackendState(name, PluginState.OK, owner, "", availability=availability)
     return lambda _: {"text": backend.identity(state)}
 
 

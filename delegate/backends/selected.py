@@ -38,7 +38,7 @@ from delegate.cache.runtime.environment import code_of, files_of, versions_of
 from delegate.edge.node import describe, symbolic_numbers
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
-from delegate.option_rules import Rule
+from delegate.option_rules import OptionRule
 from delegate.plugins import AUTHOR, BLOCK_VARIABLE, OWN, one_line
 from delegate.verdict import Reason, Verdict, no
 
@@ -187,13 +187,13 @@ class SelectedBackend:
         """Raise an exception if a cached artifact of a region is impossible."""
         self._part.check_artifact(region, artifact)
 
-    def option_rules(self) -> dict[str, Rule]:
+    def option_rules(self) -> dict[str, OptionRule]:
         """Return the accepted values of those options whose model states plain ones; for loads."""
         try:
             schema = self._class.Options.model_json_schema()
         except PydanticInvalidForJsonSchema:  # a type of its own
             return {}
-        rules = {name: Rule.of_schema(of_option) for name, of_option in schema.get("properties", {}).items()}
+        rules = {name: OptionRule.of_schema(of_option) for name, of_option in schema.get("properties", {}).items()}
         return {name: rule for name, rule in rules.items() if rule is not None}
 
     def identity(self, state: BackendState) -> str | None:

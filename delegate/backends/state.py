@@ -11,7 +11,7 @@ from typing import Any
 from delegate.backends.info import API_VERSION, Availability, BackendAlias, BackendInfo
 from delegate.errors import BackendUnavailable
 from delegate.field_checks import count, mapping, text, texts
-from delegate.plugins import Plugin, State, full_traceback, load_object, misnamed, one_line
+from delegate.plugins import Plugin, PluginState, full_traceback, load_object, misnamed, one_line
 
 IN_PROCESS = "this process"
 
@@ -40,7 +40,7 @@ class BackendState:
     """
 
     name: str
-    state: State
+    state: PluginState
     owner: str
     version: str
     info: BackendInfo | None = None
@@ -73,7 +73,7 @@ def broken(plugin: Plugin, problem: str, traceback: str = "") -> BackendState:
         remedy = f"`delegate backends {plugin.name}` shows the traceback; " if traceback else ""
         remedy += f"update or uninstall {plugin.owner}"
     return BackendState(
-        plugin.name, State.BROKEN, plugin.owner, plugin.version, detail=detail, remedy=remedy, traceback=traceback
+        plugin.name, PluginState.BROKEN, plugin.owner, plugin.version, detail=detail, remedy=remedy, traceback=traceback
     )
 
 
@@ -100,7 +100,7 @@ def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
             f"this project {ours[0]}.{ours[1]}"
         )
         remedy = f"update {plugin.owner if (major, minor) < ours else 'delegate'}"
-        return _state(place, State.INCOMPATIBLE, None, detail, remedy)
+        return _state(place, PluginState.INCOMPATIBLE, None, detail, remedy)
     try:
         availability = info.probe()
     except (Exception, SystemExit) as error:
@@ -108,14 +108,14 @@ def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
     if not isinstance(availability, Availability):
         return broken(plugin, f"gives {type(availability).__name__}, not Availability, when probed")
     if availability.ok:
-        return _state(place, State.OK, availability, remedy=availability.remedy)
+        return _state(place, PluginState.OK, availability, remedy=availability.remedy)
     detail = f"backend {info.name!r} is not available here: {' '.join(availability.reason.split())}"
-    return _state(place, State.UNAVAILABLE, availability, detail, availability.remedy or info.install)
+    return _state(place, PluginState.UNAVAILABLE, availability, detail, availability.remedy or info.install)
 
 
 def _state(
     place: tuple[str, str, str, BackendInfo],
-    state: State,
+    state: PluginState,
     availability: Availability | None,
     detail: str = "",
     remedy: str = "",
@@ -186,21 +186,21 @@ def from_json(data: Mapping[str, Any], plugin: Plugin) -> BackendState | Backend
         _require_name(alias.name, plugin)
         return alias
     info = availability = None
-    state = State(text(data, "state"))
+    state = PluginState(text(data, "state"))
     expected = {"state", "detail", "remedy", "traceback"}
-    if state is not State.BROKEN:
+    if state is not PluginState.BROKEN:
         given = mapping(data, "info")
         _require_keys(given, {f.name for f in fields(BackendInfo)} - {"probe"})
         version = tuple(given["api_version"])
         info = BackendInfo(**{**given, "api_version": version}, probe=partial(_probe_of, plugin.value))
         _require_name(info.name, plugin)
         expected.add("info")
-    if state in (State.OK, State.UNAVAILABLE):
+    if state in (PluginState.OK, PluginState.UNAVAILABLE):
         found = mapping(data, "availability")
         _require_keys(found, {f.name for f in fields(Availability)})
         versions = {library: text(mapping(found, "versions"), library) for library in found["versions"]}
         availability = Availability(**{**found, "versions": versions, "devices": texts(found, "devices")})
-        if availability.ok != (state is State.OK):
+        if availability.ok != (state is PluginState.OK):
             raise ValueError(f"it is {state}, and its probe says otherwise")
         expected.add("availability")
     _require_keys(data, expected)

@@ -19,11 +19,11 @@ from delegate.cli import options, output
 from delegate.errors import BackendError, DelegateError
 from delegate.kernels.libraries import KernelLibrary
 from delegate.measurements import MeasurementState
-from delegate.plugins import State, blocked_in_vain
+from delegate.plugins import PluginState, blocked_in_vain
 from delegate.registry import Registry
 
 if TYPE_CHECKING:
-    from delegate.testing.checking import Call, Outcome
+    from delegate.testing.checking import CallTime, TestOutcome
 
 
 def backends(
@@ -53,7 +53,7 @@ def _list(registry: Registry) -> None:
     rows = [(_name(s), str(s.state), _owner(s), _versions(s), _devices(s)) for s in states]
     output.table(("backend", "state", "from", "library", "device"), rows)
     for s in states:
-        if s.state is not State.OK:
+        if s.state is not PluginState.OK:
             print(f"{s.detail}; remedy: {s.remedy}")
     for s in registry.refused():
         print(s.detail)
@@ -208,7 +208,7 @@ def check_backend(
     state = registry.state(name)
     parts = check_parts(registry, name)
     data: dict[str, Any] = {"backend": name, "state": str(state.state), "detail": state.detail, "parts": parts}
-    ready = state.state is State.OK and set(parts.values()) == {"ok"}
+    ready = state.state is PluginState.OK and set(parts.values()) == {"ok"}
     outcomes, matrix, call = _tried(name) if ready else ([], {}, None)
     if as_json:
         tests = [asdict(o) for o in outcomes]
@@ -219,7 +219,7 @@ def check_backend(
         raise typer.Exit(1)
 
 
-def _tried(name: str) -> tuple[list[Outcome], dict[str, str], Call | None]:
+def _tried(name: str) -> tuple[list[TestOutcome], dict[str, str], CallTime | None]:
     try:
         with output.working("importing torch"):
             from delegate.testing import checking
@@ -238,7 +238,11 @@ def _tried(name: str) -> tuple[list[Outcome], dict[str, str], Call | None]:
 
 
 def _print(
-    state: BackendState, parts: dict[str, str], outcomes: list[Outcome], matrix: dict[str, str], call: Call | None
+    state: BackendState,
+    parts: dict[str, str],
+    outcomes: list[TestOutcome],
+    matrix: dict[str, str],
+    call: CallTime | None,
 ) -> None:
     print(f"backend:      {state.name}, {state.state}{f': {state.detail}' if state.detail else ''}")
     print(f"aot part:     {part_text(parts['aot'], state)}")

@@ -1,4 +1,4 @@
-"""`delegate cache`: what lowering and loading keep on disk for the next time."""
+"""`delegate cache`: the size of the cache on disk, and its removal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from delegate.cache.runtime.files import MappedFiles
-from delegate.cache.runtime.folder import ARTIFACTS, PACKED, VARIABLE, BoundedFolder, cache_folder
+from delegate.cache.runtime.folder import ARTIFACTS, CHOICES, PACKED, PLUGINS, VARIABLE, BoundedFolder, cache_folder
+from delegate.cache.runtime.probes import ProbeFiles
 from delegate.cache.runtime.store import Store
 from delegate.cli import output
 
@@ -23,7 +24,7 @@ def path() -> None:
 
 @app.command("info")
 def info(as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False) -> None:
-    """Say where the cache lies and how much it holds."""
+    """Show the folder of the cache, and the number and size of its entries."""
     folder = cache_folder()
     sizes = {kind: part.sizes() for kind, part in _parts().items()}
     if as_json:
@@ -33,21 +34,26 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.
         output.print_json({"folder": where, **totals, **by_kind})
         return
     path()
-    for kind, of in _KINDS.items():
+    for kind, (_, of) in _KINDS.items():
         kind_sizes = sizes.get(kind, [])
         print(f"{len(kind_sizes)} {of}, {sum(kind_sizes) / 2**20:,.1f} MiB")
 
 
 @app.command("clear")
 def clear() -> None:
-    """Remove all that the cache holds."""
+    """Remove every entry of the cache."""
     removed = {kind: part.clear() for kind, part in _parts().items()}
-    print("removed " + " and ".join(f"{removed.get(kind, 0)} {of}" for kind, of in _KINDS.items()))
+    print("removed " + ", ".join(f"{removed.get(kind, 0)} {of}" for kind, (_, of) in _KINDS.items()))
 
 
-_KINDS = {ARTIFACTS: "entries", PACKED: "files of packed weights"}
+_KINDS: dict[str, tuple[type[BoundedFolder], str]] = {
+    ARTIFACTS: (Store, "compiled partitions and programs"),
+    CHOICES: (Store, "placements and costs"),
+    PACKED: (MappedFiles, "files of packed weights"),
+    PLUGINS: (ProbeFiles, "answers of plugins"),
+}
 
 
 def _parts() -> dict[str, BoundedFolder]:
     folder = cache_folder()
-    return {} if folder is None else {ARTIFACTS: Store(folder / ARTIFACTS), PACKED: MappedFiles(folder / PACKED)}
+    return {} if folder is None else {kind: part(folder / kind) for kind, (part, _) in _KINDS.items()}

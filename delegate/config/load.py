@@ -14,7 +14,7 @@ from delegate.config.model import BackendChoice, Config
 from delegate.config.plain_yaml import Path, dotted
 from delegate.config.source import Source, problems, raise_all, read_yaml
 from delegate.errors import BackendError, ConfigError, did_you_mean
-from delegate.plugins import INSTANCE, PORTABLE, State, backend_of
+from delegate.plugins import INSTANCE, PORTABLE, PluginState, backend_of
 from delegate.registry import Registry, default_registry
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _backend(choice: BackendChoice, path: Path, source: Source, registry: Regist
             where = source.where((*path, "options"))
             yield ConfigError(f"{dotted(path)}: {error.what}", where=where, remedy=error.remedy)
             return
-        if state.state is State.BLOCKED:
+        if state.state is PluginState.BLOCKED:
             return  # its options stay unread; `policy.unavailable` says what happens
         if choice.isolate == "compile":
             registry.part(choice.name, "aot")  # where it crashes when it is imported

@@ -9,10 +9,10 @@ from pydantic.json_schema import models_json_schema
 
 from delegate.config.model import BackendChoice, Config
 from delegate.errors import BackendError
-from delegate.plugins import INSTANCE, State
+from delegate.plugins import INSTANCE, PluginState
 from delegate.registry import Registry, default_registry
 
-_USABLE = (State.OK, State.UNAVAILABLE)
+_USABLE = (PluginState.OK, PluginState.UNAVAILABLE)
 
 
 def json_schema(registry: Registry | None = None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from delegate.compile import to_backend
 from delegate.config import Config, load_config
-from delegate.dynamo.calls import Call, Run
+from delegate.dynamo.calls import LoweredGraph, Run
 from delegate.dynamo.programs import insert_known, require_autograd_safe, results_of, to_exported_program
 from delegate.edge.decompose import keeping_composites
 from delegate.edge.node import SYMBOLIC
@@ -197,7 +197,7 @@ def _lower_graph(
     if not computed:
         return _mark_boxed(lambda args: list(results))
     try:
-        call = Call(lower, constants, computed, settings.quantizes)
+        call = LoweredGraph(lower, constants, computed, settings.quantizes)
     except (DialectError, ExportError, LoweringError) as error:
         warnings.warn(f"torch runs a graph that cannot be lowered: {error}", RuntimeWarning, stacklevel=2)
         return _mark_boxed(lambda args: module(*args))

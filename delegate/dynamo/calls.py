@@ -35,7 +35,7 @@ class _CompiledConstant(NamedTuple):
         return tensor is self.tensor and tensor._version == self.version and tensor.data_ptr() == self.address
 
 
-class Call:
+class LoweredGraph:
     """A lowered graph of torch's compiler.
 
     Args:

@@ -31,7 +31,7 @@ _NO_FORMULA = ("derivative for", "no autograd formula", "autograd kernel was not
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class DialectRule:
     """A rule of a dialect: its text, the remedy for a breach, and a check of a node."""
 
     text: str
@@ -120,26 +120,30 @@ def _dense(node: Node) -> bool:
 
 _EXPORT_AGAIN = "export the model again with this version of torch"
 _NO_CALL = "replace it in the model; auto_functionalized_v2 comes of run_decompositions(): leave that to delegate"
-_KIND = Rule(
+_KIND = DialectRule(
     "only placeholders, operator calls, bodies of control flow and the output occur", _EXPORT_AGAIN, _known_kind
 )
-_VALUE = Rule("every node knows what it gives: meta['val']", "a pass that makes nodes must set it", _has_value)
+_VALUE = DialectRule("every node knows what it gives: meta['val']", "a pass that makes nodes must set it", _has_value)
 _ATEN = (
     _KIND,
-    Rule("calls are of operators, control flow or arithmetic on sizes", _NO_CALL, _known_target),
-    Rule("get_attr gives a body of control flow; tensors are placeholders", _EXPORT_AGAIN, _body),
+    DialectRule("calls are of operators, control flow or arithmetic on sizes", _NO_CALL, _known_target),
+    DialectRule("get_attr gives a body of control flow; tensors are placeholders", _EXPORT_AGAIN, _body),
     _VALUE,
 )
 _FUNCTIONAL = (
     *_ATEN,
-    Rule("no operator writes to its inputs", "give a custom operator a form that returns the new value", _functional),
-    Rule("every operator gives something", "remove operators with side effects from forward", _gives_something),
+    DialectRule(
+        "no operator writes to its inputs", "give a custom operator a form that returns the new value", _functional
+    ),
+    DialectRule("every operator gives something", "remove operators with side effects from forward", _gives_something),
 )
 _EDGE = (
     *_FUNCTIONAL,
-    Rule("tensors have dtypes that programs can hold", "cast to a supported dtype in the model", _supported_dtypes),
-    Rule("tensors are dense", "convert sparse tensors in the model", _dense),
-    Rule("no check operators", "run delegate.edge.graphs.remove_checks", lambda n: op_name(n) not in CHECKS),
+    DialectRule(
+        "tensors have dtypes that programs can hold", "cast to a supported dtype in the model", _supported_dtypes
+    ),
+    DialectRule("tensors are dense", "convert sparse tensors in the model", _dense),
+    DialectRule("no check operators", "run delegate.edge.graphs.remove_checks", lambda n: op_name(n) not in CHECKS),
 )
 
 
@@ -154,7 +158,7 @@ class Dialect:
     """
 
     name: str
-    rules: tuple[Rule, ...]
+    rules: tuple[DialectRule, ...]
     allows: Callable[[OpOverload], bool]
 
     def check(self, module: GraphModule) -> None:
@@ -190,14 +194,16 @@ def _undecomposed(op: OpOverload) -> bool:
     return is_core(op) or not op.has_kernel_for_dispatch_key(_COMPOSITE)
 
 
-_DIFFERENTIABLE = Rule(
+_DIFFERENTIABLE = DialectRule(
     "gradients pass every operator",
     "register a formula (torch.library.register_autograd), or call it on x.detach()",
     differentiable,
 )
 _PRIMS = (
-    Rule("operands of a Prim have one shape, or are numbers", "broadcast them with prims.broadcast_in_dim", one_shape),
-    Rule("operands of a Prim have one dtype", "convert them with prims.convert_element_type", one_dtype),
+    DialectRule(
+        "operands of a Prim have one shape, or are numbers", "broadcast them with prims.broadcast_in_dim", one_shape
+    ),
+    DialectRule("operands of a Prim have one dtype", "convert them with prims.convert_element_type", one_dtype),
 )
 AUTOGRAD_SAFE = Dialect("autograd-safe ATen", (*_ATEN, _DIFFERENTIABLE), _any)
 

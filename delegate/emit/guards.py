@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from delegate.emit.symbols import Symbols
+from delegate.emit.symbols import MethodSymbols
 from delegate.errors import LoweringError
 from delegate.program.expr import Expr, Op
 
@@ -52,7 +52,7 @@ class _Foreign(Exception):
 
 
 def guards(
-    conditions: Iterable[Any], inputs: Mapping[str, Any], symbols: Symbols, warn: Callable[[str], None]
+    conditions: Iterable[Any], inputs: Mapping[str, Any], symbols: MethodSymbols, warn: Callable[[str], None]
 ) -> Iterator[Expr]:
     """Yield the conditions that depend on symbols of the method, each once.
 
@@ -76,7 +76,7 @@ def guards(
             yield expr
 
 
-def _known(condition: Any, symbols: Symbols) -> Expr | None:
+def _known(condition: Any, symbols: MethodSymbols) -> Expr | None:
     """Return the model's assertion as an expression; None if its numbers are only in tensors."""
     expr = symbols.number(condition) if symbols.knows(condition) else None
     return expr if isinstance(expr, Expr) else None
@@ -85,7 +85,7 @@ def _known(condition: Any, symbols: Symbols) -> Expr | None:
 class _Reader:
     """A translator of a condition's text to an expression."""
 
-    def __init__(self, inputs: Mapping[str, Any], symbols: Symbols) -> None:
+    def __init__(self, inputs: Mapping[str, Any], symbols: MethodSymbols) -> None:
         self._inputs, self._symbols = inputs, symbols
 
     def read(self, text: str) -> Expr | None:

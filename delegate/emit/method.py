@@ -15,7 +15,7 @@ from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.emit.graph import GraphEmitter
 from delegate.emit.guards import guards
 from delegate.emit.states import update_in_place
-from delegate.emit.symbols import Symbols
+from delegate.emit.symbols import MethodSymbols
 from delegate.emit.tables import SharedTables, Tables
 from delegate.errors import LoweringError
 from delegate.kernels.selection import Kernels
@@ -56,7 +56,7 @@ class _MethodEmitter:
             None if i.is_literal else n.meta["val"] for i, n in zip(self.edge.inputs, self.user_nodes, strict=True)
         ]
         names = [i.name for i in self.edge.inputs]
-        self.tables = Tables(Symbols(self.examples, self.edge.range_constraints, names), shared, kernels)
+        self.tables = Tables(MethodSymbols(self.examples, self.edge.range_constraints, names), shared, kernels)
         self.graph = GraphEmitter(self.tables, lowered.delegates, self._placed, reads_data=True)
         self.input_values: dict[Node, int] = {}
 

@@ -56,7 +56,7 @@ _UNARY: dict[Any, Op] = {
 }
 
 
-class Symbols:
+class MethodSymbols:
     """The symbols of a method: first those of its inputs; symbols from data are added when they are computed.
 
     A symbol that is a size by itself is that size. A symbol that only occurs as a * s + b is solved: the size becomes

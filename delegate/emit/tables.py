@@ -11,7 +11,7 @@ from torch.fx import Node
 from delegate.backends.aot import PreprocessResult
 from delegate.edge.build import raw_bytes
 from delegate.edge.node import describe, dtype_of, source_line, tensors
-from delegate.emit.symbols import Symbols
+from delegate.emit.symbols import MethodSymbols
 from delegate.errors import LoweringError
 from delegate.kernels.selection import HOW_TO_GIVE, Kernels
 from delegate.program.dtypes import DType, is_small, packed
@@ -141,7 +141,7 @@ class Tables:
         kernels: that run the nodes outside of partitions.
     """
 
-    def __init__(self, symbols: Symbols, shared: SharedTables, kernels: Kernels) -> None:
+    def __init__(self, symbols: MethodSymbols, shared: SharedTables, kernels: Kernels) -> None:
         self.symbols, self.shared, self.kernels = symbols, shared, kernels
         self.values: list[Value] = []
         self.sources: dict[str, int] = {}

@@ -16,7 +16,7 @@ from delegate.plugins import (
     OWN,
     PORTABLE,
     Plugin,
-    State,
+    PluginState,
     discover,
     full_traceback,
     is_blocked,
@@ -46,7 +46,7 @@ class KernelLibrary:
     """
 
     name: str
-    state: State
+    state: PluginState
     owner: str
     version: str
     table: KernelTable | None = None
@@ -119,9 +119,9 @@ def _require_table(name: str, known: Collection[str], library: Callable[[str], K
 
 
 def _remedy(library: KernelLibrary) -> str:
-    if library.state is State.UNAVAILABLE:
+    if library.state is PluginState.UNAVAILABLE:
         return f"pip install {_ON_DEMAND[library.name]}, or leave it out of the kernel libraries"
-    if library.state is State.BLOCKED:
+    if library.state is PluginState.BLOCKED:
         return "take it out of there"
     return f"`delegate backends` lists the libraries; update or uninstall {library.owner}"
 
@@ -132,16 +132,16 @@ def _on_demand(plugin: Plugin, blocked: Collection[str]) -> KernelLibrary:
         return _blocked(plugin)
     if plugin.name in _PACKAGES:
         detail = f"{plugin.name} is used where a program has operators of {plugin.name}"
-        return KernelLibrary(plugin.name, State.OK, plugin.owner, plugin.version, detail=detail)
+        return KernelLibrary(plugin.name, PluginState.OK, plugin.owner, plugin.version, detail=detail)
     if importlib.util.find_spec(_ON_DEMAND[plugin.name]) is None:
         return _unavailable(plugin)
     detail = f"{plugin.name} is used where it is named: kernels=[{plugin.name!r}]"
-    return KernelLibrary(plugin.name, State.OK, plugin.owner, plugin.version, detail=detail)
+    return KernelLibrary(plugin.name, PluginState.OK, plugin.owner, plugin.version, detail=detail)
 
 
 def _unavailable(plugin: Plugin) -> KernelLibrary:
     detail = f"kernel library {plugin.name!r} needs {_ON_DEMAND[plugin.name]}, which is not installed"
-    return KernelLibrary(plugin.name, State.UNAVAILABLE, plugin.owner, plugin.version, detail=detail)
+    return KernelLibrary(plugin.name, PluginState.UNAVAILABLE, plugin.owner, plugin.version, detail=detail)
 
 
 def _load_library(claims: tuple[Plugin, ...], blocked: Collection[str]) -> KernelLibrary:
@@ -153,7 +153,7 @@ def _load_library(claims: tuple[Plugin, ...], blocked: Collection[str]) -> Kerne
     if len(claims) > 1:
         owners = " and ".join(p.label for p in claims)
         detail = f"several distributions claim the kernel library {name!r}: {owners}"
-        return KernelLibrary(name, State.BROKEN, owners, "", detail=detail)
+        return KernelLibrary(name, PluginState.BROKEN, owners, "", detail=detail)
     try:
         table = plugin.load()
     except (Exception, SystemExit) as error:
@@ -167,17 +167,17 @@ def _check_table(plugin: Plugin, table: object) -> KernelLibrary:
         return _broken(plugin, f"gives {type(table).__name__} at {plugin.value}, not a KernelTable")
     if table.library != plugin.name:
         return _broken(plugin, misnamed(plugin, table.library))
-    return KernelLibrary(plugin.name, State.OK, plugin.owner, plugin.version, table)
+    return KernelLibrary(plugin.name, PluginState.OK, plugin.owner, plugin.version, table)
 
 
 def _blocked(plugin: Plugin) -> KernelLibrary:
     detail = f"kernel library {plugin.name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
-    return KernelLibrary(plugin.name, State.BLOCKED, plugin.owner, plugin.version, detail=detail)
+    return KernelLibrary(plugin.name, PluginState.BLOCKED, plugin.owner, plugin.version, detail=detail)
 
 
 def _broken(plugin: Plugin, problem: str, error: BaseException | None = None) -> KernelLibrary:
     detail = f"kernel library {plugin.name!r} of {plugin.label} is broken: it {problem}"
-    return KernelLibrary(plugin.name, State.BROKEN, plugin.owner, plugin.version, detail=detail, error=error)
+    return KernelLibrary(plugin.name, PluginState.BROKEN, plugin.owner, plugin.version, detail=detail, error=error)
 
 
 def _refuse_conflicts(libraries: Iterable[KernelLibrary]) -> None:
@@ -242,7 +242,7 @@ class InstalledKernels:
         if request is not None:
             return _select_tables(request, self._plugins, self._library)
         for library in self.libraries:
-            if library.state is State.BROKEN:
+            if library.state is PluginState.BROKEN:
                 self._warn(f"kernels {library.name}", f"{library.detail}: uninstall {library.owner}")
         return tuple(library.table for library in self.libraries if library.table is not None)
 
@@ -276,7 +276,7 @@ class InstalledKernels:
         if package not in _PACKAGES or package not in self._plugins:
             return None
         library = self._library(package)
-        if library.state is State.BROKEN:
+        if library.state is PluginState.BROKEN:
             raise KernelError(library.detail, remedy=f"update or uninstall {library.owner}") from library.error
         return library.table
 

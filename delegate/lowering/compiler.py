@@ -22,7 +22,14 @@ from delegate.emit.program import emit, has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
 from delegate.partitioner.artifacts import Artifacts
-from delegate.partitioner.extraction import Candidate, LoweredDelegate, LoweredProgram, candidates, lower, refused_parts
+from delegate.partitioner.extraction import (
+    LoweredDelegate,
+    LoweredProgram,
+    PlannedRegion,
+    candidates,
+    lower,
+    refused_parts,
+)
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan as plan_graph
@@ -55,7 +62,7 @@ class _Method:
     refusals: dict[str, dict[Node, Verdict]] = field(default_factory=dict)
     plan: Plan | None = None
     origins: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
-    candidates: dict[Hashable, Candidate] = field(default_factory=dict)
+    candidates: dict[Hashable, PlannedRegion] = field(default_factory=dict)
     lowered: LoweredProgram | None = None
 
     def refuse(self, backend: str, verdicts: Mapping[Node, Verdict]) -> None:
@@ -242,7 +249,7 @@ class Compiler:
         )
 
     def _compile_candidates(
-        self, group: list[Candidate], *, give_up_partitions: bool
+        self, group: list[PlannedRegion], *, give_up_partitions: bool
     ) -> tuple[dict[str, LoweredDelegate], dict[str, dict[Node, str]]]:
         """Return the compiled partitions by name, and the rejected nodes: backend -> node -> reason.
 

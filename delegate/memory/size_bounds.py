@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from delegate.errors import InputError, KernelError
 from delegate.kernels.selection import Kernels, base_of, place
 from delegate.memory.storage import assign_storage, call_view, check_view, concrete
-from delegate.program.bounds import Bounds
-from delegate.program.expr import Number, Symbols, evaluate
+from delegate.program.bounds import ExpressionBounds
+from delegate.program.expr import Number, SymbolValues, evaluate
 from delegate.program.instructions import block_bases
 from delegate.program.model import (
     Block,
@@ -38,10 +38,10 @@ def planned_at_bounds(program: Program, method: Method, kernels: Kernels) -> Met
     It is impossible if a value has no bound, or if the arena would exceed `LARGEST_ARENA`. It is also impossible if the
     largest sizes conflict, as those of two parts of a tensor do. Lifetimes and views are those at the largest sizes.
     """
-    bounds = Bounds(method.symbols)
+    bounds = ExpressionBounds(method.symbols)
     counts = [bounds.largest_count(v.shape) for v in method.values]
     sizes = [(count or 0) * v.dtype.itemsize for count, v in zip(counts, method.values, strict=True)]
-    example = Symbols((i, _example(method.symbols[i])) for i in used_symbols(method))
+    example = SymbolValues((i, _example(method.symbols[i])) for i in used_symbols(method))
     try:
         plan = assign_storage(program, method, kernels, example, sizes)
     except (InputError, KernelError, ValueError, IndexError):  # of a view of sizes that do not go together

@@ -11,7 +11,7 @@ from delegate.backends.aot import PreprocessResult, Region, RegionFailed, Region
 from delegate.backends.bisection import failing_nodes
 from delegate.backends.region import content_of
 from delegate.cache.aot.artifacts import ArtifactCache, CachedResult
-from delegate.partitioner.extraction import Candidate, LoweredDelegate
+from delegate.partitioner.extraction import LoweredDelegate, PlannedRegion
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Artifacts:
         elif not result.reasons.keys() & {node.name for node in region.calls}:
             raise ValueError(f"it refuses nodes that {region.name} does not have")
 
-    def delegate(self, candidate: Candidate) -> LoweredDelegate:
+    def delegate(self, candidate: PlannedRegion) -> LoweredDelegate:
         """Compile a candidate; raises the same errors as `compile`."""
         backend = candidate.partition.backend
         return LoweredDelegate(backend, self.compile(backend, candidate.region), candidate.region)

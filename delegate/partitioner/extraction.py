@@ -262,7 +262,7 @@ def _lowered(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> EdgeProgra
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
+class PlannedRegion:
     """A partition of a plan and its region, decomposed for its backend, ready to be compiled and measured.
 
     Args:
@@ -287,8 +287,8 @@ class Candidate:
 
 
 def candidates(
-    plan: Plan, backends: Mapping[str, SelectedBackend], known: dict[Hashable, Candidate] | None = None
-) -> list[Candidate]:
+    plan: Plan, backends: Mapping[str, SelectedBackend], known: dict[Hashable, PlannedRegion] | None = None
+) -> list[PlannedRegion]:
     """Return the partitions of a plan and of its nested plans, each with its region.
 
     Args:
@@ -296,7 +296,7 @@ def candidates(
         backends: by name.
         known: candidates of earlier plans of the same graph, reused for equal partitions; the new ones are added.
     """
-    result: list[Candidate] = []
+    result: list[PlannedRegion] = []
     with gc_paused():
         for part in plan.walk():
             extractor = RegionExtractor(part)
@@ -308,8 +308,8 @@ def _known(
     extractor: RegionExtractor,
     partition: Partition,
     policy: DecompositionPolicy,
-    known: dict[Hashable, Candidate] | None,
-) -> Candidate:
+    known: dict[Hashable, PlannedRegion] | None,
+) -> PlannedRegion:
     if known is None:
         return _candidate(extractor, partition, policy)
     patterns = tuple((p.name, p.nodes) for p in partition.patterns)
@@ -320,14 +320,14 @@ def _known(
     return replace(known[key], partition=partition, region=region)
 
 
-def _candidate(extractor: RegionExtractor, partition: Partition, policy: DecompositionPolicy) -> Candidate:
+def _candidate(extractor: RegionExtractor, partition: Partition, policy: DecompositionPolicy) -> PlannedRegion:
     region = extractor.extract(partition, policy)
     own = {node.name: node for node in partition.nodes}
     names = {n.name: n.name if n.name in own else n.meta.get(META_ORIGIN) for n in region.calls}
-    return Candidate(partition, region, {name: own[of] for name, of in names.items() if of in own})
+    return PlannedRegion(partition, region, {name: own[of] for name, of in names.items() if of in own})
 
 
-def refused_parts(candidate: Candidate, backend: SelectedBackend) -> dict[Node, str]:
+def refused_parts(candidate: PlannedRegion, backend: SelectedBackend) -> dict[Node, str]:
     """Return the nodes of the plan whose decomposed and simplified operators the backend refuses, with reasons.
 
     Raises DelegateError if the support check of the backend fails.

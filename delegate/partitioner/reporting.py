@@ -1,4 +1,4 @@
-"""The Report of plans."""
+"""Build the `Report` of plans: rows of nodes and partitions, and notes."""
 
 from __future__ import annotations
 

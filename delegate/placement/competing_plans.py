@@ -94,7 +94,7 @@ def _plan_key(candidate: Candidate, lowered: Lowered) -> Hashable:
     return id(candidate.lowering), frozenset(lowered.plan.places().items()), repr(candidate.options)
 
 
-class Choice(NamedTuple):
+class SegmentChoice(NamedTuple):
     """A candidate for every segment.
 
     Args:
@@ -129,9 +129,9 @@ def survey_all_backends(search: Search) -> None:
         _survey(search, {p.candidate.name: p for p in plans})
 
 
-def _promising(costs: SegmentCosts) -> list[Choice]:
+def _promising(costs: SegmentCosts) -> list[SegmentChoice]:
     """Return the best choices, also with higher crossing costs than were measured."""
-    unique: dict[tuple[str, ...], Choice] = {}
+    unique: dict[tuple[str, ...], SegmentChoice] = {}
     single = min(cost_choice(costs, (name,) * len(rounds)).seconds for name, rounds in costs.segments.items())
     for extra in _EXTRA_CROSSING:
         dearer = {pair: seconds + extra * single for pair, seconds in costs.crossing.items()}
@@ -169,7 +169,7 @@ def _survey(search: Search, plans: Mapping[str, MethodPlan]) -> None:
     state.not_tried += state.survey.notes
 
 
-def _compile(search: Search, choices: Sequence[Choice], plans: Mapping[str, MethodPlan]) -> list[MethodPlan]:
+def _compile(search: Search, choices: Sequence[SegmentChoice], plans: Mapping[str, MethodPlan]) -> list[MethodPlan]:
     """Compile the plans of choices, those with the fewest partitions first."""
     compiled_plans: list[MethodPlan] = []
     for choice in sorted(choices, key=lambda c: len(_runs(c.candidates))):
@@ -186,14 +186,14 @@ def _runs(choice: Sequence[str]) -> list[str]:
     return [name for name, _ in itertools.groupby(choice)]
 
 
-def cost_choice(costs: SegmentCosts, candidates: tuple[str, ...]) -> Choice:
+def cost_choice(costs: SegmentCosts, candidates: tuple[str, ...]) -> SegmentChoice:
     """Return a choice with its expected cost."""
     inside = sum(costs.of(name, segment) for segment, name in enumerate(candidates))
     borders = sum(_border(costs, *pair, border) for border, pair in enumerate(itertools.pairwise(candidates)))
-    return Choice(inside + borders, candidates)
+    return SegmentChoice(inside + borders, candidates)
 
 
-def cheapest_choices(costs: SegmentCosts, most: int) -> list[Choice]:
+def cheapest_choices(costs: SegmentCosts, most: int) -> list[SegmentChoice]:
     """Return the cheapest choices, the best first.
 
     The cost after a border depends on the earlier choice only by the candidate before the border. So it is enough to
@@ -207,13 +207,13 @@ def cheapest_choices(costs: SegmentCosts, most: int) -> list[Choice]:
     count = len(costs.segments[names[0]]) if names else 0
     if not count:
         return []
-    ways = {name: [Choice(costs.of(name, 0), (name,))] for name in names}
+    ways = {name: [SegmentChoice(costs.of(name, 0), (name,))] for name in names}
     for segment in range(1, count):
         ways = {
             name: heapq.nsmallest(
                 most,
                 (
-                    Choice(
+                    SegmentChoice(
                         way.seconds + costs.of(name, segment) + _border(costs, before, name, segment - 1),
                         (*way.candidates, name),
                     )

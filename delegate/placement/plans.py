@@ -33,7 +33,7 @@ class Lowered:
     program: Program
 
 
-class Lowering(Protocol):
+class PlanLowering(Protocol):
     """A compiler for plans of one method. It compiles each partition once."""
 
     def edge(self) -> EdgeProgram:
@@ -59,7 +59,7 @@ class Candidate:
 
     name: str
     backend: str
-    lowering: Lowering
+    lowering: PlanLowering
     options: Options = field(default_factory=dict)
 
 
@@ -167,7 +167,7 @@ def saved_plans(plans: Mapping[str, MethodPlan]) -> dict[str, SavedPlan]:
     return {name: p.lowered.plan for name, p in plans.items()}
 
 
-class Compiler(Protocol):
+class MethodCompiler(Protocol):
     """A compiler from edge programs to programs; see `delegate.compile`."""
 
     @property
@@ -186,7 +186,7 @@ class Compiler(Protocol):
 
     def fork_for_method(
         self, method: str, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, *, keep_all: bool = False
-    ) -> Compiler:
+    ) -> MethodCompiler:
         """Return a compiler of one method with other partitioners. Both compile each partition once.
 
         Branches run in parallel as in the plan, if there is one. `keep_all` keeps small partitions too.
@@ -200,7 +200,7 @@ class Compiler(Protocol):
 class Alternatives:
     """A compiler for plans of one method; a `plans.Lowering`."""
 
-    compiler: Compiler
+    compiler: MethodCompiler
     method: str
 
     def edge(self) -> EdgeProgram:

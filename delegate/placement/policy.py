@@ -1,6 +1,6 @@
-"""Requests of a placement: one value, given as `to_backend(placement=...)`.
+"""The values of `to_backend(placement=...)`, and `PlacementPolicy`, the base class of your own choice.
 
-A `SavedPlan` is a request too: it places every node as it says. A `PlacementPolicy` is a choice of your own.
+A `SavedPlan` is a value too: it places every node as it says. `lowering/strategies.py` carries out each of them.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.placer import Placer
-from delegate.placement.plans import Alternatives, Candidate, ChosenPlan, Compiler, Options, Progress, Task
+from delegate.placement.plans import Alternatives, Candidate, ChosenPlan, MethodCompiler, Options, Progress, Task
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
 from delegate.placement.runtime.remote import Cluster, RemotePlacement
 from delegate.placement.runtime.trials import ProcessRunnerFactory, answer_timeout, seconds_until
@@ -44,7 +44,7 @@ class BaseProgram:
         quantization: the configuration section of its quantization; None without quantization.
     """
 
-    compiler: Compiler
+    compiler: MethodCompiler
     exported: Mapping[str, ExportedProgram]
     candidates: Mapping[str, str]
     quantization: Mapping[str, Any] | None = None
@@ -96,7 +96,7 @@ class PlacementContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PlacementResult:
     """The result for a program.
 
     Args:
@@ -112,7 +112,7 @@ class Outcome:
     placements: tuple[Placement, ...] = ()
 
 
-def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -> Outcome:
+def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -> PlacementResult:
     """Measure the candidates of all methods, and choose a plan.
 
     Args:
@@ -135,7 +135,7 @@ def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -
     ]
     base_of = {c.name: base for base in bases for c in _candidates(methods[0], base, context)}
     options = {name: value for one in chosen for name, value in one.options.items()}
-    return Outcome(
+    return PlacementResult(
         base_of[chosen[0].candidate.name],
         _merge_plans([one.plan for one in chosen]),
         options,

@@ -19,7 +19,7 @@ from delegate.config import Placing
 from delegate.edge.program import EdgeProgram
 from delegate.emit.method import emit_inputs
 from delegate.errors import AccuracyError, ConfigError, InputError
-from delegate.placement.plans import Compiler
+from delegate.placement.plans import MethodCompiler
 from delegate.placement.runtime.accuracy_check import (
     AccuracyResult,
     check_accuracy,
@@ -132,7 +132,7 @@ _INPUTS = "placement.accuracy.inputs"
 
 
 def samples_to_place(
-    settings: Placing, verify: Any, exported: Mapping[str, ExportedProgram], compiler: Compiler
+    settings: Placing, verify: Any, exported: Mapping[str, ExportedProgram], compiler: MethodCompiler
 ) -> dict[str, list[Sample]]:
     """Return the calls to measure and compare, by method, in the structure of the export. Every method has some.
 

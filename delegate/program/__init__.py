@@ -1,1 +1,1 @@
-"""The format of compiled programs: model, file, verifier, memory planner. Needs only NumPy and flatbuffers."""
+"""The format of compiled programs: model, file, verifier, text form. Needs only NumPy and flatbuffers."""

@@ -73,7 +73,7 @@ _MONOTONE: dict[Op, Callable[[float], float]] = {
 }
 
 
-class Bounds:
+class ExpressionBounds:
     """The bounds of expressions over some symbols. Each expression is evaluated once, however many sizes share it."""
 
     def __init__(self, symbols: Sequence[Symbol]) -> None:

@@ -111,7 +111,7 @@ def shorten(pieces: Iterable[str]) -> str:
     return "".join(parts)
 
 
-class Symbols(dict[int, Number]):
+class SymbolValues(dict[int, Number]):
     """The numbers of symbols, with a cache of the values of expressions over them. Many sizes share one expression.
 
     Symbols may be added, but not changed.
@@ -144,12 +144,12 @@ class Expr:
     args: tuple[Expr, ...] = ()
 
     def evaluate(self, symbols: Mapping[int, Number]) -> Number:
-        """Return the value if symbol i has the value `symbols[i]`. `Symbols` cache it.
+        """Return the value if symbol i has the value `symbols[i]`. `SymbolValues` cache it.
 
         Raises:
             InputError: the expression has no value, e.g. after a division by zero, or its value exceeds 64 bits.
         """
-        cache = symbols.values_of if isinstance(symbols, Symbols) else {}
+        cache = symbols.values_of if isinstance(symbols, SymbolValues) else {}
         if (cached := cache.get(id(self))) is not None:
             return cached[1]
         try:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from delegate.errors import ProgramError
-from delegate.program.bounds import Bounds
+from delegate.program.bounds import ExpressionBounds
 from delegate.program.instructions import reads, refs
 from delegate.program.model import (
     Instruction,
@@ -37,7 +37,7 @@ from delegate.program.model import (
 _BUCKET = 512  # blocks in a bucket of _Memory, at most twice as many
 
 
-class Branch(NamedTuple):
+class BranchSteps(NamedTuple):
     """One of several branches that may run at the same time, all between step `start` and step `end`."""
 
     start: int
@@ -56,7 +56,7 @@ class Lifetime(NamedTuple):
     size: int
     start: int
     end: int
-    branch: Branch | None = None
+    branch: BranchSteps | None = None
 
     @property
     def span(self) -> tuple[int, int]:
@@ -74,7 +74,7 @@ class Lifetime(NamedTuple):
         return self.branch.start == other.branch.start and self.branch.number != other.branch.number
 
 
-def check_memory(method: Method, bounds: Bounds) -> None:
+def check_memory(method: Method, bounds: ExpressionBounds) -> None:
     """Check that no two values that live at the same time overlap in an arena. All indices must be right.
 
     Args:
@@ -159,7 +159,7 @@ class Lifetimes:
         self._storages = storages
         self._step = 0
         self._defined: list[int] = []  # the values that own memory, in order of definition
-        self.branch: dict[int, Branch] = {}
+        self.branch: dict[int, BranchSteps] = {}
         self.start = [-1] * len(method.values)
         self.end = [-1] * len(method.values)
         self._instructions(method.instructions, ())
@@ -193,7 +193,7 @@ class Lifetimes:
             defined.append(self._defined[first:])
         self._step += 1
         for number, values in enumerate(defined):
-            self.branch.update(dict.fromkeys(values, Branch(begin, self._step, number)))
+            self.branch.update(dict.fromkeys(values, BranchSteps(begin, self._step, number)))
         outside = [index for index in read if self.start[index] < begin]
         self._read((*outside, *call.outputs), loops)
 

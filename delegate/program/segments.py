@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from delegate.errors import ProgramError
-from delegate.program.task import Task
+from delegate.program.task import BackgroundCall
 
 ALIGNMENT = 64  # bytes: a cache line, and the preferred alignment of vendor libraries
 
@@ -85,7 +85,7 @@ def checksums(segments: Sequence[memoryview]) -> list[bytes]:
         hashed: Iterator[bytes] = iter(_hashed(chunks))
     else:
         count = min(os.cpu_count() or 1, 8)
-        tasks = [Task(partial(_hashed, chunks[i::count])) for i in range(count)]
+        tasks = [BackgroundCall(partial(_hashed, chunks[i::count])) for i in range(count)]
         parts = [iter(t.result()) for t in tasks]
         hashed = (next(parts[i % count]) for i in range(len(chunks)))
     return [_sha256(b"".join(next(hashed) for _ in range(0, s.nbytes, CHUNK))) for s in segments]

@@ -17,7 +17,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-class Task(Generic[T]):
+class BackgroundCall(Generic[T]):
     """A call that starts immediately in another thread.
 
     >>> Task(lambda: 6 * 7).result()

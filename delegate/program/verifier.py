@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence, Set
 from typing import NoReturn
 
 from delegate.errors import ProgramError
-from delegate.program.bounds import Bounds
+from delegate.program.bounds import ExpressionBounds
 from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr, Op, SymbolSets, members, operands, set_of
 from delegate.program.instructions import block_bases, written_input
@@ -76,7 +76,7 @@ def _verify_methods(program: Program, methods: Sequence[Method], *, are_fallback
             fail("two methods have this name", f"method {method.name!r}")
         names.add(method.name)
         try:
-            bounds = Bounds(method.symbols)
+            bounds = ExpressionBounds(method.symbols)
             declared = _DeclarationChecker(program, method, bounds)
             declared.verify()
             _FlowChecker(program, method, is_fallback=are_fallbacks, outputs=declared.outputs).verify()
@@ -177,7 +177,7 @@ class _DeclarationChecker(_Checker):
         outputs: the numbers of the outputs whose memory a value uses.
     """
 
-    def __init__(self, program: Program, method: Method, bounds: Bounds) -> None:
+    def __init__(self, program: Program, method: Method, bounds: ExpressionBounds) -> None:
         super().__init__(program, method)
         self._bounds = bounds
         self.outputs: set[int] = set()

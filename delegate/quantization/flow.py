@@ -23,7 +23,7 @@ from delegate.plugins import one_line
 from delegate.quantization.calibration import Batch, CalibrationBatches, input_names, read_calibration
 from delegate.quantization.observers import FittingHistogram, FittingMinMax, NotFinite
 from delegate.quantization.quantizer import BackendQuantizer
-from delegate.quantization.settings import OFF, RULES, Choice, Settings, schemes, stack
+from delegate.quantization.settings import OFF, RULES, SchemeChoice, Settings, schemes, stack
 from delegate.registry import Registry
 
 
@@ -141,12 +141,12 @@ def prepare(
         ConfigError: the settings do not fit the model or the backend.
         ExportError: torchao does not accept the program.
     """
-    choice = Choice(settings, registry)
+    choice = SchemeChoice(settings, registry)
     choice.require_matches([program.graph])
     return _prepare(program, choice, qat=qat, registry=registry)
 
 
-def _prepare(program: ExportedProgram, choice: Choice, *, qat: bool, registry: Registry | None) -> Prepared:
+def _prepare(program: ExportedProgram, choice: SchemeChoice, *, qat: bool, registry: Registry | None) -> Prepared:
     """Prepare a program; the settings are already checked against the graphs of all methods."""
     from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
 
@@ -252,7 +252,7 @@ def quantize_methods(
     Raises:
         ConfigError, InputError, ExportError: see `quantize`.
     """
-    choice = Choice(settings, registry)
+    choice = SchemeChoice(settings, registry)
     choice.require_matches(program.graph for program in programs.values())
     return {
         name: _quantize_method(
@@ -405,7 +405,7 @@ def _require_ranges(prepared: Prepared) -> None:
             raise ConfigError(what, where=str(node.args[0]), remedy=remedy)
 
 
-def _needs_data(module: GraphModule, choice: Choice) -> bool:
+def _needs_data(module: GraphModule, choice: SchemeChoice) -> bool:
     """Return if a node has a scheme that fixes the range of activations."""
     schemes = (choice.scheme(n) for n in module.graph.nodes if n.op == "call_function")
     return any(s is not None and s.activations is not None and not s.dynamic for s in schemes)

@@ -13,7 +13,7 @@ from delegate.backends.quantizable import QuantizationScheme, QuantizedOperator
 from delegate.edge.node import base_name, edge_names
 from delegate.errors import ConfigError
 from delegate.quantization.observers import activation_spec, fixed_spec, weight_spec
-from delegate.quantization.settings import Choice, Settings, stack
+from delegate.quantization.settings import SchemeChoice, Settings, stack
 from delegate.registry import Registry
 
 _KEY = "quantization_annotation"
@@ -41,14 +41,14 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         *,
         qat: bool = False,
         registry: Registry | None = None,
-        choice: Choice | None = None,
+        choice: SchemeChoice | None = None,
     ) -> None:
         self.settings, self.qat, self._registry, self._choice = settings, qat, registry, choice
         self._rows: dict[str, Mapping[str, QuantizedOperator]] = {}
 
     def annotate(self, model: GraphModule) -> GraphModule:
         if self._choice is None:
-            self._choice = Choice(self.settings, self._registry)
+            self._choice = SchemeChoice(self.settings, self._registry)
             self._choice.require_matches([model.graph])
         self._coded: dict[Node, Node] = {}  # node with an integer value -> the node whose parameters it shares
         for node in model.graph.nodes:

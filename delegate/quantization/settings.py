@@ -100,7 +100,7 @@ def _runs_integers(name: str, registry: Registry) -> bool:
         return False
 
 
-class Choice:
+class SchemeChoice:
     """The scheme of each node of a model.
 
     Args:

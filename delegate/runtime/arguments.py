@@ -10,7 +10,7 @@ from delegate.program.model import Input, Method, Tree
 from delegate.runtime.translate_errors import translate_input_errors
 
 
-class Record(dict[str, Any]):
+class NamedResults(dict[str, Any]):
     """Named results, such as a model output's: `result["logits"]` or `result.logits`."""
 
     def __getattr__(self, name: str) -> Any:
@@ -143,7 +143,7 @@ def _unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
     if tree.kind == "dict":
         return dict(zip(tree.keys, parts, strict=True))
     if tree.kind == "record":
-        return Record(zip(map(str, tree.keys), parts, strict=True))
+        return NamedResults(zip(map(str, tree.keys), parts, strict=True))
     if tree.kind == "namedtuple":
         return NamedTuple(parts, [str(k) for k in tree.keys])
     return tuple(parts)

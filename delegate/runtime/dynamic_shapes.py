@@ -19,9 +19,9 @@ from delegate.kernels.selection import place
 from delegate.memory.size_bounds import planned_at_bounds, views_hold
 from delegate.memory.storage import check_shape, concrete, is_planned
 from delegate.plugins import one_line
-from delegate.program.bounds import Bounds
+from delegate.program.bounds import ExpressionBounds
 from delegate.program.dtypes import DType
-from delegate.program.expr import Number, Symbols, evaluate
+from delegate.program.expr import Number, SymbolValues, evaluate
 from delegate.program.model import Arg, KernelCall, Method, Ref, StorageKind
 from delegate.program.stages import Stage, depends_on_data, split, used_symbols
 from delegate.runtime.arrays import Arena, make_arenas
@@ -44,7 +44,7 @@ class DynamicExecutor:
     """
 
     def __init__(
-        self, resources: Resources, method: Method, symbols: Callable[[Sequence[Array | None]], Symbols]
+        self, resources: Resources, method: Method, symbols: Callable[[Sequence[Array | None]], SymbolValues]
     ) -> None:
         self._symbols = symbols
         self._executor = (StagedExecutor if depends_on_data(method) else SpecializationCache)(resources, method)
@@ -94,7 +94,7 @@ def _key(number: Number) -> Number | bytes:
 
 def _arenas(resources: Resources, method: Method) -> Sequence[Arena]:
     """Return the memory of a method with a saved memory plan, for all its sizes."""
-    bounds = Bounds(method.symbols)
+    bounds = ExpressionBounds(method.symbols)
 
     def size_of(index: int) -> int:
         value = method.values[index]
@@ -120,7 +120,7 @@ class StagedExecutor:
         Raises:
             InputError: a size or number from the data is outside of its range.
         """
-        known = Symbols(symbols)
+        known = SymbolValues(symbols)
         values = {i.value: a for i, a in zip(self._method.inputs, inputs, strict=True) if a is not None}
         results: list[Any] = []
         for stage, bindings in self._stages:

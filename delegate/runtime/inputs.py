@@ -20,7 +20,7 @@ from delegate.errors import InputError
 from delegate.kernels.half_precision import to_bfloat16
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, Number, Symbols, evaluate
+from delegate.program.expr import Expr, Number, SymbolValues, evaluate
 from delegate.program.model import Input, Method, Symbol, Value
 from delegate.runtime.backend import Array
 from delegate.runtime.translate_errors import short_repr, translate_input_errors
@@ -74,9 +74,9 @@ class InputChecker:
         check_guards(self._method, self.symbols(arrays))  # a view of few bytes may be a copy of many
         return [None if array is None else np.asarray(array, order="C") for array in arrays]
 
-    def symbols(self, arrays: Sequence[Array | None]) -> Symbols:
+    def symbols(self, arrays: Sequence[Array | None]) -> SymbolValues:
         """Return the number of each symbol in these inputs, checked against its range and all other sizes."""
-        numbers = Symbols()
+        numbers = SymbolValues()
         for index, symbol in enumerate(self._method.symbols):
             if symbol.input < 0:
                 continue
@@ -126,7 +126,7 @@ class InputChecker:
     def _shape(self, value: Value) -> str:
         return "[" + ", ".join(str(d) if isinstance(d, int) else d.text(self._names) for d in value.shape) + "]"
 
-    def _check_expressions(self, arrays: Sequence[Array | None], symbols: Symbols) -> None:
+    def _check_expressions(self, arrays: Sequence[Array | None], symbols: SymbolValues) -> None:
         symbol_names = {(s.input, s.dim): s.name for s in self._method.symbols}
         for number, (declared, value, array) in enumerate(zip(self._method.inputs, self._values, arrays, strict=True)):
             if value is None or array is None:

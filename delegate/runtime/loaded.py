@@ -15,7 +15,7 @@ import numpy as np
 
 from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_mean
 from delegate.kernels.selection import kernels_of
-from delegate.option_rules import Alternative, Rule
+from delegate.option_rules import Alternative, OptionRule
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
 from delegate.program.raw import array_over
@@ -34,7 +34,6 @@ from delegate.runtime.states import zeros
 if TYPE_CHECKING:
     from delegate.kernels.libraries import KernelRequest
     from delegate.program.source import Source
-    from delegate.report import Report
     from delegate.runtime.devices import Space
     from delegate.runtime.fallback import FallbackEvent, Fallbacks
     from delegate.runtime.isolation.process import Isolated
@@ -43,11 +42,11 @@ Policy = Literal["allow", "warn", "error"]
 _POLICIES = get_args(Policy)
 LoadOptions = Mapping[str, Mapping[str, Any]]  # backend -> option -> value
 # An option that does not exist at lowering has only the type of the runtime part.
-_BY_TYPE: Mapping[type, Rule] = {
-    int: Rule((Alternative("integer", minimum=0),)),
-    bool: Rule((Alternative("boolean"),)),
-    str: Rule((Alternative("string"),)),
-    float: Rule((Alternative("number"),)),
+_BY_TYPE: Mapping[type, OptionRule] = {
+    int: OptionRule((Alternative("integer", minimum=0),)),
+    bool: OptionRule((Alternative("boolean"),)),
+    str: OptionRule((Alternative("string"),)),
+    float: OptionRule((Alternative("number"),)),
 }
 
 
@@ -134,7 +133,7 @@ def with_load_options(program: Program, options: LoadOptions, registry: Registry
     return program._replace(delegates=tuple(changed))
 
 
-def _check_option(backend: str, key: str, value: Any, known: Mapping[str, Rule], fixed: set[str]) -> None:
+def _check_option(backend: str, key: str, value: Any, known: Mapping[str, OptionRule], fixed: set[str]) -> None:
     where = f"options of {backend}"
     if key in known:
         if not known[key].accepts(value):

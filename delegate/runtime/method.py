@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from delegate.errors import DelegateError, DeviceLost, InputError
 from delegate.program import model
 from delegate.program.dtypes import DType
-from delegate.program.expr import Symbols
+from delegate.program.expr import SymbolValues
 from delegate.program.instructions import written_inputs
 from delegate.program.model import Input, Ref, Tree
 from delegate.runtime.arguments import leaves_of, unflatten
@@ -162,7 +162,7 @@ class Method(NotPicklable):
 
                 executor = DynamicExecutor(resources, self.definition, self._inputs.symbols)
             else:
-                executor = plan = ExecutionPlan(resources, self.definition, Symbols())
+                executor = plan = ExecutionPlan(resources, self.definition, SymbolValues())
                 direct = plan.direct if resources.platform is DEFAULT and not self._bits else None
         self._executor, self._direct = executor, direct
 

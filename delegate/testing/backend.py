@@ -28,7 +28,7 @@ from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendFailed
 from delegate.partitioner.extraction import candidates
 from delegate.partitioner.planning import plan
-from delegate.plugins import State
+from delegate.plugins import PluginState
 from delegate.program.file import load, serialize
 from delegate.registry import default_registry
 from delegate.runtime.delegates import open_blob
@@ -109,9 +109,9 @@ class BackendTests:
     @pytest.fixture(autouse=True)
     def _available(self) -> None:
         state = default_registry().state(self.backend)
-        if state.state in (State.UNAVAILABLE, State.BLOCKED):
+        if state.state in (PluginState.UNAVAILABLE, PluginState.BLOCKED):
             pytest.skip(f"{state.detail}: {state.remedy}")
-        assert state.state is State.OK, state.detail
+        assert state.state is PluginState.OK, state.detail
 
     def test_its_info_is_cheap_and_needs_no_torch(self) -> None:
         self._require_installed()

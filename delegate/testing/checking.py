@@ -25,7 +25,7 @@ _KIT = "from delegate.testing.checking import kit_of\nTestKit = kit_of({name!r})
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TestOutcome:
     """The outcome of one test.
 
     Args:
@@ -40,7 +40,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Call:
+class CallTime:
     """The duration of a call of a program of one partition.
 
     Args:
@@ -77,7 +77,7 @@ def kit_of(name: str) -> type[BackendTests]:
     return type("TestKit", (BackendTests,), {"backend": name, "cases": cases_of(name)})
 
 
-def run_kit(name: str, advance: Callable[[int, int], None] = lambda done, total: None) -> list[Outcome]:
+def run_kit(name: str, advance: Callable[[int, int], None] = lambda done, total: None) -> list[TestOutcome]:
     """Run the tests of a backend on the common modules; errors of its support checks pass through.
 
     Args:
@@ -87,7 +87,7 @@ def run_kit(name: str, advance: Callable[[int, int], None] = lambda done, total:
     collected = _Collected(advance)
     if not cases_of(name):
         return [
-            Outcome("something_of_it_runs_there", "failed", "it takes none of the common modules, not even in part")
+            TestOutcome("something_of_it_runs_there", "failed", "it takes none of the common modules, not even in part")
         ]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "pytest.ini").write_text("[pytest]\n")
@@ -97,7 +97,7 @@ def run_kit(name: str, advance: Callable[[int, int], None] = lambda done, total:
     return collected.outcomes
 
 
-def cost_of_a_call(name: str) -> Call | None:
+def cost_of_a_call(name: str) -> CallTime | None:
     """Measure the first common module that the backend runs entirely in one partition; None if there is none."""
     for label, case in cases_of(name).items():
         program = delegate.to_backend(case.export(), name)
@@ -105,7 +105,7 @@ def cost_of_a_call(name: str) -> Call | None:
             arrays = arrays_of(case.args)
             with delegate.load(serialize(program.program), trust_code=True) as loaded:
                 method = loaded.method("forward")
-                return Call(label, statistics.median(_seconds(method, arrays) for _ in range(_CALLS)))
+                return CallTime(label, statistics.median(_seconds(method, arrays) for _ in range(_CALLS)))
     return None
 
 
@@ -119,7 +119,7 @@ class _Collected:
     """A pytest plugin that collects outcomes and reports progress."""
 
     def __init__(self, advance: Callable[[int, int], None]) -> None:
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[TestOutcome] = []
         self._advance, self._ended, self._total = advance, 0, 0
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -135,12 +135,12 @@ class _Collected:
         """Store the outcome of a test or of a failed setup."""
         if report.when == "call" or report.outcome != "passed":
             test = report.nodeid.rpartition("::")[2].removeprefix("test_")
-            self.outcomes.append(Outcome(test, report.outcome, _words(report)))
+            self.outcomes.append(TestOutcome(test, report.outcome, _words(report)))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Store a failure to collect the tests."""
         if report.failed:
-            self.outcomes.append(Outcome("the kit itself", "failed", str(report.longrepr)))
+            self.outcomes.append(TestOutcome("the kit itself", "failed", str(report.longrepr)))
 
 
 def _words(report: pytest.TestReport) -> str:

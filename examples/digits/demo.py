@@ -19,7 +19,7 @@ from model import digits, trained
 
 import delegate
 from delegate.errors import ConfigError
-from delegate.plugins import State
+from delegate.plugins import PluginState
 from delegate.quantization import Settings, quantize, schemes
 from delegate.registry import default_registry
 
@@ -68,7 +68,7 @@ def _schemes(place: str) -> list[str]:
 
 def _devices() -> dict[str, str]:
     """The backends that can be used here, and what each would run on."""
-    usable = (s for s in default_registry().states() if s.state is State.OK and not s.stands_for)
+    usable = (s for s in default_registry().states() if s.state is PluginState.OK and not s.stands_for)
     return {s.name: "; ".join(s.availability.devices) for s in usable if s.availability}
 
 

@@ -14,7 +14,7 @@ from delegate.backends.info import Availability, BackendAlias, BackendInfo
 from delegate.config import load_config
 from delegate.errors import BackendBroken, BackendUnavailable, ConfigError
 from delegate.partitioner.partitioner import CapabilityPartitioner
-from delegate.plugins import State
+from delegate.plugins import PluginState
 from delegate.registry import Registry, default_registry
 from delegate.testing import assert_same
 from tests.support.plugins import HALVES
@@ -42,12 +42,12 @@ def _register(registry: Registry, first: Availability, second: Availability) -> 
 @pytest.mark.parametrize(
     ("first", "second", "meant", "state"),
     [
-        (HERE, HERE, "first", State.OK),
-        (HERE, STAND_IN, "first", State.OK),
-        (STAND_IN, HERE, "second", State.OK),
-        (STAND_IN, STAND_IN, "second", State.OK),
-        (STAND_IN, ABSENT, "first", State.OK),
-        (ABSENT, ABSENT, "second", State.UNAVAILABLE),
+        (HERE, HERE, "first", PluginState.OK),
+        (HERE, STAND_IN, "first", PluginState.OK),
+        (STAND_IN, HERE, "second", PluginState.OK),
+        (STAND_IN, STAND_IN, "second", PluginState.OK),
+        (STAND_IN, ABSENT, "first", PluginState.OK),
+        (ABSENT, ABSENT, "second", PluginState.UNAVAILABLE),
     ],
 )
 def test_which_one_it_means(first, second, meant, state):

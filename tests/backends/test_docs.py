@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from delegate.errors import BackendUnavailable
-from delegate.plugins import State
+from delegate.plugins import PluginState
 from delegate.registry import Registry
 from tests.support.plugins import Site
 
@@ -29,7 +29,7 @@ def registry(site: Site) -> Registry:
 
 def test_states_the_absent_library(registry: Registry) -> None:
     assert set(BLOCKS) == {"info", "aot", "patterns", "asking", "runtime"}
-    assert registry.state("acme").state is State.UNAVAILABLE
+    assert registry.state("acme").state is PluginState.UNAVAILABLE
     with pytest.raises(BackendUnavailable, match=r"acme-sdk cannot be imported.*pip install acme-sdk"):
         registry.runtime("acme")
 

@@ -14,7 +14,7 @@ import delegate
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.aot.placements import CostCache, PlacementCache
 from delegate.cache.runtime.store import Store
-from delegate.plugins import State
+from delegate.plugins import PluginState
 from delegate.registry import default_registry
 from delegate.testing import assert_same
 from tests.cache.nonsense import NONSENSE, changed
@@ -85,7 +85,7 @@ FUZZED = {"xnnpack": 2000, "dsp": 100, "webgpu": 20, "cuda": 100, "openvino": 10
 @pytest.fixture(params=FUZZED)
 def cached(request, tmp_path, monkeypatch):
     monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
-    if default_registry().state(request.param).state is not State.OK:
+    if default_registry().state(request.param).state is not PluginState.OK:
         pytest.skip(f"{request.param} is not available here")
     found = Cached(tmp_path, request.param)
     if "artifact" not in found.entries:

@@ -11,7 +11,7 @@ import pytest
 from delegate.errors import KernelError
 from delegate.kernels.selection import kernels_of
 from delegate.kernels.table import KernelTable
-from delegate.plugins import State
+from delegate.plugins import PluginState
 from delegate.program.dtypes import DType
 from delegate.registry import Registry
 from tests.support.plugins import Site
@@ -73,7 +73,7 @@ def test_blocked(site: Site, monkeypatch: pytest.MonkeyPatch, value: str) -> Non
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", value)
     registry = Registry()
     assert [t.library for t in registry.kernels.tables()] == ["portable"]
-    assert registry.kernels.libraries[0].state is State.BLOCKED
+    assert registry.kernels.libraries[0].state is PluginState.BLOCKED
 
 
 @pytest.mark.parametrize(

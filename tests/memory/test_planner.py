@@ -5,7 +5,7 @@ import random
 import pytest
 
 from delegate.memory.planner import largest_live_sum, plan_buffers, plan_memory
-from delegate.program.lifetimes import Branch, Lifetime
+from delegate.program.lifetimes import BranchSteps, Lifetime
 from delegate.program.segments import ALIGNMENT, align
 
 
@@ -57,7 +57,7 @@ def test_blocks_of_branches_that_may_run_at_the_same_time(plan, count):
         call = draw.choice([0, 100])
         number = draw.randrange(3)
         start = call + 30 * number + draw.randrange(28)
-        branch = draw.choice([None, Branch(call, call + 90, number)])
+        branch = draw.choice([None, BranchSteps(call, call + 90, number)])
         lifetimes.append(Lifetime(draw.choice([0, 64, 100, 4096]), start, start + draw.choice([0, 1, 2, 90]), branch))
     offsets, total = plan(lifetimes)
     for i, (a, x) in enumerate(zip(lifetimes, offsets, strict=True)):
@@ -71,7 +71,7 @@ def test_blocks_of_branches_that_may_run_at_the_same_time(plan, count):
 
 
 def test_a_branch_uses_its_own_memory_again():
-    chains = [Lifetime(64, 10 * n + i, 10 * n + i + 1, Branch(0, 20, n)) for n in range(2) for i in range(8)]
+    chains = [Lifetime(64, 10 * n + i, 10 * n + i + 1, BranchSteps(0, 20, n)) for n in range(2) for i in range(8)]
     assert plan_memory(chains)[1] == 2 * 2 * 64
 
 

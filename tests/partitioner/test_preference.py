@@ -21,7 +21,7 @@ from delegate.edge.graphs import identify, identity
 from delegate.edge.node import is_compute, op_name
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
-from delegate.partitioner.extraction import Candidate, LoweredDelegate, candidates, lower, refused_parts
+from delegate.partitioner.extraction import LoweredDelegate, PlannedRegion, candidates, lower, refused_parts
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Partition, Plan
 from delegate.partitioner.planning import plan
@@ -107,7 +107,7 @@ class Case:
     whole: frozenset[str]
     rules: PartitionRules = field(default_factory=PartitionRules)
 
-    def lowered(self, names: Sequence[str]) -> tuple[Plan, list[Candidate]]:
+    def lowered(self, names: Sequence[str]) -> tuple[Plan, list[PlannedRegion]]:
         """As compile.py plans: until nothing is left to take apart."""
         backends = selected({name: self.toys[name].part for name in names})
         wanted = self.whole.union(*(self.toys[name].keeps for name in names))
@@ -155,7 +155,7 @@ def case(seed: int) -> Case:
     )
 
 
-def gotten(found: Sequence[Candidate], backend: str) -> Counter[str]:
+def gotten(found: Sequence[PlannedRegion], backend: str) -> Counter[str]:
     """What a backend computes, in the operators that it gets it in."""
     mine = (c.region for c in found if c.partition.backend == backend)
     return Counter(op_name(n) for region in mine for n in region.calls if is_compute(n))

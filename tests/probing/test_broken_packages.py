@@ -20,7 +20,7 @@ from torch import nn
 import delegate
 from delegate.errors import BackendBroken, BackendError, BackendFailed, BackendUnavailable, ConfigError, InputError
 from delegate.partitioner.partitioner import CapabilityPartitioner
-from delegate.plugins import State
+from delegate.plugins import PluginState
 from delegate.probing import process
 from delegate.program.file import serialize
 from delegate.registry import Registry, default_registry
@@ -111,7 +111,7 @@ def test_an_answer_is_kept_until_what_it_depends_on_changes(
     monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
 
     def asked(registry: Registry) -> bool:
-        assert registry.state("healthy").state is State.OK
+        assert registry.state("healthy").state is PluginState.OK
         return not registry.state("healthy").kept
 
     assert asked(Registry())
@@ -135,7 +135,7 @@ def test_an_answer_is_kept_until_what_it_depends_on_changes(
 
 @pytest.mark.parametrize("name", ["absent", "absent:second"])
 def test_one_that_was_absent_is_asked_again_when_it_is_named(site: Path, name: str) -> None:
-    assert Registry().state("absent").state is State.UNAVAILABLE
+    assert Registry().state("absent").state is PluginState.UNAVAILABLE
     registry = Registry()
     assert registry.state("absent").kept
     with pytest.raises(BackendUnavailable, match="no device is here"):

@@ -11,7 +11,7 @@ import pytest
 
 from delegate.errors import InputError, ProgramError
 from delegate.program import file
-from delegate.program.bounds import Bounds
+from delegate.program.bounds import ExpressionBounds
 from delegate.program.expr import Expr, Op, evaluate, operands, symbols_of
 from delegate.program.model import UNBOUNDED_BELOW, Ref, Symbol, Tree
 from delegate.program.verifier import verify
@@ -134,7 +134,7 @@ def test_bounds_hold_for_all_symbols(seed):
     symbols = (Symbol("a", -2, 6), Symbol("b", 1, 5))
     for _ in range(25):
         expr = some_expr(generator, 3)
-        low, high = Bounds(symbols).interval(expr)
+        low, high = ExpressionBounds(symbols).interval(expr)
         for a, b in itertools.product(range(-2, 7), range(1, 6)):
             try:
                 value = expr.evaluate({0: a, 1: b})
@@ -166,8 +166,8 @@ GROWING = binary(Op.ADD, binary(Op.FLOORDIV, binary(Op.ADD, S0, const(1)), const
 )
 def test_largest_size(dim, expected):
     symbols = (Symbol("a", 2, 7), Symbol("b", 0, 9), Symbol("c", 0, None))
-    assert Bounds(symbols).largest(dim) == expected
-    assert Bounds(symbols).largest_count((dim, 2)) == (None if expected is None else 2 * expected)
+    assert ExpressionBounds(symbols).largest(dim) == expected
+    assert ExpressionBounds(symbols).largest_count((dim, 2)) == (None if expected is None else 2 * expected)
 
 
 def planned(offset: int = 0, arena: int = 6 * 3 * 4 + 56, maximum: int | None = 11):

@@ -22,7 +22,7 @@ from torch.export import Dim
 
 import delegate
 from delegate.errors import BackendFailed, BackendUnavailable, DelegateError, ProgramError
-from delegate.plugins import State
+from delegate.plugins import PluginState
 from delegate.program.file import serialize
 from delegate.registry import default_registry
 from delegate.runtime.isolation import process
@@ -472,7 +472,7 @@ REAL = ["xnnpack", "dsp", "webgpu"]
 
 @pytest.mark.parametrize("backend", every(3, REAL))
 def test_real_backends(backend):
-    if default_registry().state(backend).state is not State.OK:
+    if default_registry().state(backend).state is not PluginState.OK:
         pytest.skip(f"{backend} is not available here")
     torch.manual_seed(0)
     a = torch.randn(1, 3, 8, 8)

@@ -14,7 +14,7 @@ import delegate
 from delegate.backends import aot
 from delegate.cli.app import app
 from delegate.errors import ConfigError
-from delegate.option_rules import Alternative, Rule
+from delegate.option_rules import Alternative, OptionRule
 from delegate.program.file import serialize
 from delegate.report import Report
 from tests.support.faulty import MODULE, Runtime, registry  # noqa: F401 - a fixture among them
@@ -129,12 +129,12 @@ def test_what_a_lowering_accepts_is_accepted_at_load_and_nothing_else(registry, 
 
 
 def test_rules_survive_the_report_and_those_that_are_none_do_not():
-    rules = {"level": Rule.of_schema(Options.model_json_schema()["properties"]["level"])}
-    assert rules["level"] == Rule((Alternative("integer", minimum=-1, maximum=64),))
+    rules = {"level": OptionRule.of_schema(Options.model_json_schema()["properties"]["level"])}
+    assert rules["level"] == OptionRule((Alternative("integer", minimum=-1, maximum=64),))
     report = Report(load_rules={"acme": rules})
     assert Report.from_json(report.to_json()).load_rules == {"acme": rules}
-    assert Rule.of_schema({"$ref": "#/$defs/Tuning"}) is None
-    assert Rule.of_schema({"type": "string", "pattern": "a+"}) is None
+    assert OptionRule.of_schema({"$ref": "#/$defs/Tuning"}) is None
+    assert OptionRule.of_schema({"type": "string", "pattern": "a+"}) is None
     for wrong in ({"type": "whole"}, {"type": "integer", "minimum": "one"}, {"type": "integer", "most": 3}):
         with pytest.raises((ValueError, TypeError)):
-            Rule.from_data({"alternatives": [{"enum": [], **wrong}]})
+            OptionRule.from_data({"alternatives": [{"enum": [], **wrong}]})

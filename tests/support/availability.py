@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delegate.plugins import PORTABLE, State
+from delegate.plugins import PORTABLE, PluginState
 from delegate.registry import default_registry
 
 
@@ -13,5 +13,5 @@ def require(backend: str) -> None:
     if backend == PORTABLE:
         return
     found = default_registry().state(backend)
-    if found.state is not State.OK:
+    if found.state is not PluginState.OK:
         pytest.skip(f"{found.detail}: {found.remedy}")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from delegate.testing.generated.check import FAMILIES, check, comparison_property
-from delegate.testing.generated.sample import Sample
+from delegate.testing.generated.sample import FunctionSample
 from tests.support.availability import require
 from tests.support.lowering import answers, refused
 from tests.support.sampling import every
@@ -96,7 +96,7 @@ def test_sweep(backend, examples, family):
 
 def test_the_property_can_fail():
     """A wrong answer, and a size that is taken though the exported module refuses it, are found."""
-    wrong = Sample("wrong", _wrong, [(3,)])
+    wrong = FunctionSample("wrong", _wrong, [(3,)])
     with pytest.raises(AssertionError, match="relative error"):
         check(wrong, "xnnpack", 1e-4)
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from delegate.cache.runtime.folder import BoundedFolder
-from delegate.program.task import Task
+from delegate.program.task import BackgroundCall
 
 _CHUNK = 1 << 20  # bytes, hashed at a time
 
@@ -77,7 +77,9 @@ def content_digest(descriptor: int) -> str:
     """
     size = os.fstat(descriptor).st_size
     count = max(1, min(os.cpu_count() or 1, 8, size // (4 * _CHUNK)))
-    tasks = [Task(partial(_chunks, descriptor, range(i * _CHUNK, size, count * _CHUNK))) for i in range(count)]
+    tasks = [
+        BackgroundCall(partial(_chunks, descriptor, range(i * _CHUNK, size, count * _CHUNK))) for i in range(count)
+    ]
     parts = [iter(task.result()) for task in tasks]
     chunks = b"".join(next(parts[i % count]) for i in range(-(-size // _CHUNK)))
     return _digest(size.to_bytes(8, "little") + chunks)

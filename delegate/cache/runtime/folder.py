@@ -18,6 +18,7 @@ ARTIFACTS = "artifacts"  # within it: compiled partitions
 CHOICES = "choices"  # within it: placements chosen by measuring
 PACKED = "packed"  # within it: weights in the layout of a library
 PLUGINS = "plugins"  # within it: answers of plugins to probes
+PARTS = (ARTIFACTS, CHOICES, PACKED, PLUGINS)
 
 _warned: set[Path] = set()  # folders, once each in a process
 
@@ -46,7 +47,7 @@ def private(folder: Path | None) -> Path | None:
     """
     if folder is None or not hasattr(os, "getuid"):
         return folder
-    for place in (folder, *(folder / part for part in (ARTIFACTS, CHOICES, PACKED, PLUGINS))):
+    for place in (folder, *(folder / part for part in PARTS)):
         try:
             status = os.stat(place)
         except OSError:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from delegate.cache.runtime.folder import PLUGINS, VARIABLE, cache_folder, make_private, private
+from delegate.cache.runtime.folder import PLUGINS, VARIABLE, BoundedFolder, cache_folder, make_private, private
 from delegate.field_checks import amount, mapping
 from delegate.plugins import BLOCK_VARIABLE, Plugin, distributions
 
@@ -34,6 +34,12 @@ _IGNORED_PREFIXES = ("SSH_", "PYTEST_", "TERM_", "VSCODE_", "GIT_", "JPY_", "XDG
 _IN_MEMORY: dict[str, dict[str, Any]] = {}  # answers if the cache on disk is off
 
 
+class ProbeFiles(BoundedFolder):
+    """The answers of all plugins, one file for each."""
+
+    suffix = ".json"
+
+
 class ProbeCache:
     """The cached answer to one question.
 
@@ -49,7 +55,7 @@ class ProbeCache:
         name = hashlib.sha256(repr(key).encode(errors="surrogatepass")).hexdigest()
         folder = private(cache_folder())
         self._name = name[:40]
-        self._file = None if folder is None else folder / PLUGINS / f"{self._name}.json"
+        self._file = None if folder is None else folder / PLUGINS / f"{self._name}{ProbeFiles.suffix}"
 
     def get(self, check: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:
         """Return the answer; None if there is none, it is too old, or `check` raises an exception for it."""

@@ -18,10 +18,10 @@ from delegate.testing.comparison import assert_same
 from delegate.testing.generated.images import adaptive_pools, convolutions, pads, pools, resizes, shuffles
 from delegate.testing.generated.places import places
 from delegate.testing.generated.programs import programs
-from delegate.testing.generated.sample import Sample, vary
+from delegate.testing.generated.sample import FunctionSample, vary
 from delegate.testing.generated.tensors import activations, binaries, norms, products, reductions
 
-FAMILIES: dict[str, st.SearchStrategy[Sample]] = {
+FAMILIES: dict[str, st.SearchStrategy[FunctionSample]] = {
     "pools": pools(),
     "adaptive pools": adaptive_pools(),
     "convolutions": convolutions(),
@@ -41,7 +41,7 @@ FAMILIES: dict[str, st.SearchStrategy[Sample]] = {
 _SMALLEST = 0.01  # where terms of a sum cancel, its error is relative to the terms, not to the sum
 
 
-def check(sample: Sample, backends: Any, tolerance: float, *, delegated_only: bool = False) -> CompiledProgram:
+def check(sample: FunctionSample, backends: Any, tolerance: float, *, delegated_only: bool = False) -> CompiledProgram:
     """Lower a sample, compare it with eager at all its sizes, and return the program.
 
     Samples that torch cannot export are rejected. If the exported module refuses a size, the program must refuse it.
@@ -105,7 +105,7 @@ def comparison_property(
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(vary(FAMILIES[family], dynamic=dynamic))
-    def run(sample: Sample) -> None:
+    def run(sample: FunctionSample) -> None:
         check(sample, backends, tolerance, delegated_only=delegated_only)
 
     return run

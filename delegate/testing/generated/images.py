@@ -7,11 +7,11 @@ from typing import Any
 import torch.nn.functional as F
 from hypothesis import strategies as st
 
-from delegate.testing.generated.sample import TRUTH, Draw, Sample, each, image, weight
+from delegate.testing.generated.sample import TRUTH, Draw, FunctionSample, each, image, weight
 
 
 @st.composite
-def pools(draw: Draw) -> Sample:
+def pools(draw: Draw) -> FunctionSample:
     """Draw max and average pooling with all attributes."""
     dims, kind = draw(st.integers(1, 3)), draw(st.sampled_from(["max", "max indices", "avg", "avg", "lp"]))
     shape = image(draw, dims, 5, 9)
@@ -20,31 +20,33 @@ def pools(draw: Draw) -> Sample:
     if draw(TRUTH):
         options["stride"] = each(draw, dims, st.integers(1, 4))
     if kind == "lp":
-        return Sample(f"lp_pool{dims}d", getattr(F, f"lp_pool{dims}d"), [shape], options={"norm_type": 2, **options})
+        return FunctionSample(
+            f"lp_pool{dims}d", getattr(F, f"lp_pool{dims}d"), [shape], options={"norm_type": 2, **options}
+        )
     if draw(TRUTH):
         options["padding"] = tuple(draw(st.integers(0, k // 2)) for k in kernel)
     if kind.startswith("max"):
         if draw(TRUTH):
             options["dilation"] = each(draw, dims, st.integers(1, 2))
         options["return_indices"] = kind == "max indices"
-        return Sample(f"max_pool{dims}d", getattr(F, f"max_pool{dims}d"), [shape], options=options)
+        return FunctionSample(f"max_pool{dims}d", getattr(F, f"max_pool{dims}d"), [shape], options=options)
     options["count_include_pad"] = draw(TRUTH)
     if dims > 1 and draw(TRUTH):
         options["divisor_override"] = draw(st.integers(1, 5))
-    return Sample(f"avg_pool{dims}d", getattr(F, f"avg_pool{dims}d"), [shape], options=options)
+    return FunctionSample(f"avg_pool{dims}d", getattr(F, f"avg_pool{dims}d"), [shape], options=options)
 
 
 @st.composite
-def adaptive_pools(draw: Draw) -> Sample:
+def adaptive_pools(draw: Draw) -> FunctionSample:
     """Draw pooling to an output size."""
     dims, kind = draw(st.integers(1, 3)), draw(st.sampled_from(["max", "avg"]))
     size = each(draw, dims, st.sampled_from([1, 1, 2, 3, 4]))
     name = f"adaptive_{kind}_pool{dims}d"
-    return Sample(name, getattr(F, name), [image(draw, dims)], options={"output_size": size})
+    return FunctionSample(name, getattr(F, name), [image(draw, dims)], options={"output_size": size})
 
 
 @st.composite
-def convolutions(draw: Draw) -> Sample:
+def convolutions(draw: Draw) -> FunctionSample:
     """Draw convolutions, transposed or not."""
     dims, groups = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2, 3]))
     per_group, outputs = draw(st.integers(1, 2)), draw(st.integers(1, 2))
@@ -67,25 +69,25 @@ def convolutions(draw: Draw) -> Sample:
         options["padding"] = each(draw, dims, st.integers(0, 2))
         limits = zip(options.get("stride", (1,) * dims), options.get("dilation", (1,) * dims), strict=True)
         options["output_padding"] = tuple(draw(st.integers(0, max(s, d) - 1)) for s, d in limits)
-    return Sample(name, getattr(F, name), [shape], [weight(*first, *kernel), *bias], options)
+    return FunctionSample(name, getattr(F, name), [shape], [weight(*first, *kernel), *bias], options)
 
 
 @st.composite
-def pads(draw: Draw) -> Sample:
+def pads(draw: Draw) -> FunctionSample:
     """Draw padding in every mode; constant padding also has negative widths."""
     mode = draw(st.sampled_from(["constant", "constant", "reflect", "replicate", "circular"]))
     if mode == "constant":
         shape = tuple(draw(st.lists(st.integers(3, 6), min_size=1, max_size=5)))
         widths = each(draw, 2 * draw(st.integers(1, len(shape))), st.integers(-1, 3))
         value = draw(st.sampled_from([0.0, 1.5, -2.0, float("inf"), float("-inf")]))
-        return Sample("pad", F.pad, [shape], options={"pad": widths, "value": value})
+        return FunctionSample("pad", F.pad, [shape], options={"pad": widths, "value": value})
     dims = draw(st.integers(1, 3))
     widths = each(draw, 2 * dims, st.integers(-1, 3))
-    return Sample("pad", F.pad, [image(draw, dims)], options={"pad": widths, "mode": mode})
+    return FunctionSample("pad", F.pad, [image(draw, dims)], options={"pad": widths, "mode": mode})
 
 
 @st.composite
-def resizes(draw: Draw) -> Sample:
+def resizes(draw: Draw) -> FunctionSample:
     """Draw interpolation in every mode, by size or by factor."""
     dims = draw(st.sampled_from([1, 2, 2, 2, 3]))
     modes = {1: ["linear"], 2: ["bilinear", "bicubic"], 3: ["trilinear"]}[dims]
@@ -104,23 +106,25 @@ def resizes(draw: Draw) -> Sample:
         # For a width of 1, torch 2.13 writes the first row's value to all rows.
         options = {"mode": mode, "antialias": True, "size": (draw(st.integers(1, 12)), draw(st.integers(2, 12)))}
         options["align_corners"] = draw(TRUTH)
-    return Sample("interpolate", F.interpolate, [image(draw, dims)], options=options)
+    return FunctionSample("interpolate", F.interpolate, [image(draw, dims)], options=options)
 
 
 @st.composite
-def shuffles(draw: Draw) -> Sample:
+def shuffles(draw: Draw) -> FunctionSample:
     """Draw shuffles between channels and pixels, patches and grid samples."""
     kind, r = draw(st.sampled_from(["shuffle", "unshuffle", "channels", "unfold", "grid"])), draw(st.integers(1, 3))
     n, h, w = draw(st.integers(1, 2)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
     if kind == "shuffle":
-        return Sample("pixel_shuffle", F.pixel_shuffle, [(n, 2 * r * r, h, w)], options={"upscale_factor": r})
+        return FunctionSample("pixel_shuffle", F.pixel_shuffle, [(n, 2 * r * r, h, w)], options={"upscale_factor": r})
     if kind == "unshuffle":
-        return Sample("pixel_unshuffle", F.pixel_unshuffle, [(n, 2, h * r, w * r)], options={"downscale_factor": r})
+        return FunctionSample(
+            "pixel_unshuffle", F.pixel_unshuffle, [(n, 2, h * r, w * r)], options={"downscale_factor": r}
+        )
     if kind == "channels":
-        return Sample("channel_shuffle", F.channel_shuffle, [(n, 2 * r, h, w)], options={"groups": r})
+        return FunctionSample("channel_shuffle", F.channel_shuffle, [(n, 2 * r, h, w)], options={"groups": r})
     if kind == "unfold":
         options = {k: each(draw, 2, st.integers(1, 2)) for k in ("kernel_size", "dilation", "stride")}
-        return Sample(
+        return FunctionSample(
             "unfold", F.unfold, [(n, 2, h + 4, w + 4)], options={**options, "padding": draw(st.integers(0, 2))}
         )
     options = {
@@ -128,4 +132,4 @@ def shuffles(draw: Draw) -> Sample:
         "padding_mode": draw(st.sampled_from(["zeros", "border", "reflection"])),
         "align_corners": draw(TRUTH),
     }
-    return Sample("grid_sample", F.grid_sample, [(n, 2, h + 2, w + 2), (n, h, w, 2)], options=options)
+    return FunctionSample("grid_sample", F.grid_sample, [(n, 2, h + 2, w + 2), (n, h, w, 2)], options=options)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from delegate.testing.generated.sample import TRUTH, Draw, Sample, dim_of, each
+from delegate.testing.generated.sample import TRUTH, Draw, FunctionSample, dim_of, each
 
 
 def _sliced(x: torch.Tensor, dim: int, start: int | None, end: int | None, step: int) -> Any:
@@ -31,7 +31,7 @@ def _written(x: torch.Tensor, y: torch.Tensor, dim: int, start: int, end: int, s
 
 
 @st.composite
-def places(draw: Draw) -> Sample:
+def places(draw: Draw) -> FunctionSample:
     """Draw an operator that reads, writes or moves parts of a tensor."""
     shape = tuple(draw(st.lists(st.integers(2, 6), min_size=1, max_size=4)))
     rank, kind = len(shape), draw(st.sampled_from(sorted(_PLACES)))
@@ -39,39 +39,39 @@ def places(draw: Draw) -> Sample:
     return _PLACES[kind](draw, shape, dim)
 
 
-def _slice(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+def _slice(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     ends = st.none() | st.integers(-8, 8)
     options = {"dim": dim, "start": draw(ends), "end": draw(ends), "step": draw(st.integers(1, 3))}
-    return Sample("slice", _sliced, [shape], options=options)
+    return FunctionSample("slice", _sliced, [shape], options=options)
 
 
-def _select(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+def _select(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     index = draw(st.integers(-shape[dim], shape[dim] - 1))
-    return Sample("select", torch.select, [shape], options={"dim": dim, "index": index})
+    return FunctionSample("select", torch.select, [shape], options={"dim": dim, "index": index})
 
 
-def _split(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+def _split(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     kind = draw(st.sampled_from(["split", "chunk", "unbind"]))
     options: dict[str, Any] = {"dim": dim}
     if kind == "split":
         options["split_size_or_sections"] = draw(st.integers(1, 4))
     if kind == "chunk":
         options["chunks"] = draw(st.integers(1, 4))
-    return Sample(kind, getattr(torch, kind), [shape], options=options)
+    return FunctionSample(kind, getattr(torch, kind), [shape], options=options)
 
 
-def _flip(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+def _flip(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     dims = tuple({dim, dim_of(draw, len(shape)) % len(shape) - len(shape)})
-    return Sample("flip", torch.flip, [shape], options={"dims": tuple({d % len(shape) for d in dims})})
+    return FunctionSample("flip", torch.flip, [shape], options={"dims": tuple({d % len(shape) for d in dims})})
 
 
-def _roll(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+def _roll(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     shift = draw(st.integers(-7, 7))
     options: dict[str, Any] = {"shifts": shift} if draw(st.integers(0, 3)) == 0 else {"shifts": shift, "dims": dim}
-    return Sample("roll", torch.roll, [shape], options=options)
+    return FunctionSample("roll", torch.roll, [shape], options=options)
 
 
-def _picked(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+def _picked(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     kind = draw(st.sampled_from(["index_select", "gather", "take_along_dim"]))
     if kind == "index_select":
         index = torch.tensor(draw(st.lists(st.integers(0, shape[dim] - 1), min_size=1, max_size=6)))
@@ -79,42 +79,44 @@ def _picked(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
         index = torch.randint(0, shape[dim], shape, generator=torch.Generator().manual_seed(sum(shape)))
     function = getattr(torch, kind)
     options = {"dim": dim, "function": (lambda x, d, i: torch.take_along_dim(x, i, d)) if "take" in kind else function}
-    return Sample(kind, _by_index, [shape], [index.float()], options)
+    return FunctionSample(kind, _by_index, [shape], [index.float()], options)
 
 
-def _index_put(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+def _index_put(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     del dim
     index = torch.tensor(draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=5, unique=True)))
     values = (len(index), *shape[1:])
     if draw(TRUTH):
-        return Sample("index_put", _put, [shape, values], [index.float()], {"accumulate": draw(TRUTH)})
-    return Sample("index_add", _add_at, [shape, values], [index.float()], {"alpha": draw(st.sampled_from([1, 2.5]))})
+        return FunctionSample("index_put", _put, [shape, values], [index.float()], {"accumulate": draw(TRUTH)})
+    return FunctionSample(
+        "index_add", _add_at, [shape, values], [index.float()], {"alpha": draw(st.sampled_from([1, 2.5]))}
+    )
 
 
-def _scatter_slice(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+def _scatter_slice(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     dim %= len(shape)
     size, step = shape[dim], draw(st.integers(1, 2))
     start = draw(st.integers(0, size - 1))
     end = draw(st.integers(start + 1, size))
     count = -(-(end - start) // step)
     part = (*shape[:dim], count, *shape[dim + 1 :])
-    return Sample(
+    return FunctionSample(
         "slice_scatter", _written, [shape, part], options={"dim": dim, "start": start, "end": end, "step": step}
     )
 
 
-def _triangle(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+def _triangle(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     kind = draw(st.sampled_from(["tril", "triu", "diagonal"]))
     options: dict[str, Any] = {("offset" if kind == "diagonal" else "diagonal"): draw(st.integers(-2, 2))}
     shape = shape if len(shape) > 1 else (*shape, 3)
     del dim
-    return Sample(kind, getattr(torch, kind), [shape], options=options)
+    return FunctionSample(kind, getattr(torch, kind), [shape], options=options)
 
 
-def _repeat(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+def _repeat(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     kind = draw(st.sampled_from(["tile", "repeat_interleave", "expand"]))
     if kind == "tile":
-        return Sample(
+        return FunctionSample(
             kind,
             torch.tile,
             [shape],
@@ -124,40 +126,42 @@ def _repeat(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
         shape = tuple(1 if draw(TRUTH) else s for s in shape)
         sizes = tuple(draw(st.integers(1, 4)) if s == 1 else -1 for s in shape)
         new = each(draw, draw(st.integers(0, 1)), st.integers(1, 3))
-        return Sample(kind, torch.Tensor.expand, [shape], options={"size": (*new, *sizes)})
-    return Sample(kind, torch.repeat_interleave, [shape], options={"repeats": draw(st.integers(1, 3)), "dim": dim})
+        return FunctionSample(kind, torch.Tensor.expand, [shape], options={"size": (*new, *sizes)})
+    return FunctionSample(
+        kind, torch.repeat_interleave, [shape], options={"repeats": draw(st.integers(1, 3)), "dim": dim}
+    )
 
 
 def _joined(*inputs: torch.Tensor, function: Any, dim: int) -> Any:
     return function(inputs, dim)
 
 
-def _join(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+def _join(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     count, kind = draw(st.integers(1, 7)), draw(st.sampled_from(["cat", "stack"]))
     shapes = [shape] * count
     if kind == "cat":
         shapes = [(*shape[: dim % len(shape)], draw(st.integers(1, 4)), *shape[dim % len(shape) + 1 :]) for _ in shapes]
     tied = [tuple((i, d) for i in range(count)) for d in range(len(shape)) if kind == "stack" or d != dim % len(shape)]
-    return Sample(kind, _joined, shapes, options={"function": getattr(torch, kind), "dim": dim}, tied=tied)
+    return FunctionSample(kind, _joined, shapes, options={"function": getattr(torch, kind), "dim": dim}, tied=tied)
 
 
-def _permuted(draw: Draw, shape: tuple[int, ...], dim: int) -> Sample:
+def _permuted(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     rank = len(shape)
     kind = draw(st.sampled_from(["permute", "transpose", "movedim", "flatten", "squeeze", "unsqueeze"]))
     if kind == "permute":
-        return Sample(kind, torch.permute, [shape], options={"dims": tuple(draw(st.permutations(range(rank))))})
+        return FunctionSample(kind, torch.permute, [shape], options={"dims": tuple(draw(st.permutations(range(rank))))})
     if kind == "transpose":
-        return Sample(kind, torch.transpose, [shape], options={"dim0": dim, "dim1": dim_of(draw, rank)})
+        return FunctionSample(kind, torch.transpose, [shape], options={"dim0": dim, "dim1": dim_of(draw, rank)})
     if kind == "movedim":
-        return Sample(kind, torch.movedim, [shape], options={"source": dim, "destination": dim_of(draw, rank)})
+        return FunctionSample(kind, torch.movedim, [shape], options={"source": dim, "destination": dim_of(draw, rank)})
     if kind == "flatten":
         first = draw(st.integers(0, rank - 1))
         options = {"start_dim": first, "end_dim": draw(st.integers(first, rank - 1))}
-        return Sample(kind, torch.flatten, [shape], options=options)
+        return FunctionSample(kind, torch.flatten, [shape], options=options)
     if kind == "squeeze":
         ones = tuple(1 if draw(TRUTH) else s for s in shape)
-        return Sample(kind, torch.squeeze, [ones], options={"dim": dim})
-    return Sample(kind, torch.unsqueeze, [shape], options={"dim": dim})
+        return FunctionSample(kind, torch.squeeze, [ones], options={"dim": dim})
+    return FunctionSample(kind, torch.unsqueeze, [shape], options={"dim": dim})
 
 
 _PLACES = {

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from delegate.testing.generated.sample import Draw, Sample, each, weight
+from delegate.testing.generated.sample import Draw, FunctionSample, each, weight
 
 # Functions of two matrices of one shape and a square constant; the result has the same shape and small numbers.
 # All are continuous: a small rounding difference of a device stays small.
@@ -43,7 +43,7 @@ def _program(*inputs: Tensor, steps: Sequence[tuple[str, int, int]], results: Se
 
 
 @st.composite
-def programs(draw: Draw) -> Sample:
+def programs(draw: Draw) -> FunctionSample:
     """Draw programs of two to nine steps, each on any two earlier values.
 
     One to three values are results; a result may be an input or occur twice.
@@ -58,4 +58,4 @@ def programs(draw: Draw) -> Sample:
     results = [last, *draw(st.lists(st.integers(0, last), max_size=2))]
     tied = [tuple((i, 0) for i in range(count))]
     options = {"steps": steps, "results": results}
-    return Sample("program", _program, [(rows, columns)] * count, [weight(columns, columns)], options, tied)
+    return FunctionSample("program", _program, [(rows, columns)] * count, [weight(columns, columns)], options, tied)

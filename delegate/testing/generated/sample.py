@@ -14,7 +14,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 _FREE = 2  # the least size of a dimension that may be dynamic
 
 
-class Call(nn.Module):
+class FunctionModule(nn.Module):
     """A module that calls a function of tensors and weights; the weights are constants of the program."""
 
     def __init__(self, function: Callable[..., Any], weights: Sequence[torch.Tensor], options: dict[str, Any]) -> None:
@@ -27,7 +27,7 @@ class Call(nn.Module):
 
 
 @dataclass
-class Sample:
+class FunctionSample:
     """A function with its attributes and the shapes of its inputs.
 
     Args:
@@ -50,9 +50,9 @@ class Sample:
     sizes: list[list[int]] = field(default_factory=list)
     grid: bool = False
 
-    def module(self) -> Call:
+    def module(self) -> FunctionModule:
         """Return the function as a module."""
-        return Call(self.function, self.weights, self.options).eval()
+        return FunctionModule(self.function, self.weights, self.options).eval()
 
     def dynamic_shapes(self) -> Any:
         """Return the `dynamic_shapes` of torch.export; sizes are dynamic where the function allows it."""
@@ -86,9 +86,9 @@ class Sample:
 
 
 @st.composite
-def vary(draw: Draw, samples: st.SearchStrategy[Sample], dynamic: bool = True) -> Sample:
+def vary(draw: Draw, samples: st.SearchStrategy[FunctionSample], dynamic: bool = True) -> FunctionSample:
     """Draw samples, some with dynamic sizes and further sizes to call them with; inputs are smooth or on a grid."""
-    sample: Sample = draw(samples)
+    sample: FunctionSample = draw(samples)
     sample.grid = draw(st.booleans())
     if not dynamic or draw(st.booleans()):
         return sample

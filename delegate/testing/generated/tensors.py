@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
 
-from delegate.testing.generated.sample import TRUTH, Draw, Sample, dim_of, image, shape_of, weight
+from delegate.testing.generated.sample import TRUTH, Draw, FunctionSample, dim_of, image, shape_of, weight
 
 _NUMBERS = st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0, -0.5, -1.0, 0.0])
 _ACTIVATIONS: dict[str, tuple[Any, dict[str, st.SearchStrategy[Any]]]] = {
@@ -36,13 +36,13 @@ _ACTIVATIONS: dict[str, tuple[Any, dict[str, st.SearchStrategy[Any]]]] = {
 
 
 @st.composite
-def activations(draw: Draw) -> Sample:
+def activations(draw: Draw) -> FunctionSample:
     """Draw functions of one tensor, with their numbers."""
     name = draw(st.sampled_from(sorted(_ACTIVATIONS)))
     function, options = _ACTIVATIONS[name]
     shape = shape_of(draw)
     shape = (*shape[:-1], 2 * shape[-1]) if name == "glu" else shape
-    return Sample(name, function, [shape], options={k: draw(v) for k, v in options.items()})
+    return FunctionSample(name, function, [shape], options={k: draw(v) for k, v in options.items()})
 
 
 _BINARY: dict[str, tuple[Any, dict[str, st.SearchStrategy[Any]]]] = {
@@ -66,7 +66,7 @@ def _against(*inputs: torch.Tensor, function: Any, **options: Any) -> Any:
 
 
 @st.composite
-def binaries(draw: Draw) -> Sample:
+def binaries(draw: Draw) -> FunctionSample:
     """Draw functions of two tensors that broadcast, of a tensor and a constant, or of a tensor and a number."""
     name = draw(st.sampled_from(sorted(_BINARY)))
     function, strategies = _BINARY[name]
@@ -76,18 +76,18 @@ def binaries(draw: Draw) -> Sample:
     how = draw(st.sampled_from(["tensor", "constant", *(["number"] if name in with_numbers else [])]))
     if how == "number":
         number = draw(st.sampled_from([0.5, 2, -3, 1.5]))
-        return Sample(name, _with_number, [shape], options={"function": function, "number": number, **options})
+        return FunctionSample(name, _with_number, [shape], options={"function": function, "number": number, **options})
     other = tuple(1 if draw(st.integers(0, 3)) == 0 else s for s in shape)[draw(st.integers(0, len(shape) - 1)) :]
     offset = len(shape) - len(other)
     if how == "constant":
         constant = weight(*other) * 2 + 1 / 16
-        return Sample(name, _against, [shape], [constant], {"function": function, **options})
+        return FunctionSample(name, _against, [shape], [constant], {"function": function, **options})
     tied = [((0, d + offset), (1, d)) for d, s in enumerate(other) if s == shape[d + offset] and s > 1]
-    return Sample(name, _against, [shape, other], options={"function": function, **options}, tied=tied)
+    return FunctionSample(name, _against, [shape, other], options={"function": function, **options}, tied=tied)
 
 
 @st.composite
-def products(draw: Draw) -> Sample:
+def products(draw: Draw) -> FunctionSample:
     """Draw products of matrices with a constant or another input."""
     kind = draw(st.sampled_from(["linear", "matmul", "addmm", "baddbmm", "bilinear", "einsum", "attention"]))
     n, m, k, b = (draw(st.integers(1, 5)) for _ in range(4))
@@ -95,35 +95,35 @@ def products(draw: Draw) -> Sample:
     constant = draw(TRUTH)
     if kind == "linear":
         bias = [weight(m)] if draw(TRUTH) else []
-        return Sample(kind, F.linear, [(*shape_of(draw, 0, 3), k)], [weight(m, k), *bias])
+        return FunctionSample(kind, F.linear, [(*shape_of(draw, 0, 3), k)], [weight(m, k), *bias])
     if kind == "matmul":
         left = draw(st.sampled_from([(k,), (n, k), (b, n, k), (2, b, n, k), (2, 1, n, k)]))
         right = draw(st.sampled_from([(k,), (k, m), (b, k, m), (1, k, m)]))
         if constant:
-            return Sample(kind, torch.matmul, [left], [weight(*right)])
-        return Sample(kind, torch.matmul, [left, right])
+            return FunctionSample(kind, torch.matmul, [left], [weight(*right)])
+        return FunctionSample(kind, torch.matmul, [left, right])
     if kind == "addmm":
         term = draw(st.sampled_from([(m,), (n, m), (1, m), (n, 1)]))
         if constant:
-            return Sample(
+            return FunctionSample(
                 kind, lambda x, c, w, **o: torch.addmm(c, x, w, **o), [(n, k)], [weight(*term), weight(k, m)], options
             )
-        return Sample(kind, torch.addmm, [term, (n, k), (k, m)], options=options)
+        return FunctionSample(kind, torch.addmm, [term, (n, k), (k, m)], options=options)
     if kind == "baddbmm":
-        return Sample(
+        return FunctionSample(
             kind, torch.baddbmm, [draw(st.sampled_from([(b, n, m), (1, m)])), (b, n, k), (b, k, m)], options=options
         )
     if kind == "bilinear":
-        return Sample(kind, F.bilinear, [(n, k), (n, m)], [weight(b, k, m)])
+        return FunctionSample(kind, F.bilinear, [(n, k), (n, m)], [weight(b, k, m)])
     if kind == "einsum":
-        return Sample(kind, lambda x, y: torch.einsum("bij,bkj->ikb", x, y), [(b, n, k), (b, m, k)])
+        return FunctionSample(kind, lambda x, y: torch.einsum("bij,bkj->ikb", x, y), [(b, n, k), (b, m, k)])
     heads, channels = draw(st.sampled_from([1, 2, 4])), 4
     mask = draw(st.sampled_from([None, "float", "causal", "bool", "row"]))
     shapes = [(b, heads, n, channels), (b, heads, m, channels), (b, heads, m, channels)]
     chosen: dict[str, Any] = {"scale": draw(st.none() | st.just(0.5)), "kind": mask}
     constants = [weight(n, m)] if mask in ("float", "bool") else [weight(m)] if mask == "row" else []
     tied = [((0, 0), (1, 0), (2, 0)), ((1, 2), (2, 2))]
-    return Sample(kind, _attention, shapes, constants, chosen, tied)
+    return FunctionSample(kind, _attention, shapes, constants, chosen, tied)
 
 
 def _attention(q: Any, k: Any, v: Any, *mask: Any, scale: float | None, kind: str | None) -> torch.Tensor:
@@ -136,7 +136,7 @@ _ALONG_ONE = ("max", "min", "argmax", "argmin", "prod", "cumsum", "cumprod", "lo
 
 
 @st.composite
-def reductions(draw: Draw) -> Sample:
+def reductions(draw: Draw) -> FunctionSample:
     """Draw reductions along any dimensions, with and without keepdim."""
     shape = shape_of(draw)
     rank = len(shape)
@@ -150,10 +150,10 @@ def reductions(draw: Draw) -> Sample:
             options["correction"] = draw(st.sampled_from([0, 1, 2, 0.5]))
         if name == "norm":
             options["ord"] = draw(st.sampled_from([0, 1, 2, 3, 0.5, float("inf"), float("-inf")]))
-            return Sample(name, torch.linalg.vector_norm, [shape], options=options)
+            return FunctionSample(name, torch.linalg.vector_norm, [shape], options=options)
         if name in ("any", "all"):
             options["dim"] = options["dim"][0]
-        return Sample(name, getattr(torch, name), [shape], options=options)
+        return FunctionSample(name, getattr(torch, name), [shape], options=options)
     name = draw(st.sampled_from(_ALONG_ONE))
     options = {"dim": dim_of(draw, rank)}
     if name in ("max", "min", "argmax", "argmin", "prod", "median"):
@@ -162,7 +162,7 @@ def reductions(draw: Draw) -> Sample:
         options |= {"descending": draw(TRUTH), "stable": True}
     if name in ("argmax", "argmin") and draw(st.integers(0, 3)) == 0:
         options = {}
-    return Sample(name, getattr(torch, name), [shape], options=options)
+    return FunctionSample(name, getattr(torch, name), [shape], options=options)
 
 
 def _group_norm(x: torch.Tensor, weight: Any = None, bias: Any = None, *, num_groups: int, eps: float) -> torch.Tensor:
@@ -190,7 +190,7 @@ def _instance_norm(x: torch.Tensor, weight: Any = None, bias: Any = None, *, eps
 
 
 @st.composite
-def norms(draw: Draw) -> Sample:
+def norms(draw: Draw) -> FunctionSample:
     """Draw normalizations with and without weights."""
     kind = draw(st.sampled_from(["group", "layer", "rms", "batch", "instance", "softmax", "log", "min", "lp", "local"]))
     function: Any
@@ -199,27 +199,27 @@ def norms(draw: Draw) -> Sample:
         shape = shape_of(draw)
         dim = dim_of(draw, len(shape))
         if kind == "lp":
-            return Sample(
+            return FunctionSample(
                 "normalize", F.normalize, [shape], options={"p": draw(st.sampled_from([1, 2, 3])), "dim": dim}
             )
         function = {"softmax": F.softmax, "log": F.log_softmax, "min": F.softmin}[kind]
-        return Sample(f"soft{kind}", function, [shape], options={"dim": dim})
+        return FunctionSample(f"soft{kind}", function, [shape], options={"dim": dim})
     if kind in ("layer", "rms"):
         shape = shape_of(draw, 1, 4)
         own = shape[-draw(st.integers(1, len(shape))) :]
         used = min(used, 1) if kind == "rms" else used
         function = _layer_norm if kind == "layer" else _rms_norm
         weights = [weight(*own) for _ in range(used)]
-        return Sample(kind, function, [shape], weights, {"shape": own, "eps": eps})
+        return FunctionSample(kind, function, [shape], weights, {"shape": own, "eps": eps})
     groups = draw(st.integers(1, 3))
     channels = groups * draw(st.integers(1, 3))
     shape = image(draw, draw(st.integers(1, 3)), 2, 5, channels)
     if kind == "local":
         options = {"size": draw(st.integers(1, 4)), "alpha": 0.1, "beta": draw(st.sampled_from([0.5, 0.75])), "k": 1.0}
-        return Sample("local_response_norm", F.local_response_norm, [shape], options=options)
+        return FunctionSample("local_response_norm", F.local_response_norm, [shape], options=options)
     weights = [weight(channels) for _ in range(used)]
     if kind == "group":
-        return Sample(kind, _group_norm, [shape], weights, {"num_groups": groups, "eps": eps})
+        return FunctionSample(kind, _group_norm, [shape], weights, {"num_groups": groups, "eps": eps})
     if kind == "batch":
-        return Sample(kind, _batch_norm, [shape], [weight(channels), weight(channels), *weights], {"eps": eps})
-    return Sample(kind, _instance_norm, [shape], weights, {"eps": eps})
+        return FunctionSample(kind, _batch_norm, [shape], [weight(channels), weight(channels), *weights], {"eps": eps})
+    return FunctionSample(kind, _instance_norm, [shape], weights, {"eps": eps})

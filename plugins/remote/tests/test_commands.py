@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import delegate
 from delegate.cli.app import app
 from delegate.errors import ConfigError, ProgramError
-from delegate.plugins import State
+from delegate.plugins import PluginState
 from delegate.registry import default_registry
 from tests.support.exit_codes import DONE, FAILED, USAGE, require_exit
 from tests.support.hostile import EVIL, paths, require_no_wait, require_printable  # noqa: F401 - a fixture
@@ -52,7 +52,10 @@ def test_exit_code(exported: ExportedProgram, line: str, code: int) -> None:
 def test_the_package_is_found_and_ray_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     states = {s.name: (s.state, s.owner) for s in default_registry().measurements.states}
-    assert states == {"bundle": (State.OK, "delegate-remote"), "ray": (State.UNAVAILABLE, "delegate-remote")}
+    assert states == {
+        "bundle": (PluginState.OK, "delegate-remote"),
+        "ray": (PluginState.UNAVAILABLE, "delegate-remote"),
+    }
     with pytest.raises(ConfigError, match=r"'ray' needs ray, which is not installed: pip install 'ray>=2.50'"):
         delegate.to_backend("absent.pt2", "xnnpack", placement=delegate.Measured(cluster="auto"))
 

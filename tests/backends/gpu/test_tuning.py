@@ -12,7 +12,7 @@ from torch import nn
 
 import delegate
 from delegate.backends.gpu.cuda.aot import tuning
-from delegate.backends.gpu.cuda.aot.tuning import Database, Record
+from delegate.backends.gpu.cuda.aot.tuning import Database, TuningRecord
 from delegate.backends.gpu.cuda.runtime import library
 from delegate.backends.gpu.cuda.runtime.library import Target
 from delegate.errors import ConfigError, LoweringError
@@ -147,7 +147,7 @@ def test_a_file_is_replaced_at_once_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "kept.jsonl"
     path.write_text(json.dumps(RECORD) + "\n")
     database = Database(path)
-    database.add(Record(**RECORD | {"seconds": None}))
+    database.add(TuningRecord(**RECORD | {"seconds": None}))
     with monkeypatch.context() as broken:
         broken.setattr(os, "replace", full)
         with pytest.raises(LoweringError, match="disk full"):

@@ -17,7 +17,7 @@ from delegate.errors import BackendFailed
 from delegate.kernels.half_precision import from_bfloat16, from_float16, to_bfloat16
 from delegate.program.dtypes import DType
 from delegate.program.source import release_pages
-from delegate.program.task import Task, cores
+from delegate.program.task import BackgroundCall, cores
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 
 LARGE = 1 << 24  # bytes of a partition's constants from which a separate file and sharing pay off
@@ -163,7 +163,7 @@ class XnnpackRuntime(BackendRuntime):
                 with suppress(OSError):  # there are no files in memory here
                     return _large(blob, constants, compile_specs)
             # Copying releases Python's lock, so LiteRT is imported in parallel.
-            assembly = Task(partial(assemble, blob, constants))
+            assembly = BackgroundCall(partial(assemble, blob, constants))
             litert()
             model = assembly.result()
             graph = verify(memoryview(model), compile_specs["inputs"], compile_specs["outputs"])

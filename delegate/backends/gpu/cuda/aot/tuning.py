@@ -22,7 +22,7 @@ from delegate.errors import BackendUnavailable, LoweringError
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TuningRecord:
     """A measurement.
 
     Args:
@@ -57,7 +57,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._records: list[Record] = []
+        self._records: list[TuningRecord] = []
         self._times: dict[tuple[str, str, str], dict[str, float | None]] = {}
         for record in _read(path) if path.exists() else ():
             self.add(record)
@@ -66,7 +66,7 @@ class Database:
         """Return the last measurement of each schedule of a function: schedule -> seconds."""
         return self._times.get((function, target, tvm), {})
 
-    def add(self, record: Record) -> None:
+    def add(self, record: TuningRecord) -> None:
         self._records.append(record)
         of_function = self._times.setdefault((record.function, record.target, record.tvm), {})
         of_function[record.schedule] = record.seconds
@@ -82,7 +82,7 @@ class Database:
             raise _unusable(self.path, error) from error
 
 
-def _read(path: Path) -> list[Record]:
+def _read(path: Path) -> list[TuningRecord]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -90,19 +90,19 @@ def _read(path: Path) -> list[Record]:
     return [_record(line, f"{path}:{number}") for number, line in enumerate(text.splitlines(), 1)]
 
 
-def _record(line: str, where: str) -> Record:
+def _record(line: str, where: str) -> TuningRecord:
     try:
         record: Any = json.loads(line)
     except ValueError:
         record = None
-    names = [f.name for f in fields(Record)]
+    names = [f.name for f in fields(TuningRecord)]
     if (
         not isinstance(record, dict)
         or sorted(record) != sorted(names)
         or not all(isinstance(record[name], _TYPES[name]) for name in names)
     ):
         raise LoweringError("a line of the tuning database is no record", where=where, remedy="delete that line")
-    return Record(**record)
+    return TuningRecord(**record)
 
 
 def _unusable(path: Path, error: Exception) -> LoweringError:
@@ -161,7 +161,7 @@ class Tuner:
             scheduled = None if name in known or not self._left else applied(rule, function, self._target)
             if scheduled is not None:
                 seconds = _seconds(scheduled, self._target)
-                self._database.add(Record(hashed, self._target.arch, self._version, name, seconds))
+                self._database.add(TuningRecord(hashed, self._target.arch, self._version, name, seconds))
                 self._left -= 1
                 self.measured += 1
         if self.measured > before:
