@@ -34,7 +34,7 @@ def entries():
     return database()
 
 
-@pytest.mark.parametrize("name", every(4, SOME))
+@pytest.mark.parametrize("name", every(8, SOME))
 def test_some_entries(entries, name):
     chosen = [e for e in entries if e.name == name]
     rows = sweep(chosen, [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.complex64], count=1)
