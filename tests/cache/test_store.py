@@ -131,9 +131,21 @@ def test_what_a_killed_process_left_goes(tmp_path: Path) -> None:
     for file, age in ((old, 7200), (new, 0)):
         file.write_bytes(b"half")
         os.utime(file, (time.time() - age,) * 2)
-    store.put("key", ABOUT, PARTS)
+    Store(store.folder).put("key", ABOUT, PARTS)  # of a later lowering
     assert not old.exists()
     assert new.exists()
+
+
+def test_the_folder_is_not_scanned_for_each_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lowering with many partitions into a full cache would take quadratic time."""
+    scans = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: scans.append(path) or scandir(path))
+    store = Store(tmp_path, 64 * 1024)
+    for number in range(200):
+        store.put(str(number), ABOUT, [b"x" * 1000])
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 64 * 1024 * 17 // 16
+    assert 0 < len(scans) <= 2 * 200 * 1500 / (64 * 1024 / 16)  # two for each sixteenth of the limit
 
 
 @pytest.mark.parametrize("place", ["/proc/self/cache", "file/cache"])

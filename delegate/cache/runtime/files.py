@@ -52,7 +52,7 @@ class MappedFiles(BoundedFolder):
         except OSError as error:
             _log("%s cannot be written: %s", self.folder, error)
             return False
-        self.evict()
+        self.evict(size)
         return True
 
     def remove(self, key: str) -> None:

@@ -108,6 +108,7 @@ class BoundedFolder:
 
     def __init__(self, folder: Path, most_bytes: int = 2**63) -> None:
         self.folder, self.most_bytes = folder, most_bytes
+        self._unseen: int | None = None  # bytes that were added since the last scan; None before the first
 
     def clear(self) -> int:
         """Remove all files, and return their number."""
@@ -138,8 +139,19 @@ class BoundedFolder:
             with suppress(OSError):
                 os.unlink(name)
 
-    def evict(self) -> None:
-        """Remove the least recently used files until the total size is within the limit."""
+    def evict(self, added: int) -> None:
+        """Remove the least recently used files until the total size is within the limit.
+
+        The folder is scanned at the first call, and then once per sixteenth of the limit that is added. So the work of
+        many calls does not grow with the number of files times that of calls.
+
+        Args:
+            added: bytes of the file that was added.
+        """
+        if self._unseen is not None and self._unseen + added < self.most_bytes // 16:
+            self._unseen += added
+            return
+        self._unseen = 0
         files = sorted(self.files(), key=lambda file: file.used)
         total = sum(file.size for file in files)
         for file in files:

@@ -92,7 +92,8 @@ class Store(BoundedFolder):
         views = [memoryview(p).cast("B") for p in parts]
         digests = tuple(d.hex() for d in checksums(views))
         pieces = list(_pieces(key, about, views, digests))
-        if sum(len(p) for p in pieces) > self.most_bytes:
+        size = sum(len(p) for p in pieces)
+        if size > self.most_bytes:
             return None
         try:
             self._write(self._path(key), pieces)
@@ -102,7 +103,7 @@ class Store(BoundedFolder):
                 what = f"the compile cache cannot be written: {error.strerror or error} ({self.folder})"
                 warnings.warn(f"{what}: partitions are compiled anew every time", RuntimeWarning, stacklevel=2)
             return None
-        self.evict()
+        self.evict(size)
         return digests
 
     def remove(self, key: str) -> None:
