@@ -74,7 +74,7 @@ def edited(plan: delegate.SavedPlan, old: str, new: str) -> delegate.SavedPlan:
             *("first:aten.linear.default#0", "third:aten.linear.default#0"),
             "third:aten.linear.default#0 of forward on xnnpack (forward has no such node)",
         ),
-        ('"xnnpack", "nodes"', '"vector", "nodes"', "in parts, aten.addmm.default: vector has no"),
+        ('"xnnpack", "nodes"', '"vector", "nodes"', "in its decomposition, aten.addmm.default: vector has no"),
         ('"xnnpack", "nodes"', '"acme", "nodes"', "'acme', which is not among the backends"),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_plan_is_kept_though_other_backends_want_other_forms(turned: bool) -> 
 
 def test_a_plan_of_more_methods_says_which_are_missing() -> None:
     both = delegate.to_backend({"one": export(), "two": export()}, "xnnpack").plan
-    with pytest.raises(PartitionError, match=r"there is no two"):
+    with pytest.raises(PartitionError, match=r"there is no graph two"):
         delegate.to_backend({"one": export()}, "xnnpack", placement=both)
 
 
