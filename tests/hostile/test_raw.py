@@ -155,5 +155,5 @@ def test_a_diagonal_beside_the_matrix_is_empty():
 
 
 def test_values_of_too_many_dimensions_are_not_added():
-    with pytest.raises(KernelError, match="4 dimensions are written to places of 2"):
+    with pytest.raises(KernelError, match="4 dimensions cannot be written to places of 2"):
         raw.combine_at(np.add, np.zeros((1, 8)), (slice(None), np.arange(5)), np.zeros((5, 2, 3, 1)))

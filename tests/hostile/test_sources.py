@@ -105,7 +105,7 @@ def test_a_member_that_is_no_program_is_not_unpacked(tmp_path):
     given = member(tmp_path / "a.zip", bytes(60 << 20))
     tracemalloc.start()
     try:
-        with pytest.raises(ProgramError, match="not a program file"):
+        with pytest.raises(ProgramError, match="not a delegate program file"):
             file.load(given)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:

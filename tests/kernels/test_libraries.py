@@ -127,10 +127,10 @@ def test_preference(site: Site) -> None:
     ("wanted", "sentence"),
     [
         (["portabel"], "no kernel library is named 'portabel': did you mean 'portable'?"),
-        (["portable", "portable"], "kernel library 'portable' is named twice"),
-        ([KernelTable("own"), KernelTable("own")], "kernel library 'own' is named twice"),
-        ([7], "a int is no kernel library"),
-        (7, "a int is no kernel library"),
+        (["portable", "portable"], "kernel library 'portable' is listed twice"),
+        ([KernelTable("own"), KernelTable("own")], "kernel library 'own' is listed twice"),
+        ([7], "a int is not a kernel library"),
+        (7, "a int is not a kernel library"),
         (["bad"], "kernel library 'bad' of bad-dist 1.0 is broken: it fails to import: ZeroDivisionError"),
     ],
 )

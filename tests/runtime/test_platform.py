@@ -112,11 +112,11 @@ def _fails(size: int) -> bytearray:
 
 
 BAD = {
-    "fails": (_fails, "no memory of .* bytes: MemoryError: the pool is empty"),
-    "too small": (lambda size: bytearray(size - 1), "no memory of .* bytes: ValueError: .*does not fit into"),
-    "read-only": (bytes, "memory of the platform is read-only"),
+    "fails": (_fails, "cannot allocate .* bytes: MemoryError: the pool is empty"),
+    "too small": (lambda size: bytearray(size - 1), "cannot allocate .* bytes: ValueError: .*does not fit into"),
+    "read-only": (bytes, "memory from the platform's allocate is read-only"),
     "not aligned": (lambda size: allocate(size + 1)[1:], "does not start at a multiple of 64"),
-    "no buffer": (lambda size: None, "no memory of .* bytes: "),
+    "no buffer": (lambda size: None, "cannot allocate .* bytes: "),
 }
 
 
