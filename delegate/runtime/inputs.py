@@ -254,7 +254,7 @@ def _from_dlpack(leaf: Any, name: str, dtype: DType) -> Array:
         return np.from_dlpack(_Exported(capsule))
     array = np.from_dlpack(_Exported(capsule))
     if dtype is DType.bfloat16 and array.dtype == np.uint16:
-        raise InputError(f"input {name!r} is uint16, but the program takes bfloat16", remedy="give a bfloat16 tensor")
+        raise InputError(f"input {name!r} is uint16, but the program takes bfloat16", remedy="pass a bfloat16 tensor")
     return array
 
 

@@ -137,7 +137,7 @@ def test_the_verifier() -> None:
     for what, meta in (("shape", torch.empty(3)), ("dtype", torch.empty(2, 3, dtype=torch.float64))):
         module = graph_of(prims.mul.default, x, x.clone())
         module.graph.find_nodes(op="placeholder")[1].meta["val"] = meta
-        with pytest.raises(DialectError, match=f"not Prims: operands of a Prim have one {what}"):
+        with pytest.raises(DialectError, match=f"not Prims: operands of a Prim must have one {what}"):
             PRIMS.check(module)
 
 

@@ -80,7 +80,7 @@ def test_blocked(site: Site, monkeypatch: pytest.MonkeyPatch, value: str) -> Non
     ("source", "sentence"),
     [
         ("1 / 0", "fails to import: ZeroDivisionError"),
-        ("TABLE = {}", "gives dict at bad_kernels:TABLE, not a KernelTable"),
+        ("TABLE = {}", "has a dict at bad_kernels:TABLE, not a KernelTable"),
         (
             "from delegate.kernels.table import KernelTable\nTABLE = KernelTable('good')",
             "calls itself 'good', unlike its entry point 'bad': both have to be the same",

@@ -150,7 +150,7 @@ CASES = {
     "constant segment": (rows(static(), "constants", segment=3), "no segment 3, only 3 .constant 'weight'"),
     "constant size": (rows(static(), "constants", shape=(9,)), r"^float32\[9\] needs 36 bytes, but segment 0 has 32"),
     "constant shape": (rows(static(), "constants", shape=(-2, -4)), "size -4 is negative"),
-    "state size": (rows(structured(), "states", dtype=DType.int8), "takes 4 bytes.*state 'cache'"),
+    "state size": (rows(structured(), "states", dtype=DType.int8), "needs 4 bytes.*state 'cache'"),
     "delegate segment": (rows(static(), "delegates", segment=-1), "no segment -1.*delegate 'xnnpack_0'"),
     "in_tree leaves": (replace_method(static(), in_tree=in_tree(3)), "3 leaves for 4 inputs"),
     "in_tree shape": (replace_method(dynamic(), in_tree=LEAF), "tuple of arguments and a dict"),
@@ -197,7 +197,7 @@ CASES = {
     "planned before": (replace_value(dynamic(), 1, offset=0), "both or neither"),
     "dynamic with offset": (
         replace_method(replace_value(dynamic(), 1, offset=0), arenas=(640,)),
-        "no bound .* an offset",
+        "an offset, .* no known bound",
     ),
     "symbol range": (replace_method(dynamic(), symbols=(Symbol("s", 3, 2),) * 2), "range 3 to 2 is empty .*'s'"),
     "symbol input": (replace_method(dynamic(), symbols=(Symbol("s", 0, 2, 1, 0),) * 2), "no input 1"),

@@ -156,7 +156,7 @@ def _full_size(stored: int, kind: str, *how: Any) -> int:
             raise ValueError(f"{count} integers of {bits} bits in {stored} bytes")
         return 4 * int(count)
     if how:
-        raise ValueError(f"{kind!r} takes no {how}")
+        raise ValueError(f"{kind!r} does not have the parameters {how}")
     return stored * _WIDER[kind]
 
 
