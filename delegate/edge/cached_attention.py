@@ -72,5 +72,7 @@ def _(
     softcap: float = 0.0,
 ) -> Tensor:
     if query.shape[1] % keys.shape[1]:
-        raise ValueError(f"{query.shape[1]} heads for {keys.shape[1]} groups of the cache, which do not divide them")
+        raise ValueError(
+            f"the {query.shape[1]} heads of the query are not divisible by the {keys.shape[1]} groups of the cache"
+        )
     return query.new_empty((*query.shape[:-1], values.shape[-1]))

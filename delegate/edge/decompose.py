@@ -277,7 +277,7 @@ def _copy(inner: Node, env: dict[Node, Node], graph: Graph, body: Graph) -> Node
         return graph.node_copy(inner, env.__getitem__)
     constant = getattr(body.owning_module, str(inner.target))
     if not isinstance(constant, torch.Tensor) or constant.dim() or isinstance(constant, FakeTensor):
-        raise LoweringError(f"a decomposition holds the constant {inner.target}", where=str(inner))
+        raise LoweringError(f"a decomposition contains the constant {inner.target}", where=str(inner))
     kwargs: dict[str, Any] = {"dtype": constant.dtype, "device": constant.device, "pin_memory": False}
     return graph.call_function(torch.ops.aten.full.default, ([], constant.item()), kwargs)
 
@@ -293,7 +293,7 @@ def _require_alike(node: Node, results: Any) -> None:
     for before, result in pairs:
         after = result.meta.get(META_VALUE) if isinstance(result, Node) else None
         if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor) and not _alike(before, after):
-            what = f"torch's decomposition gives {shape_text(after)} in place of {shape_text(before)}"
+            what = f"torch's decomposition returns {shape_text(after)} instead of {shape_text(before)}"
             raise LoweringError(what, where=describe(node), remedy="replace the operator in the model")
 
 
@@ -310,7 +310,7 @@ def _rename_symbols(node: Node, results: Any) -> None:
     for before, after in zip(symbolic_numbers(old), symbolic_numbers(new), strict=False):
         fresh, former = (list(n.node.expr.free_symbols) for n in (after, before))
         if len(fresh) == len(former) == 1 and free_unbacked_symbols(after) and fresh != former:
-            after.node.shape_env._set_replacement(fresh[0], former[0], "traced anew by delegate")
+            after.node.shape_env._set_replacement(fresh[0], former[0], "traced again by delegate")
 
 
 def _replace_uses(node: Node, results: Any) -> None:

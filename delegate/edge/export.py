@@ -52,7 +52,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         module, signature, asserted = _fast_path(ep, decomposer)
         ranges = ep.range_constraints
     except (NotSimple, LoweringError) as why:
-        logger.info("%s goes the long way through torch: %s", name, why)
+        logger.info("%s is decomposed by torch's run_decompositions: %s", name, why)
         module, signature, asserted, ranges = _slow_path(ep, decomposer, name)
     signature = _with_lasting_names(module, signature, [spec.arg.name for spec in ep.graph_signature.input_specs])
     drop_unused(module.graph)
@@ -120,7 +120,7 @@ def _refuse_absent_data(signature: Signature) -> None:
         if value.is_meta or isinstance(value, FakeTensor):
             kind = "a fake tensor" if isinstance(value, FakeTensor) else "on the meta device"
             name = signature.constant_names.get(placeholder, placeholder)
-            raise ExportError(f"{name} is {kind} and holds no data", remedy="load the weights before the export")
+            raise ExportError(f"{name} is {kind} and has no data", remedy="load the weights before the export")
 
 
 def _refuse_shared_states(signature: Signature, graph: Graph) -> None:
@@ -138,9 +138,9 @@ def _refuse_shared_states(signature: Signature, graph: Graph) -> None:
         if state is not None and len(sharing) > 1:
             names = ", ".join(signature.constant_names[p] for p in sharing)
             raise ExportError(
-                f"the buffer {signature.states[state]} is written and shares its memory with others",
+                f"the buffer {signature.states[state]} is written to, but shares its memory with others",
                 where=names,
-                remedy="register one of them and take views of it in forward, or clone them",
+                remedy="register only one of them and create the views in forward, or clone them",
             )
 
 
@@ -182,9 +182,9 @@ def _with_writes(
     buffers = [p for p in written if kinds[p.name] in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)]
     inputs = [p for p in written if kinds[p.name] is InputKind.USER_INPUT]
     if len(buffers) + len(inputs) != len(written):
-        raise NotSimple("a parameter is written")
+        raise NotSimple("a parameter is written to")
     if written and (signature.mutated or signature.written):
-        raise NotSimple("tensors are written both in place and by results")
+        raise NotSimple("tensors are written both in place and through results")
     output = module.graph.output_node()
     results = output.args[0]
     assert isinstance(results, tuple | list)

@@ -77,7 +77,7 @@ def _region(node: Node) -> tuple[Any, tuple[Any, ...]] | None:
     if getattr(node.target, "__module__", "") == _VMAP:
         raise NotSimple(f"{node.name} is part of a vmap")
     if any(isinstance(a, Node) and a.op == "get_attr" for a in node.all_input_nodes):
-        raise NotSimple(f"{node.name} has a body of its own")
+        raise NotSimple(f"{node.name} has a graph as its body")
     return None
 
 
@@ -272,7 +272,7 @@ class _Functionalizer:
         args, returns = arguments(node), len(target._schema.returns)
         written = [args[name] for name in _written(target)]
         if not can_auto_functionalize(target) or not all(isinstance(goal, Node) for goal in written):
-            raise NotSimple(f"{target} gives what it writes to, or writes to lists or to nothing")
+            raise NotSimple(f"{target} returns what it writes to, or writes to lists or to nothing")
         call = self._call(node, auto_functionalized, (target,), map_arg(args, self._value))
         parts = [self._call(node, operator.getitem, (call, i), {}) for i in range(len(call.meta[META_VALUE]))]
         for goal, value in zip(written, parts[-len(written) :], strict=True):
@@ -297,7 +297,7 @@ class _Functionalizer:
         if value.meta[META_VALUE].dtype != target_value.dtype:
             value = self._call(node, aten._to_copy.default, (value,), {"dtype": target_value.dtype})
         if value.meta[META_VALUE].shape != target_value.shape:
-            raise NotSimple(f"{node.name} changes the shape of what it writes")
+            raise NotSimple(f"{node.name} changes the shape of the tensor that it writes to")
         return value
 
     def _scattered(self, goal: Node, value: Node) -> Node:
@@ -347,7 +347,7 @@ def _shares_memory(node: Node) -> Node | None:
     for source in node.all_input_nodes:
         if any(t.untyped_storage()._cdata in storages for t in tensors(source)):
             if source is not node.args[0]:
-                raise NotSimple(f"{node.name} gives a view of a later argument")
+                raise NotSimple(f"{node.name} returns a view of an argument after the first")
             return source
     return None
 

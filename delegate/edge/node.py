@@ -69,7 +69,7 @@ def tensor(node: Node) -> torch.Tensor:
     """Return the fake tensor of a node with one result; raise KeyError or TypeError for another node."""
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{node.name} gives {type(value).__name__}, not one tensor")
+        raise TypeError(f"{node.name} returns {type(value).__name__}, not one tensor")
     return value
 
 

@@ -23,7 +23,7 @@ _REFUSED_OUTPUTS = {
     OutputKind.LOSS_OUTPUT: ("computes a loss", "export the inference program, without joint_loss_index"),
     OutputKind.GRADIENT_TO_PARAMETER: ("computes gradients", "export the inference program"),
     OutputKind.GRADIENT_TO_USER_INPUT: ("computes gradients", "export the inference program"),
-    OutputKind.PARAMETER_MUTATION: ("changes a parameter in place", "make it a buffer: register_buffer"),
+    OutputKind.PARAMETER_MUTATION: ("changes a parameter in place", "make it a buffer (register_buffer)"),
     OutputKind.TOKEN: ("has side effects", "remove operators with side effects, such as printing, from forward"),
 }
 
@@ -92,7 +92,7 @@ def read_signature(ep: ExportedProgram) -> Signature:
     for spec in ep.graph_signature.input_specs:
         if spec.kind in _REFUSED_INPUTS:
             what, remedy = _REFUSED_INPUTS[spec.kind]
-            raise ExportError(f"the program takes {what}", where=spec.target or spec.arg.name, remedy=remedy)
+            raise ExportError(f"the program has {what} as an input", where=spec.target or spec.arg.name, remedy=remedy)
         if spec.kind is InputKind.USER_INPUT:
             inputs.append(_user_input(spec.arg, next(paths)))
         else:

@@ -20,9 +20,9 @@ from torch.export import ExportedProgram
 from delegate.errors import ExportError
 from delegate.plugins import first_line
 
-_SAVED = "give a .pt2 file that torch.export.save wrote with this version of torch"
+_SAVED = "pass a .pt2 file that was written by torch.export.save of this version of torch"
 _REGISTER = (
-    "import what registers them (torch.utils._pytree.register_pytree_node) first, on the command line by "
+    "first import the module that registers them (torch.utils._pytree.register_pytree_node); on the command line with "
     "--import MODULE[:FUNCTION]"
 )
 _CLASS = re.compile(r'\\"type\\": \\"([^"\\]+)\\", \\"context\\"')  # in a structure, which is JSON within JSON
@@ -59,10 +59,10 @@ def exported_programs(model: Any) -> dict[str, ExportedProgram]:
     """
     if isinstance(model, Mapping):
         if not model:
-            raise ExportError("the dict of methods is empty", remedy="give at least one method")
+            raise ExportError("the dict of methods is empty", remedy="pass at least one method")
         bad = next((name for name in model if not isinstance(name, str) or not name), None)
         if bad is not None:
-            raise ExportError(f"{bad!r} is no name of a method", remedy="give non-empty strings")
+            raise ExportError(f"{bad!r} is not a valid name of a method", remedy="use non-empty strings")
         return {name: _exported_program(part, name) for name, part in model.items()}
     return {"forward": _exported_program(model, "forward")}
 
@@ -74,8 +74,8 @@ def _module(model: Any) -> torch.nn.Module:
     if isinstance(model, str | os.PathLike) and is_torchscript(_existing(Path(model))):
         return _load_torchscript(Path(model))
     raise ExportError(
-        f"a {type(model).__name__} is no module to export",
-        remedy="give a module or the path of a TorchScript file; to_backend takes exported programs as they are",
+        f"a {type(model).__name__} is not a module and cannot be exported",
+        remedy="pass a module or the path of a TorchScript file; to_backend accepts exported programs directly",
     )
 
 
@@ -95,23 +95,23 @@ def _exported_program(model: Any, name: str) -> ExportedProgram:
     if isinstance(model, torch.nn.Module):
         raise ExportError(f"{type(model).__name__} is a module, not an exported program", remedy=_EXPORT)
     raise ExportError(
-        f"a {type(model).__name__} is no model",
+        f"a {type(model).__name__} is not a model",
         where=f"method {name}",
-        remedy="give an ExportedProgram, the path of a .pt2 file, or a dict of them by method name",
+        remedy="pass an ExportedProgram, the path of a .pt2 file, or a dict of either by method name",
     )
 
 
 def require_no_program(path: Path) -> None:
     """Raise ExportError for the name of a saved program, without reading the file: a model's file may run code."""
     if path.suffix.lower() == ".dlg":
-        what = f"{path} has the name of a saved program, which is no model"
-        raise ExportError(what, remedy="give the .pt2 file that it was lowered from")
+        what = f"{path} is the name of a compiled program, not of a model"
+        raise ExportError(what, remedy="pass the .pt2 file that it was lowered from")
 
 
 def _existing(path: Path) -> Path:
     require_no_program(path)
     if not path.is_file():
-        raise ExportError(f"there is no file {path}", remedy="give the path that torch.export.save wrote")
+        raise ExportError(f"there is no file {path}", remedy="pass the path of a file that torch.export.save wrote")
     return path
 
 
@@ -119,14 +119,14 @@ def _load(path: Path) -> ExportedProgram:
     if is_torchscript(path):
         raise ExportError(f"{path} is TorchScript and needs example inputs", remedy=_EXPORT)
     if path.suffix.lower() != ".pt2":  # torch unpickles what is in it, and has no way to read it without
-        what = f"{path} is opened as a model only under a name that ends in .pt2, since a model is code"
+        what = f"{path} does not end in .pt2: no other file is opened as a model, because a model can run code"
         raise ExportError(what, remedy="rename it if you trust it")
     try:
         return torch.export.load(path)
     except Exception as error:
         what, remedy = f"torch cannot read {path}: {first_line(error)}", _SAVED
         if unknown := _unregistered(path):
-            what = f"{path} has inputs or results of classes that are not registered here: {', '.join(unknown)}"
+            what = f"{path} has inputs or results of classes that are not registered: {', '.join(unknown)}"
             remedy = _REGISTER
         raise ExportError(what, remedy=remedy) from error
 
@@ -158,7 +158,7 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
     if not isinstance(inputs, tuple):
         raise ExportError(
             f"the example inputs of {name} are a {type(inputs).__name__}, not a tuple",
-            remedy="give a tuple of positional arguments, (x,) for one",
+            remedy="pass a tuple of positional arguments, such as (x,) for one",
         )
     with _one_voice():
         if isinstance(module, torch.jit.ScriptModule):
@@ -167,7 +167,10 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
             return torch.export.export(module, inputs)
         except Exception as error:
             what = f"torch.export failed on {name}: {first_line(error)}"
-            raise ExportError(what, remedy="change what it names; the cause has torch's own words") from error
+            raise ExportError(
+                what,
+                remedy="change the part of the module that the message names; torch's error is the cause of this one",
+            ) from error
 
 
 @contextlib.contextmanager
@@ -189,7 +192,7 @@ def _is_chatter(record: logging.LogRecord) -> bool:
 
 _UNCONVERTED = re.compile(r"failed for node (\S+)")  # how the converter names an operator that it does not know,
 _UNTRACED = re.compile(r"While executing .*?target=torch\.ops\.(\S+?)\]")  # and torch.export one that fails
-_REMEDY = "write that part otherwise, or export the module that the TorchScript was made of"
+_REMEDY = "rewrite that part of the model, or export the module from which the TorchScript was created"
 
 
 def is_torchscript(path: Path) -> bool:
@@ -251,7 +254,7 @@ def _run(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: str) -> 
     except Exception as error:
         words = [line for line in str(error).splitlines() if line.strip()]
         what = f"{name} does not run on its example inputs: {words[-1] if words else type(error).__name__}"
-        raise ExportError(what, remedy="give inputs that it takes") from error
+        raise ExportError(what, remedy="pass example inputs that the module accepts") from error
 
 
 def _converted(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: str) -> ExportedProgram:

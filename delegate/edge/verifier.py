@@ -119,30 +119,38 @@ def _dense(node: Node) -> bool:
 
 
 _EXPORT_AGAIN = "export the model again with this version of torch"
-_NO_CALL = "replace it in the model; auto_functionalized_v2 comes of run_decompositions(): leave that to delegate"
-_KIND = DialectRule(
-    "only placeholders, operator calls, bodies of control flow and the output occur", _EXPORT_AGAIN, _known_kind
+_NO_CALL = (
+    "replace it in the model; auto_functionalized_v2 comes from run_decompositions(): do not call it before delegate"
 )
-_VALUE = DialectRule("every node knows what it gives: meta['val']", "a pass that makes nodes must set it", _has_value)
+_KIND = DialectRule(
+    "nodes must be placeholders, operator calls, bodies of control flow or the output", _EXPORT_AGAIN, _known_kind
+)
+_VALUE = DialectRule(
+    "every node must have its value in meta['val']", "set it in the pass that creates the node", _has_value
+)
 _ATEN = (
     _KIND,
-    DialectRule("calls are of operators, control flow or arithmetic on sizes", _NO_CALL, _known_target),
-    DialectRule("get_attr gives a body of control flow; tensors are placeholders", _EXPORT_AGAIN, _body),
+    DialectRule("calls must be of operators, control flow or arithmetic on sizes", _NO_CALL, _known_target),
+    DialectRule("get_attr must refer to a body of control flow; tensors must be placeholders", _EXPORT_AGAIN, _body),
     _VALUE,
 )
 _FUNCTIONAL = (
     *_ATEN,
     DialectRule(
-        "no operator writes to its inputs", "give a custom operator a form that returns the new value", _functional
+        "operators must not write to their inputs",
+        "register a form of the custom operator that returns the new value",
+        _functional,
     ),
-    DialectRule("every operator gives something", "remove operators with side effects from forward", _gives_something),
+    DialectRule(
+        "every operator must return a value", "remove operators with side effects from forward", _gives_something
+    ),
 )
 _EDGE = (
     *_FUNCTIONAL,
     DialectRule(
-        "tensors have dtypes that programs can hold", "cast to a supported dtype in the model", _supported_dtypes
+        "tensors must have dtypes that programs support", "cast to a supported dtype in the model", _supported_dtypes
     ),
-    DialectRule("tensors are dense", "convert sparse tensors in the model", _dense),
+    DialectRule("tensors must be dense", "convert sparse tensors in the model", _dense),
     DialectRule("no check operators", "run delegate.edge.graphs.remove_checks", lambda n: op_name(n) not in CHECKS),
 )
 
@@ -174,7 +182,7 @@ class Dialect:
         target = node.target
         if isinstance(target, OpOverload) and target.namespace in ("aten", "prims") and not self.allows(target):
             raise DialectError(
-                f"not {self.name}: {target} is no operator of the dialect",
+                f"not {self.name}: {target} is not an operator of the dialect",
                 where=describe(node),
                 remedy="decompose it with delegate.edge.decompose.decompose_node, or name it in preserve_ops",
             )
@@ -195,15 +203,15 @@ def _undecomposed(op: OpOverload) -> bool:
 
 
 _DIFFERENTIABLE = DialectRule(
-    "gradients pass every operator",
+    "every operator must have a gradient",
     "register a formula (torch.library.register_autograd), or call it on x.detach()",
     differentiable,
 )
 _PRIMS = (
     DialectRule(
-        "operands of a Prim have one shape, or are numbers", "broadcast them with prims.broadcast_in_dim", one_shape
+        "operands of a Prim must have one shape, or be numbers", "broadcast them with prims.broadcast_in_dim", one_shape
     ),
-    DialectRule("operands of a Prim have one dtype", "convert them with prims.convert_element_type", one_dtype),
+    DialectRule("operands of a Prim must have one dtype", "convert them with prims.convert_element_type", one_dtype),
 )
 AUTOGRAD_SAFE = Dialect("autograd-safe ATen", (*_ATEN, _DIFFERENTIABLE), _any)
 
@@ -227,7 +235,9 @@ def verify(program: EdgeProgram, preserve_ops: Set[str] | None = None) -> None:
     """
     edge_dialect(preserve_ops).check(program.graph_module)
     for what, where in _misfits(program):
-        raise DialectError(f"not edge: {what}", where=where, remedy="the pass that ran last is at fault: report it")
+        raise DialectError(
+            f"not edge: {what}", where=where, remedy="this is an error in the last pass that ran: report it"
+        )
 
 
 def _misfits(program: EdgeProgram) -> Iterator[tuple[str, str]]:
@@ -240,9 +250,9 @@ def _misfits(program: EdgeProgram) -> Iterator[tuple[str, str]]:
             for i, n in enumerate(nodes)
             if n.op == "placeholder" and n is not placeholders[0] and nodes[i - 1].op != "placeholder"
         )
-        yield "placeholders come first", describe(late)
+        yield "placeholders must come first", describe(late)
     if inputs != [i.node for i in program.inputs]:
-        yield "the inputs are not the placeholders that are no constants, in order", str(inputs)
+        yield "the inputs differ from the placeholders without constants, or from their order", str(inputs)
     names = {n.name for n in placeholders}
     for name in (*program.constants, *program.states):
         if name not in names:
@@ -255,13 +265,13 @@ def _misfits(program: EdgeProgram) -> Iterator[tuple[str, str]]:
 def _wrong_results(program: EdgeProgram) -> Iterator[tuple[str, str]]:
     results: Any = program.graph.output_node().args[0]
     if not isinstance(results, tuple):
-        yield "the output is no tuple of results", str(results)
+        yield "the output is not a tuple of results", str(results)
         return
     leaves = program.out_spec.num_leaves if program.out_spec is not None else 0
     expected = leaves + len(program.mutated) + len(program.written)
     if program.out_spec is not None and len(results) != expected:
         yield f"{len(results)} results, not {expected}", str(program.graph.output_node().args)
     if not set(program.mutated) <= set(program.states.values()):
-        yield "a mutated state is no state", str(program.mutated)
+        yield "a mutated state is not a state of the program", str(program.mutated)
     if not set(program.written) <= {i.node for i in program.inputs}:
-        yield "a written input is no input", str(program.written)
+        yield "a written input is not an input of the program", str(program.written)

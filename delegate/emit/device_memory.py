@@ -188,7 +188,9 @@ def with_device_copies(report: Report, program: Program, lowered: Iterable[Lower
             uploaded.difference_update(call.inputs)
             partitions[spec.name] = replace(stated, space=program.spaces[spec.space - 1].name)
         if len(on_device) > 1 and depends_on_data(method):
-            notes.append(f"{method.name}: tensors between partitions pass through the host, for sizes depend on data")
+            notes.append(
+                f"{method.name}: tensors between partitions pass through the host because sizes depend on data"
+            )
     return replace(report, partitions=tuple(partitions.values()), notes=tuple(notes))
 
 

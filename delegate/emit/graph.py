@@ -139,7 +139,7 @@ class GraphEmitter:
 
     def _operator_call(self, node: Node) -> None:
         if not isinstance(node.target, OpOverload):
-            raise LoweringError(f"{op_name(node)} is no operator that programs have", where=describe(node))
+            raise LoweringError(f"{op_name(node)} is not an operator that programs support", where=describe(node))
         op, named = op_name(node), arguments(node)
         if op == "aten.full.default" and self._is_computed(named["fill_value"]):
             self._emit_full(node)
@@ -158,7 +158,7 @@ class GraphEmitter:
             raise LoweringError(
                 f"{op_name(node)} writes to a list of tensors, which programs cannot express",
                 where=describe(node),
-                remedy="let it give the new values, or write to single tensors",
+                remedy="make it return the new values, or write to single tensors",
             )
         args = tuple(self.argument(argument, node) for argument in arguments(node).values())
         outputs = self.define(node)
@@ -172,7 +172,7 @@ class GraphEmitter:
         """Return the index of a node's only value."""
         if node not in self._indices:
             if node.op != "placeholder":
-                raise LoweringError("a value is used before it is made", where=describe(node))
+                raise LoweringError("a value is used before it is computed", where=describe(node))
             self._indices[node] = [self._placed(node)]
         return self._indices[node][0]
 
@@ -225,7 +225,7 @@ class GraphEmitter:
         if value is None or isinstance(value, bool | int | float | complex | str):
             return value
         raise LoweringError(
-            f"an argument is a {type(value).__name__}, which programs cannot hold", where=describe(node)
+            f"an argument is a {type(value).__name__}, which programs do not support", where=describe(node)
         )
 
     # -- control flow -------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ class GraphEmitter:
         if isinstance(example, torch.Tensor):
             return self.tables.like(example, name, UNPLANNED, node)
         if type(example) not in _CARRIED:
-            what = f"control flow carries or gives a {type(example).__name__}"
+            what = f"control flow carries or returns a {type(example).__name__}"
             raise LoweringError(what, where=describe(node), remedy="use tensors and integers")
         return self.tables.add(Value(name, _DTYPES[type(example)], (), UNPLANNED))
 
@@ -339,9 +339,9 @@ class GraphEmitter:
             return op_name(node), [self.argument(argument, node) for argument in named.values()]
         if overload is None:
             raise LoweringError(
-                f"{op_name(node)} takes {names[0]!r} as a number that is known only when the program runs",
+                f"{op_name(node)} has the number {names[0]!r}, which is known only when the program runs",
                 where=describe(node),
-                remedy="compute it as a tensor and use an operator that takes tensors, e.g. index_select or where",
+                remedy="compute it as a tensor and use an operator that accepts tensors, e.g. index_select or where",
             )
         tensors = _tensors_of(overload)
         args = [

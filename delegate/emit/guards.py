@@ -69,7 +69,7 @@ def guards(
                 _Reader(inputs, symbols).read(condition) if isinstance(condition, str) else _known(condition, symbols)
             )
         except (_Foreign, LoweringError) as why:
-            warn(f"the program does not check what the export assumed: {condition} ({why})")
+            warn(f"the program does not check this assumption of the export: {condition} ({why})")
             continue
         if expr is not None and expr not in seen and any(True for _ in expr.free_symbols()):
             seen.add(expr)
@@ -123,7 +123,7 @@ class _Reader:
             op, expr = ast.Add(), [expr[0], Expr(Op.MUL, 0, (Expr(Op.CONST, -1), expr[1]))]
         kind = _INFIX.get(type(op)) or _SWAPPED.get(type(op))
         if kind is None:
-            raise _Foreign(f"programs have no {type(op).__name__}")
+            raise _Foreign(f"programs do not support {type(op).__name__}")
         return reduce(lambda a, b: Expr(kind, 0, (a, b)), reversed(expr) if type(op) in _SWAPPED else expr)
 
     def _term(self, node: ast.expr) -> Expr:
@@ -136,7 +136,7 @@ class _Reader:
         matches = [self._inputs[n] for n in _names(path, list(self._inputs)) if n in self._inputs]
         sizes = [x.shape[int(dim.strip("[]"))] if dim else x for x in matches if hasattr(x, "shape") == bool(dim)]
         if not sizes:
-            raise _Foreign(f"{text} is no number that an input tells")
+            raise _Foreign(f"{text} is not a number or size of an input")
         size = self._symbols.dim(sizes[0])
         return size if isinstance(size, Expr) else Expr(Op.CONST, size)
 

@@ -100,7 +100,8 @@ class _MethodEmitter:
             return Input(leaf.name, -1)
         if not isinstance(value, torch.Tensor):
             raise LoweringError(
-                f"input {leaf.name!r} is a dynamic {type(value).__name__}", remedy="export it as a tensor, or as fixed"
+                f"input {leaf.name!r} is a dynamic {type(value).__name__}",
+                remedy="export it as a tensor, or as a constant",
             )
         self.input_values[node] = self.tables.define(node, Storage(StorageKind.INPUT, number))[0]
         return Input(leaf.name, self.input_values[node])

@@ -49,13 +49,13 @@ def form_parallel_regions(program: Program, method: Method, groups: Iterable[Gro
         results = {*refs(method.outputs), *(s.value for s in method.symbols if s.input < 0)}
         instructions = grouping.apply(method.instructions, results)
         if not grouping.is_done:
-            raise _refused(method, group, "they are not in one graph, or run beside others already")
+            raise _refused(method, group, "they are not in one graph, or already run in parallel with others")
         method = method._replace(instructions=instructions)
     return method
 
 
 def _refused(method: Method, group: Group, why: str) -> PartitionError:
-    remedy = "leave them out of `together`, or have other partitions run at the same time"
+    remedy = "remove them from `together`, or choose other partitions to run at the same time"
     return PartitionError(
         f"{describe_group(group)} cannot run at the same time: {why}", where=method.name, remedy=remedy
     )
@@ -115,12 +115,12 @@ class _Grouping:
                 ahead[source] |= ahead[place] | own[place]
         for place, member in enumerate(own):
             if member and after[place] & ~member:
-                raise _refused(self.method, self.group, "one needs what another makes, or their order matters")
+                raise _refused(self.method, self.group, "one depends on the result of another, or their order matters")
         branch_of = [member or after[p] & ahead[p] for p, member in enumerate(own)]
         first = next(place for place, member in enumerate(branch_of) if member)
         sizes = {s.value for s in self.method.symbols if s.input < 0}
         if any(not sizes.isdisjoint(call.outputs) for call, member in zip(calls, branch_of, strict=True) if member):
-            raise _refused(self.method, self.group, "what stands between them tells a size that depends on data")
+            raise _refused(self.method, self.group, "the instructions between them compute a size that depends on data")
         outside = [place for place, member in enumerate(branch_of) if not member]
         early = [p for p in outside if p < first or (ahead[p] and not after[p])]
         late = sorted({*outside}.difference(early))

@@ -187,7 +187,7 @@ class MethodSymbols:
             return self._known[expr]
         if isinstance(expr, sympy.Symbol):
             raise LoweringError(
-                f"the number {expr} is known only from data that is not at hand here",
+                f"the number {expr} depends on data that is not available in this graph",
                 where=where,
                 remedy="compute sizes and numbers that depend on data outside of control flow",
             )
@@ -207,7 +207,7 @@ class MethodSymbols:
             return self._chain(Op.MAX, (expr.args[0], -expr.args[0]), where)
         if kind is sympy.Piecewise:
             return self._choice(expr.args, where)
-        raise LoweringError(f"the number {expr} uses {kind.__name__}, which programs do not have", where=where)
+        raise LoweringError(f"the number {expr} uses {kind.__name__}, which programs do not support", where=where)
 
     def _choice(self, pieces: Sequence[Any], where: str) -> Expr:
         """Return the first piece whose condition holds: value * condition + (other pieces) * not condition."""

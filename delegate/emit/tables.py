@@ -98,8 +98,8 @@ class SharedTables:
         same_type = (known.dtype, known.shape) == (_dtype(value, name), tuple(value.shape))
         if not same_type or not np.array_equal(self.segments[known.segment], raw_bytes(value)):
             raise LoweringError(
-                f"two methods have a buffer {name!r} of different {'content' if same_type else 'shape or dtype'}",
-                remedy="methods that share a mutable buffer must be exported from the same module, in the same state",
+                f"two methods have a buffer {name!r} with different {'content' if same_type else 'shape or dtype'}",
+                remedy="export methods that share a mutable buffer from the same module, in the same state",
             )
         return self._state_of[name]
 
@@ -128,7 +128,7 @@ def _key(value: torch.Tensor) -> _Key:
 def _dtype(value: torch.Tensor, name: str) -> DType:
     dtype = dtype_of(value.dtype)
     if dtype is None:
-        raise LoweringError(f"programs hold no tensors of {value.dtype}", where=f"constant {name}")
+        raise LoweringError(f"programs do not support tensors of {value.dtype}", where=f"constant {name}")
     return dtype
 
 
@@ -171,7 +171,7 @@ class Tables:
         """Return the program's dtype; raises LoweringError if programs do not have it."""
         result = dtype_of(dtype)
         if result is None:
-            raise LoweringError(f"programs hold no tensors of {dtype}", where=describe(node))
+            raise LoweringError(f"programs do not support tensors of {dtype}", where=describe(node))
         return result
 
     def learn_sizes(self, node: Node, first: int) -> bool:
@@ -203,7 +203,7 @@ class Tables:
         if self._no_kernel:
             more = f" and {len(self._no_kernel) - 1} more" if len(self._no_kernel) > 1 else ""
             raise LoweringError(
-                f"no backend took, and no kernel runs, {self._no_kernel[0]}{more}",
+                f"no backend and no kernel supports {self._no_kernel[0]}{more}",
                 remedy=HOW_TO_GIVE.format(op=self._no_kernel[0].split()[0]),
             )
 

@@ -52,7 +52,7 @@ def _group_heads(query: Array, key: Array, mask: Array | None, out: Array) -> tu
     *batch, heads, length, channels = query.shape
     groups = key.shape[-3]
     if groups < 1 or heads % groups:
-        raise KernelError(f"{heads} heads of the query, {groups} of the key, which do not divide them")
+        raise KernelError(f"the {heads} heads of the query are not divisible by the {groups} heads of the key")
     if mask is not None:
         mask = np.broadcast_to(mask, (*batch, heads, length, mask.shape[-1]))
         mask = mask.reshape(*batch, groups, -1, mask.shape[-1])

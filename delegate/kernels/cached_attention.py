@@ -101,7 +101,7 @@ def cached_attention(
     result = out.reshape(batch, groups, -1, out.shape[-1])
     _check("row", chosen, len(keys))
     if len(chosen) != batch:
-        raise KernelError(f"{len(chosen)} rows for {batch} queries", remedy="give a row of the cache for each query")
+        raise KernelError(f"{len(chosen)} rows for {batch} queries", remedy="pass one row of the cache for each query")
     for b, row in enumerate(chosen):
         scales = [None if x is None else x[row] for x in (key_scales, value_scales)]
         _attend(scaled[b], (keys[row], values[row]), scales, positions[b], window, softcap, result[b])
@@ -228,6 +228,6 @@ def _check(name: str, positions: Sequence[int], size: int) -> None:
     """Raise KernelError for a position that the cache lacks."""
     if positions and (min(positions) < 0 or max(positions) >= size):
         raise KernelError(
-            f"{name} {min(positions)} to {max(positions)} of a cache that has {size}",
-            remedy="check the positions and rows that the model is given",
+            f"{name} {min(positions)} to {max(positions)} is out of range for a cache of size {size}",
+            remedy="check the positions and rows that are passed to the model",
         )

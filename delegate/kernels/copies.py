@@ -48,7 +48,7 @@ def scatter_into_view(view: Callable[..., Any], x: Array, source: Array, *args: 
     if part.shape != source.shape:
         raise KernelError(
             f"a source of shape {list(source.shape)} does not fit a part of shape {list(part.shape)}",
-            remedy="give sizes by which both are the same",
+            remedy="pass sizes that make both shapes equal",
         )
     if not part.flags.writeable:  # NumPy gives diagonals read-only
         part.flags.writeable = True

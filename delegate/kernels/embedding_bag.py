@@ -44,8 +44,8 @@ def embedding_bag(
     counts = np.diff(bounds)
     if len(offsets) and (bounds[0] != 0 or counts.min(initial=0) < 0 or bounds[-1] > len(indices)):
         raise KernelError(
-            f"offsets of bags run from {bounds[0]} to {bounds[-1]} over {len(indices)} indices, or fall",
-            remedy="give offsets that begin at 0 and grow",
+            f"the offsets of bags run from {bounds[0]} to {bounds[-1]} over {len(indices)} indices, or they decrease",
+            remedy="pass increasing offsets that begin at 0",
         )
     used = check_indices(indices[: bounds[-1]], len(weight))
     if bag_of.size == len(used):

@@ -79,7 +79,7 @@ def check_indices(indices: Array, size: int, negative: bool = False) -> Array:
     if indices.size and (indices.min() < (-size if negative else 0) or indices.max() >= size):
         raise KernelError(
             f"an index is out of range: {indices.min()} to {indices.max()} for a dimension of size {size}",
-            remedy="check the tensor of indices that the model is given",
+            remedy="check the indices that are passed to the model",
         )
     return indices
 
@@ -253,8 +253,8 @@ def searchsorted(
         return
     if not ordered.shape[:-1] == x.shape[:-1] == out.shape[:-1]:
         raise KernelError(
-            f"rows of {list(ordered.shape)} for values of {list(x.shape)}",
-            remedy="give values with the dimensions of the sorted rows, all but the last",
+            f"the sorted rows have the shape {list(ordered.shape)}, but the values have {list(x.shape)}",
+            remedy="pass values whose dimensions match those of the sorted rows, except the last",
         )
     for row in np.ndindex(ordered.shape[:-1]):
         out[row] = ordered[row].searchsorted(x[row], where)

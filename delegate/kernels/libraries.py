@@ -69,7 +69,7 @@ def _order_by_default(libraries: Iterable[KernelLibrary]) -> tuple[KernelLibrary
     loaded = {library.name: library for library in sorted(libraries, key=lambda library: library.name)}
     portable = loaded.pop(PORTABLE, None)
     if portable is not None and portable.table is None:
-        raise KernelError(portable.detail, remedy="install delegate anew") from portable.error
+        raise KernelError(portable.detail, remedy="reinstall delegate") from portable.error
     _refuse_conflicts(loaded.values())
     if portable is None or portable.table is None:
         return tuple(loaded.values())
@@ -100,8 +100,8 @@ def _select_tables(
     for table in chosen:
         if table.library in tables:
             raise KernelError(
-                f"kernel library {table.library!r} is named twice",
-                remedy="name every library once, and call tables apart",
+                f"kernel library {table.library!r} is listed twice",
+                remedy="name each library once, and give each table a different name",
             )
         tables[table.library] = table
     return tuple(tables.values())
@@ -109,7 +109,7 @@ def _select_tables(
 
 def _require_table(name: str, known: Collection[str], library: Callable[[str], KernelLibrary]) -> KernelTable:
     if not isinstance(name, str):
-        raise KernelError(f"a {type(name).__name__} is no kernel library", remedy="give names and KernelTables")
+        raise KernelError(f"a {type(name).__name__} is not a kernel library", remedy="pass names or KernelTables")
     if name not in known:
         raise KernelError(f"no kernel library is named {name!r}", remedy=did_you_mean(name, known))
     loaded = library(name)
@@ -122,7 +122,7 @@ def _remedy(library: KernelLibrary) -> str:
     if library.state is PluginState.UNAVAILABLE:
         return f"pip install {_ON_DEMAND[library.name]}, or leave it out of the kernel libraries"
     if library.state is PluginState.BLOCKED:
-        return "take it out of there"
+        return "remove it from that variable"
     return f"`delegate backends` lists the libraries; update or uninstall {library.owner}"
 
 
@@ -131,11 +131,11 @@ def _on_demand(plugin: Plugin, blocked: Collection[str]) -> KernelLibrary:
     if is_blocked(plugin.name, blocked):
         return _blocked(plugin)
     if plugin.name in _PACKAGES:
-        detail = f"{plugin.name} is used where a program has operators of {plugin.name}"
+        detail = f"{plugin.name} is used if a program has operators of {plugin.name}"
         return KernelLibrary(plugin.name, PluginState.OK, plugin.owner, plugin.version, detail=detail)
     if importlib.util.find_spec(_ON_DEMAND[plugin.name]) is None:
         return _unavailable(plugin)
-    detail = f"{plugin.name} is used where it is named: kernels=[{plugin.name!r}]"
+    detail = f"{plugin.name} is used only if it is requested: kernels=[{plugin.name!r}]"
     return KernelLibrary(plugin.name, PluginState.OK, plugin.owner, plugin.version, detail=detail)
 
 
@@ -164,7 +164,7 @@ def _load_library(claims: tuple[Plugin, ...], blocked: Collection[str]) -> Kerne
 
 def _check_table(plugin: Plugin, table: object) -> KernelLibrary:
     if not isinstance(table, KernelTable):
-        return _broken(plugin, f"gives {type(table).__name__} at {plugin.value}, not a KernelTable")
+        return _broken(plugin, f"has a {type(table).__name__} at {plugin.value}, not a KernelTable")
     if table.library != plugin.name:
         return _broken(plugin, misnamed(plugin, table.library))
     return KernelLibrary(plugin.name, PluginState.OK, plugin.owner, plugin.version, table)
@@ -190,8 +190,8 @@ def _refuse_conflicts(libraries: Iterable[KernelLibrary]) -> None:
                 if owner is not library and both and other.contiguous == kernel.contiguous:
                     dtypes = ", ".join(sorted(t.name for t in both))
                     raise KernelError(
-                        f"two kernels of {kernel.op} for {dtypes}: of {owner.owner} {owner.version} "
-                        f"and of {library.owner} {library.version}",
+                        f"two kernels of {kernel.op} for {dtypes}: from {owner.owner} {owner.version} "
+                        f"and from {library.owner} {library.version}",
                         remedy=f"uninstall one of them, or block it: {BLOCK_VARIABLE}={library.name}",
                     )
             rows.append((kernel, library))

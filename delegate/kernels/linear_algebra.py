@@ -326,7 +326,7 @@ def linalg_qr(x: Array, mode: str, *, out: tuple[Array, Array]) -> None:
 def _require_finite(x: Array) -> None:
     """Raise KernelError for infinities or NaN, as torch does: LAPACK may never finish on such a matrix."""
     if not np.isfinite(x).all():
-        raise KernelError("the matrix holds infinities or NaN", remedy="give one of finite numbers")
+        raise KernelError("the matrix contains infinities or NaN", remedy="pass a matrix of finite numbers")
 
 
 @TABLE.kernel("aten._linalg_eigh.default", dtypes=_FLOATS)

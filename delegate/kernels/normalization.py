@@ -155,7 +155,7 @@ def instance_norm(
 def _refuse_mutation(op: str, mutates: bool) -> None:
     if mutates:
         raise KernelError(
-            "normalization in training changes its running statistics in place", where=op,
+            "normalization in training mode changes its running statistics in place", where=op,
             remedy="export the model after model.eval()",
         )  # fmt: skip
 

@@ -134,8 +134,8 @@ def multinomial(weights: Array, samples: int, replacement: bool, _generator: Non
     enough = replacement or samples <= np.count_nonzero(rows, axis=1).min(initial=samples)
     if not (rows >= 0).all() or not (np.isfinite(totals) & (totals > 0)).all() or not enough:
         raise KernelError(
-            f"numbers cannot be drawn by these weights, {samples} of {rows.shape[1]}",
-            remedy="give weights that are not negative, with a finite sum, and enough of them above zero",
+            f"cannot draw {samples} of {rows.shape[1]} numbers with these weights",
+            remedy="pass weights that are not negative, have a finite sum, and enough of which are above zero",
         )
     if replacement:
         each = np.arange(len(rows))[:, None]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from delegate.registry import Registry
 
 HOW_TO_GIVE = (
-    "write one, `@table.kernel({op!r})` on a delegate.KernelTable, and name the table in kernels=[...], or install a "
-    "kernel library that has it (docs/operators.md)"
+    "write a kernel (`@table.kernel({op!r})` of a delegate.KernelTable) and pass the table in kernels=[...], or "
+    "install a kernel library that has it (docs/operators.md)"
 )
 
 
@@ -114,7 +114,7 @@ def base_of(method: Method, call: KernelCall) -> int:
     """Return the value that the results of a view alias: its first argument; raise KernelError if that is no tensor."""
     first = call.args[0] if call.args else None
     if not isinstance(first, Ref):
-        raise KernelError("the first argument of a view is no tensor", where=place(method, call))
+        raise KernelError("the first argument of a view is not a tensor", where=place(method, call))
     return first.index
 
 

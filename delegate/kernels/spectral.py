@@ -23,7 +23,7 @@ _INVERSE: tuple[_Norm, ...] = ("forward", "ortho", "backward")
 def _require_elements(x: Array) -> None:
     """Raise KernelError for an empty transform, in which NumPy crashes."""
     if x.size == 0:
-        raise KernelError("a Fourier transform of no elements", remedy="give a tensor that has some")
+        raise KernelError("a Fourier transform of an empty tensor", remedy="pass a tensor with elements")
 
 
 @TABLE.kernel("aten._fft_r2c.default", dtypes=_DTYPES)

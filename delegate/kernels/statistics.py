@@ -158,7 +158,7 @@ def _equal_bins(x: Array, bins: int, limits: Sequence[float] | None) -> Array:
     """Return the edges (bins + 1) of equal bins within the limits, or over the range of x; raise KernelError."""
     low, high = limits or ((x.min(), x.max()) if x.size else (0, 1))
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise KernelError(f"a histogram needs a finite range, not {low} to {high}", remedy="give its range")
+        raise KernelError(f"a histogram needs a finite range, not {low} to {high}", remedy="pass its range")
     if low == high:
         low, high = low - 0.5, high + 0.5
     check_room((bins + 1,), x.dtype)

@@ -153,11 +153,11 @@ class KernelTable:
     ) -> Callable[[F], F]:
         taken = frozenset(dtypes)
         if invalid := [dtype for dtype in taken if not isinstance(dtype, DType)]:
-            raise TypeError(f"the dtypes of a kernel should be of delegate.DType, not {invalid[0]!r}")
+            raise TypeError(f"the dtypes of a kernel must be members of delegate.DType, not {invalid[0]!r}")
 
         def register(function: F) -> F:
             if not callable(function):
-                raise TypeError(f"a kernel of {', '.join(ops)} should be a function, not {function!r}")
+                raise TypeError(f"a kernel of {', '.join(ops)} must be a function, not {function!r}")
             for op in map(operator_name, ops):
                 self.add(Kernel(op, function, taken, is_view, self.library, **properties))
             return function
@@ -171,7 +171,9 @@ class KernelTable:
             both = other.dtypes & kernel.dtypes
             if both and (other.contiguous, other.allocates) == (kernel.contiguous, kernel.allocates):
                 names = ", ".join(sorted(t.name for t in both))
-                raise ValueError(f"two kernels of {kernel.op} for {names}: of {other.library} and of {kernel.library}")
+                raise ValueError(
+                    f"two kernels of {kernel.op} for {names}: from {other.library} and from {kernel.library}"
+                )
         rows.append(kernel)
 
     def find(self, op: str, dtypes: Iterable[DType], *, allocates: bool = False) -> Kernel | None:
@@ -220,7 +222,9 @@ def _fill_results(function: Callable[..., Any], *args: Any, out: Any) -> None:
     results = function(*args)
     for target, result in zip(*((x if isinstance(x, tuple) else (x,)) for x in (out, results)), strict=True):
         if target.shape != np.shape(result):
-            raise KernelError(f"it gives {list(np.shape(result))}, where {list(target.shape)} are to be filled")
+            raise KernelError(
+                f"it returned the shape {list(np.shape(result))}, but the result has the shape {list(target.shape)}"
+            )
         np.copyto(target, result, casting="no")
 
 
@@ -234,7 +238,7 @@ def operator_name(name: str) -> str:
     if len(parts) == 2:
         parts.append("default")
     if len(parts) != 3 or not all(part.isidentifier() for part in parts):
-        raise ValueError(f"{name!r} is no operator: write 'mylib::scale' or 'mylib.scale.default'")
+        raise ValueError(f"{name!r} is not the name of an operator: write 'mylib::scale' or 'mylib.scale.default'")
     return ".".join(parts)
 
 

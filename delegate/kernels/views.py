@@ -194,7 +194,7 @@ def _memory(x: Array) -> Array | None:
 def split_with_sizes(x: Array, sizes: Sequence[int], dim: int) -> tuple[Array, ...]:
     """Split into parts of these sizes; raise KernelError if they do not sum to the dimension."""
     if sum(sizes) != x.shape[dim]:
-        raise KernelError(f"the sizes {list(sizes)} do not make up a dimension of size {x.shape[dim]}")
+        raise KernelError(f"the sizes {list(sizes)} do not add up to the dimension's size {x.shape[dim]}")
     bounds = pairwise(accumulate(sizes, initial=0))
     return tuple(x[along(dim, x.ndim, slice(begin, end))] for begin, end in bounds)
 

@@ -98,12 +98,12 @@ def call_view(kernel: Kernel, args: Sequence[Any], method: Method, call: KernelC
     except DelegateError:
         raise
     except Exception as error:  # NumPy's many, of arguments that make no sense; a third party's kernel raises anything
-        raise KernelError(f"{kernel.op} gives no view: {one_line(error)}", where=place(method, call)) from error
+        raise KernelError(f"{kernel.op} cannot create a view: {one_line(error)}", where=place(method, call)) from error
     if result is None:
         return None
     views = [result] if isinstance(result, np.ndarray) else list(result)
     if len(views) != len(call.outputs):
-        what = f"{kernel.op} gives {len(views)} views, the program has {len(call.outputs)}"
+        what = f"{kernel.op} returned {len(views)} views, but the program has {len(call.outputs)}"
         raise KernelError(what, where=place(method, call))
     return views
 
@@ -112,16 +112,16 @@ def check_view(view: Array, expected: Array, where: str) -> None:
     """Raise InputError unless a view has the expected shape, KernelError unless it has the dtype."""
     check_shape(view, expected.shape, where)
     if view.dtype != expected.dtype:
-        raise KernelError(f"a view is of {view.dtype}, but the program says {expected.dtype}", where=where)
+        raise KernelError(f"a view is {view.dtype}, but the program declares {expected.dtype}", where=where)
 
 
 def check_shape(array: Array, expected: Sequence[int], where: str) -> None:
     """Raise InputError unless an array has the expected shape."""
     if array.shape != tuple(expected):
         raise InputError(
-            f"a result has the shape {list(array.shape)}, but the program says {list(expected)}",
+            f"a result has the shape {list(array.shape)}, but the program declares {list(expected)}",
             where=where,
-            remedy="the sizes given, or read off data, break an assumption of the model (torch._check)",
+            remedy="pass inputs whose sizes and data satisfy the assumptions of the model (torch._check)",
         )
 
 

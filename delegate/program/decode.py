@@ -110,7 +110,7 @@ class _Decoder:
     def _spend(self, size: int) -> None:
         self._budget -= size
         if self._budget < 0:
-            raise ValueError("parts are longer than the file, or used more than once")
+            raise ValueError("elements are longer than the file, or used more than once")
 
     def _items(self, item: Any, field: str) -> Iterator[Any]:
         """Return the tables of a vector of tables, or its texts."""
@@ -204,7 +204,7 @@ class _Decoder:
             return ()
         guards = self._args(item, reader)
         if not all(isinstance(guard, Expr) for guard in guards):
-            raise ValueError("a guard is no expression")
+            raise ValueError("a guard is not an expression")
         return cast("tuple[Expr, ...]", guards)
 
     def _args(self, item: Any, reader: _ArgReader) -> tuple[Arg, ...]:
@@ -213,7 +213,7 @@ class _Decoder:
     def _input(self, item: Any, reader: _ArgReader) -> Input:
         (literal,) = self._args(item.Literal(), reader)
         if literal is not None and not isinstance(literal, int | float | str):
-            raise ValueError(f"an input cannot be the literal {literal}")
+            raise ValueError(f"{literal} is not a valid literal of an input")
         return Input(self._name(item.Name()), item.Value(), literal)
 
     def _values(self, item: Any, exprs: tuple[Expr, ...]) -> tuple[Value, ...]:
@@ -248,7 +248,7 @@ class _Decoder:
                 (table,) = _take(1, structured)
                 calls.append(self._structured(table, reader, _indices(operands), results, depth))
             else:
-                raise ValueError(f"no kind of instruction has the code {kind}")
+                raise ValueError(f"{kind} is not a valid code of an instruction")
         return _require_exhausted(calls, args, outputs, structured)
 
     def _structured(
@@ -281,14 +281,14 @@ class _Decoder:
 
 def _key(arg: Arg) -> str | int:
     if not isinstance(arg, str | int):
-        raise ValueError(f"a tree cannot have the key {arg}")
+        raise ValueError(f"{arg} is not a valid key of a tree")
     return arg
 
 
 def _indices(args: tuple[Arg, ...]) -> tuple[int, ...]:
     """Return the indices in arguments that are all values; raise ValueError if one is not."""
     if not all(isinstance(a, Ref) for a in args):
-        raise ValueError("an instruction takes something that is no value")
+        raise ValueError("an instruction has an operand that is not a value")
     return tuple(a.index for a in args if isinstance(a, Ref))
 
 
@@ -315,7 +315,7 @@ def _read_exprs(*columns: Sequence[int]) -> tuple[tuple[Expr, ...], int]:
             continue
         used = (first, second)[: operands(op)]
         if not all(0 <= i < len(exprs) for i in used):
-            raise ValueError("an expression uses one that does not stand before it")
+            raise ValueError("an expression refers to one that is not defined before it")
         exprs.append(Expr(op, 0, tuple(exprs[i] for i in used)))
         sizes.append(1 + sum(sizes[i] for i in used))
         depths.append(1 + max(depths[i] for i in used))
@@ -375,7 +375,7 @@ def _take(count: int, rest: Iterator[T]) -> tuple[T, ...]:
 def _require_exhausted(items: list[T], *rests: Iterator[object]) -> tuple[T, ...]:
     """Return the items; raise ValueError if an iterator that they were built from has parts left."""
     if any(True for rest in rests for _ in rest):
-        raise ValueError("a list has more parts than are used")
+        raise ValueError("a list has unused elements")
     return tuple(items)
 
 

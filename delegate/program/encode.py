@@ -62,9 +62,9 @@ def encode(program: Program, directory: Directory) -> bytes:
     except RecursionError:
         raise ProgramError("the program is nested too deeply to be saved") from None
     except (struct.error, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise ProgramError(f"the program holds what no file can: {error}") from error
+        raise ProgramError(f"the program contains a value that cannot be saved: {error}") from error
     except flatbuffers.builder.BuilderSizeError as error:
-        raise ProgramError("the tables of the program are beyond 2 GiB", remedy="split its methods") from error
+        raise ProgramError("the tables of the program exceed 2 GiB", remedy="split its methods") from error
 
 
 class _Encoder:
@@ -311,7 +311,7 @@ class _ArgPool:
         if isinstance(dim, Expr):
             return -1 - self.expr(dim)
         if dim < 0:
-            raise ProgramError(f"a size cannot be {dim}")
+            raise ProgramError(f"{dim} is not a valid size")
         return dim
 
     def expr(self, expr: Expr) -> int:

@@ -159,7 +159,7 @@ class Expr:
             raise InputError(
                 f"the number {self} cannot be computed for these inputs: {error}",
                 where=", ".join(f"s{i} = {symbols[i]}" for i in named),
-                remedy="give other sizes, or guard the computation in the model",
+                remedy="pass other sizes, or guard the computation in the model",
             ) from error
         cache[id(self)] = self, value
         return value
@@ -213,7 +213,7 @@ def evaluate(dim: Dim, symbols: Mapping[int, Number]) -> int:
         return dim
     size = dim.evaluate(symbols)
     if type(size) is not int or size < 0:
-        raise InputError(f"the size {dim} is {size} for these inputs", remedy="give inputs whose sizes fit the model")
+        raise InputError(f"the size {dim} is {size} for these inputs", remedy="pass inputs whose sizes fit the model")
     return size
 
 

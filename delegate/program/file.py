@@ -49,13 +49,15 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
         ProgramError: the program is not valid, or the file cannot be written. The old file is then untouched.
     """
     if not isinstance(path, str | os.PathLike):
-        raise ProgramError(f"a program cannot be saved to a {type(path).__name__}", remedy="give the path of a file")
+        raise ProgramError(f"a program cannot be saved to a {type(path).__name__}", remedy="pass the path of a file")
     parts = _parts(program)
     target = os.fspath(path)
     try:
         target = os.path.realpath(target)
         if os.path.exists(target) and not os.path.isfile(target):
-            raise ProgramError("cannot save a program here: this is not a file", where=target, remedy="give another")
+            raise ProgramError(
+                "cannot save a program here: this is not a file", where=target, remedy="use another path"
+            )
         with replacing(target) as file:
             for part in parts:
                 file.write(part)
@@ -131,37 +133,37 @@ def assemble(program: Program) -> Iterator[memoryview | bytes]:
 
 def _read_header(data: memoryview) -> _Header:
     if data[: len(MAGIC)] != MAGIC:
-        raise ProgramError("this is not a program file of delegate", remedy=_foreign(data))
+        raise ProgramError("this is not a delegate program file", remedy=_foreign(data))
     if data.nbytes < _HEADER.size:
-        raise ProgramError(f"the file ends within its header, after {data.nbytes} bytes", remedy=_DAMAGED)
+        raise ProgramError(f"the file ends inside its header, after {data.nbytes} bytes", remedy=_DAMAGED)
     header = _Header(*_HEADER.unpack_from(data))
     _check_version(header)
     if header.size != data.nbytes:
-        problem = f"the file has {data.nbytes} bytes, its header says {header.size}"
+        problem = f"the file has {data.nbytes} bytes, but its header declares {header.size}"
         raise ProgramError(problem, remedy=_DAMAGED)
     end = _HEADER.size + header.tables_size
     if header.tables != _HEADER.size or header.segments != align(end) or header.segments > header.size:
-        raise ProgramError("the sizes in the header do not fit together", remedy=_DAMAGED)
+        raise ProgramError("the sizes in the header are inconsistent", remedy=_DAMAGED)
     if _sha256(data[:_DIGEST_AT], data[header.tables : end]) != header.digest:
-        raise ProgramError("the header or the tables are altered: their checksum is wrong", remedy=_DAMAGED)
+        raise ProgramError("the header or the tables were altered: their checksum does not match", remedy=_DAMAGED)
     if header.flags or any(data[_DIGEST_AT - 32 : _DIGEST_AT]) or any(data[end : header.segments]):
-        raise ProgramError("bytes of the file that must be zero are not", remedy=_DAMAGED)
+        raise ProgramError("bytes of the file that must be zero are not zero", remedy=_DAMAGED)
     return header
 
 
 def _foreign(data: memoryview) -> str:
     if data.nbytes < len(MAGIC):
-        return "the file is cut off or empty"
+        return "the file is truncated or empty"
     if bytes(data[:4]) == b"PK\x03\x04":
-        return "it is a zip archive: give the program in it as a zipfile.Path, or lower it first if it is a .pt2 file"
-    return "give a file that delegate saved"
+        return "it is a zip archive: pass the program in it as a zipfile.Path; if it is a .pt2 file, lower it first"
+    return "pass a file that was saved by delegate"
 
 
 def _check_version(header: _Header) -> None:
     if header.version in READABLE:
         return
     problem = (
-        f"the file has format version {header.version}, this delegate reads {', '.join(map(str, sorted(READABLE)))}"
+        f"the file has format version {header.version}, but this delegate reads {', '.join(map(str, sorted(READABLE)))}"
     )
     release = header.first_release.rstrip(b"\0")
     if header.version > max(READABLE):
@@ -187,7 +189,7 @@ def _owner(program: Program, segment: int) -> str:
 
 def _save_remedy(error: Exception, target: str) -> str:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return f"make the directory {os.path.dirname(target)} first"
+        return f"create the directory {os.path.dirname(target)} first"
     if isinstance(error, PermissionError):
-        return "give a path where you may write, or close the programs that use this file"
-    return "free some space on this disk or give a path on another one; an older file of this name is unchanged"
+        return "use a path that you can write to, or close the programs that use this file"
+    return "free some space on this disk, or use a path on another disk; an older file of this name is unchanged"

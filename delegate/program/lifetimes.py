@@ -138,7 +138,7 @@ def _check_branches(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, in
 
 def _fail(method: Method, first: int, second: int) -> None:
     names = " and ".join(f"%{i} {method.values[i].name!r}" for i in sorted((first, second)))
-    what = f"values {names} live at the same time in the same memory"
+    what = f"values {names} are in the same memory at the same time"
     raise ProgramError(what, where=f"method {method.name!r}", remedy="lower the model again; report it if that fails")
 
 

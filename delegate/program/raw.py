@@ -46,7 +46,7 @@ def writable_bytes(array: Array) -> Array:
     The libraries do not write to it. It does not keep the array alive. Raise ValueError if the array is not contiguous.
     """
     if not array.flags.c_contiguous:
-        raise ValueError("the bytes of the array do not lie one after the other")
+        raise ValueError("the array is not contiguous")
     memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
     return np.frombuffer(memoryview(memory), np.uint8)
 
@@ -56,7 +56,7 @@ def nbytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:
     sizes = list(map(int, shape))
     size = dtype.itemsize * math.prod(sizes)
     if min(sizes, default=0) < 0 or dtype.itemsize * math.prod(n for n in sizes if n) > MOST_BYTES:
-        raise ValueError(f"no array has the shape {sizes}")
+        raise ValueError(f"the shape {sizes} is invalid")
     return size
 
 
@@ -67,19 +67,19 @@ def strided(x: Array, shape: Sequence[int], strides: Sequence[int], offset: int)
         KernelError: an element of the view lies outside of x, or sizes and strides are not of one length.
     """
     if len(shape) != len(strides):
-        raise KernelError(f"{len(shape)} sizes have {len(strides)} strides")
+        raise KernelError(f"{len(shape)} sizes, but {len(strides)} strides")
     _require_sizes(shape)
     if x.ndim != 1 or not x.flags.c_contiguous:
-        raise KernelError("only a contiguous vector can be given strides")
+        raise KernelError("only a contiguous vector can be viewed with other strides")
     if math.prod(shape):
         ends = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
         first = offset + sum(e for e in ends if e < 0)
         last = offset + sum(e for e in ends if e > 0)
         if first < 0 or last >= x.size:
             raise KernelError(
-                f"strides lead out of the memory of the tensor ({x.size} elements), to {first} and to {last}",
+                f"strides go outside the memory of the tensor ({x.size} elements): from {first} to {last}",
                 where=f"sizes {list(shape)}, strides {list(strides)}, offset {offset}",
-                remedy="write the model with view, slice and permute",
+                remedy="use view, slice and permute in the model",
             )
         x = x[offset:]
     return as_strided(x, tuple(shape), tuple(s * x.itemsize if math.prod(shape) else 0 for s in strides))
@@ -104,7 +104,7 @@ def windows(
             if min(s, d) < 0 or (o - 1) * s + (k - 1) * d >= n:
                 raise KernelError(
                     f"{o} windows of {k} elements, stride {s} and dilation {d} do not fit into {n} elements",
-                    remedy="check the sizes that the operator is given",
+                    remedy="check the sizes that are passed to the operator",
                 )
         steps = [*zip(x.strides[x.ndim - rank :], dilation, strict=True)]
         steps += zip(x.strides[x.ndim - rank :], stride, strict=True)
@@ -139,7 +139,8 @@ def check_room(shape: Iterable[int], dtype: np.dtype[Any], *tensors: Array) -> N
     size = dtype.itemsize * math.prod(sizes)
     if min(sizes, default=0) < 0 or size > _ALWAYS_ALLOWED + _TIMES * sum(x.nbytes for x in tensors):
         raise KernelError(
-            f"the arguments ask for working memory of the shape {sizes}", remedy="check the sizes that it is given"
+            f"the arguments require working memory of the shape {sizes}",
+            remedy="check the sizes that are passed to the operator",
         )
 
 
@@ -156,9 +157,11 @@ def repeated(x: Array, repeats: int | Array, axis: int | None, count: int) -> Ar
     if least < 0:
         raise KernelError("repeats are negative", where=f"the least is {least}")
     if most > MOST_BYTES // max(parts, 1):
-        raise KernelError(f"nothing can be repeated {most} times", remedy="check the repeats that it is given")
+        raise KernelError(
+            f"cannot repeat elements {most} times", remedy="check the repeats that are passed to the operator"
+        )
     if (total := int(numbers.sum(dtype=np.int64)) * (parts if numbers.ndim == 0 or numbers.size == 1 else 1)) != count:
-        raise KernelError(f"the parts repeated are {total}, the result has {count}")
+        raise KernelError(f"there are {total} repeated parts, but the result has {count}")
     return np.repeat(x, numbers, axis=axis)
 
 
@@ -171,9 +174,12 @@ def occurrences(numbers: Array, weights: Array | None, least: int) -> Array:
     """
     low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
     if low < 0:
-        raise KernelError("numbers to count are negative", where=f"the least is {low}")
+        raise KernelError("numbers to count must not be negative", where=f"the least is {low}")
     if high > _MOST_COUNTED:
-        raise KernelError(f"numbers to count go up to {high}", remedy="give smaller ones: a result counts all up to it")
+        raise KernelError(
+            f"the numbers to count are too large: up to {high}",
+            remedy="pass smaller numbers: the result has an element for each number up to the largest",
+        )
     return np.bincount(numbers, weights, least)
 
 
@@ -194,7 +200,7 @@ def combine_at(ufunc: np.ufunc, out: Array, places: tuple[Any, ...], values: Any
     consumed = sum(p.ndim for p in masks) + len(arrays) - len(masks)
     rank = out.ndim - consumed + max((1 if p.dtype == bool else p.ndim for p in arrays), default=0)
     if np.ndim(values) > rank:
-        raise KernelError(f"values of {np.ndim(values)} dimensions are written to places of {rank}")
+        raise KernelError(f"values of {np.ndim(values)} dimensions cannot be written to places of {rank} dimensions")
     ufunc.at(out, places, values)
 
 
@@ -202,16 +208,18 @@ def same_shape(*arrays: Array) -> None:
     """Raise KernelError unless all arrays have one shape."""
     if any(a.shape != arrays[0].shape for a in arrays[1:]):
         shapes = ", ".join(str(list(a.shape)) for a in arrays)
-        raise KernelError(f"the tensors should have one shape, not {shapes}")
+        raise KernelError(f"the tensors must have one shape, not {shapes}")
 
 
 def check_parts(count: int) -> int:
     """Return a number of parts to split a tensor into; raise KernelError if it is negative or too large."""
     if not 0 <= count <= _MOST_PARTS:
-        raise KernelError(f"a tensor cannot be taken apart into {count}", remedy="check the sizes that it is given")
+        raise KernelError(
+            f"a tensor cannot be split into {count} parts", remedy="check the sizes that are passed to the operator"
+        )
     return count
 
 
 def _require_sizes(shape: Sequence[int]) -> None:
     if min(shape, default=0) < 0 or math.prod(n for n in shape if n) > MOST_BYTES:
-        raise KernelError(f"no tensor has the shape {list(shape)}")
+        raise KernelError(f"the shape {list(shape)} is invalid")

@@ -59,7 +59,7 @@ def flat(segment: memoryview | bytes | bytearray) -> memoryview:
     """Return the bytes of a segment in memory order; raise ProgramError if they are not contiguous."""
     view = memoryview(segment)
     if not view.c_contiguous:
-        raise ProgramError("a segment is not contiguous in memory", remedy="give bytes or a contiguous memoryview")
+        raise ProgramError("a segment is not contiguous in memory", remedy="pass bytes or a contiguous memoryview")
     return memoryview(b"") if view.nbytes == 0 else view.cast("B").toreadonly()
 
 
@@ -107,7 +107,9 @@ def split(directory: Directory, area: memoryview, owner: Callable[[int], str]) -
     stored = directory.stored()
     for index, digest in zip(stored, checksums([views[i] for i in stored]), strict=True):
         if digest != directory.digests[index]:
-            raise ProgramError(f"segment {index} is altered: its checksum is wrong", where=owner(index), remedy=_REMEDY)
+            raise ProgramError(
+                f"segment {index} was altered: its checksum does not match", where=owner(index), remedy=_REMEDY
+            )
         if isinstance(area.obj, mmap.mmap):
             _CHECKED.setdefault(area.obj, {})[_place(views[index])] = digest
     return views
@@ -136,7 +138,7 @@ def _check_places(directory: Directory, area: memoryview, owner: Callable[[int],
         if seen.get((offset, size)) == digest:
             continue
         if offset != align(end) or offset + size > area.nbytes or (offset, size) in seen:
-            problem = f"segment {index} cannot lie at offset {offset} with {size} bytes"
+            problem = f"segment {index} cannot be at offset {offset} with {size} bytes"
             raise ProgramError(problem, where=owner(index), remedy=_REMEDY)
         if area[end:offset] != _ZEROS[: offset - end]:
             raise ProgramError(f"the padding before segment {index} is not zero", where=owner(index), remedy=_REMEDY)

@@ -80,17 +80,19 @@ def _contents(source: object) -> memoryview | bytes:
 
         if not source.is_file():
             raise ProgramError(
-                "there is no such file", where=_name(source), remedy="check its name and that it is no folder"
+                "there is no such file", where=_name(source), remedy="check its name, and that it is not a folder"
             )
         if not isinstance(source, zipfile.Path):
             return bytes(source.read_bytes())
         member = _stored(source)
         return _unpacked(source) if member is None else member
     if not hasattr(source, "read"):
-        raise ProgramError(f"a program file cannot be read from {type(source).__name__}", remedy=f"give {_KINDS}")
+        raise ProgramError(f"a program file cannot be read from {type(source).__name__}", remedy=f"pass {_KINDS}")
     data = source.read()
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise ProgramError(f"this file object gives {type(data).__name__}, not bytes", remedy='open it with mode "rb"')
+        raise ProgramError(
+            f"this file object returns {type(data).__name__}, not bytes", remedy='open it with mode "rb"'
+        )
     return data if isinstance(data, bytes) else memoryview(data)
 
 
@@ -123,7 +125,7 @@ def _memory(size: int) -> memoryview:
 
 def _regular(path: str | os.PathLike[str]) -> io.FileIO:
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise ProgramError("this is not a file", where=os.fspath(path), remedy="give the path of a program file")
+        raise ProgramError("this is not a file", where=os.fspath(path), remedy="pass the path of a program file")
     return open(path, "rb", buffering=0)
 
 
@@ -164,7 +166,7 @@ def _unpacked(member: zipfile.Path) -> bytes:
     """Return the bytes of a compressed member, if it begins like a program file and its ratio is plausible."""
     info = member.root.NameToInfo[member.at]
     if info.file_size > _LEAST_UNPACKED + MAX_RATIO * info.compress_size:
-        what = f"this member becomes {info.file_size} bytes out of {info.compress_size}, a ratio above {MAX_RATIO}"
+        what = f"this member expands from {info.compress_size} to {info.file_size} bytes, a ratio above {MAX_RATIO}"
         raise ProgramError(what, where=str(member), remedy="store it in the archive uncompressed")
     with member.open("rb") as file:
         begin = file.read(len(MAGIC))
@@ -176,4 +178,4 @@ def _unpacked(member: zipfile.Path) -> bytes:
 def _remedy(error: Exception) -> str:
     if isinstance(error, OSError | ValueError):
         return "check the path and its permissions"
-    return "check the archive or the object that it is read from"
+    return "check the archive or the object that the program is read from"

@@ -115,7 +115,7 @@ def _parts(method: Method) -> Iterator[_Part]:
             part.instructions.append(call)
             continue
         if not isinstance(call, KernelCall):
-            raise ProgramError("only kernels make sizes that depend on data", where=f"method {method.name!r}")
+            raise ProgramError("only kernels can compute sizes that depend on data", where=f"method {method.name!r}")
         unread = readable & ~known
         part.call, part.learns = call, (*members(new), *members(unread))
         known |= new | unread

@@ -207,7 +207,7 @@ class _MethodText:
         for name, block in zip(names, call.blocks, strict=True):
             yield f"{indent}{name}({_refs(block.inputs)}):"
             yield from self._instructions(block.instructions, f"{indent}  ")
-            yield f"{indent}  give {_refs(block.outputs)}"
+            yield f"{indent}  yield {_refs(block.outputs)}"
 
     def _arg(self, arg: Arg) -> str:
         if isinstance(arg, Ref):

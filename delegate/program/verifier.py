@@ -64,7 +64,7 @@ def verify(program: Program) -> None:
             _check_index(spec.fallback, program.fallbacks, "fallback", f"delegate {spec.name!r}")
         _check_space(spec, program)
     if program.on_fallback not in _POLICIES:
-        fail(f"{program.on_fallback!r} is no policy for fallbacks", "the program")
+        fail(f"{program.on_fallback!r} is not a policy for fallbacks", "the program")
     _verify_methods(program, program.fallbacks, are_fallbacks=True)
     _verify_methods(program, program.methods)
 
@@ -82,7 +82,7 @@ def _verify_methods(program: Program, methods: Sequence[Method], *, are_fallback
             _FlowChecker(program, method, is_fallback=are_fallbacks, outputs=declared.outputs).verify()
             check_memory(method, bounds)
         except RecursionError:
-            raise ProgramError("something is nested too deeply", where=f"method {method.name!r}") from None
+            raise ProgramError("the method is nested too deeply", where=f"method {method.name!r}") from None
 
 
 def _check_space(spec: DelegateSpec, program: Program) -> None:
@@ -92,7 +92,7 @@ def _check_space(spec: DelegateSpec, program: Program) -> None:
     _check_index(spec.space - 1, program.spaces, "memory space", f"delegate {spec.name!r}")
     space = program.spaces[spec.space - 1]
     if space.backend != spec.backend:
-        fail(f"its tensors are said to lie in memory of {space.backend!r}", f"delegate {spec.name!r}")
+        fail(f"its tensors are declared in memory of {space.backend!r}", f"delegate {spec.name!r}")
 
 
 def _check_tensor(tensor: Constant | State, program: Program, where: str) -> None:
@@ -101,7 +101,7 @@ def _check_tensor(tensor: Constant | State, program: Program, where: str) -> Non
     need, have = tensor.dtype.itemsize * math.prod(tensor.shape), memoryview(program.segments[tensor.segment]).nbytes
     if need != have:
         shape = list(tensor.shape)
-        fail(f"{tensor.dtype.name}{shape} takes {need} bytes, segment {tensor.segment} has {have}", where)
+        fail(f"{tensor.dtype.name}{shape} needs {need} bytes, but segment {tensor.segment} has {have}", where)
 
 
 _REMEDY = "lower the model again; if that does not help, report it"
@@ -126,7 +126,7 @@ def _check_shape(shape: Sequence[Dim], dtype: DType, where: str) -> None:
     if any(d < 0 for d in sizes):
         fail(f"the size {min(sizes)} is negative", where)
     if dtype.itemsize * math.prod(d for d in sizes if d) > MAX_TENSOR_BYTES:
-        fail(f"no memory holds {dtype.name}{_sizes_text(shape)}", where)
+        fail(f"no memory is large enough for {dtype.name}{_sizes_text(shape)}", where)
 
 
 def _sizes_text(shape: Iterable[Dim]) -> str:
@@ -204,7 +204,7 @@ class _DeclarationChecker(_Checker):
                 self.fail(f"the tree has {count} leaves for {len(leaves)} {name.removesuffix('_tree')}puts")
         if [c.kind for c in method.in_tree.children] != ["tuple", "dict"]:
             self.where = f"{self.name}, in_tree"
-            self.fail("the inputs are not a tuple of arguments and a dict of keyword arguments")
+            self.fail("the inputs must be a tuple of arguments and a dict of keyword arguments")
 
     def _leaves(self, tree: Tree) -> int:
         if tree.kind == "leaf":
@@ -212,7 +212,7 @@ class _DeclarationChecker(_Checker):
                 self.fail("a leaf has children")
             return 1
         if tree.kind not in _KEYED:
-            self.fail(f"no kind of container is named {tree.kind!r}")
+            self.fail(f"there is no kind of container {tree.kind!r}")
         if len(tree.keys) != (len(tree.children) if _KEYED[tree.kind] else 0):
             self.fail(f"a {tree.kind} of {len(tree.children)} parts has {len(tree.keys)} keys")
         if not all(isinstance(k, str | int) for k in tree.keys):
@@ -235,7 +235,7 @@ class _DeclarationChecker(_Checker):
             case StorageKind.INPUT:
                 self.index(storage.index, self.method.inputs, "input")
                 if self.method.inputs[storage.index].value != index:
-                    self.fail(f"input {storage.index} fills another value")
+                    self.fail(f"input {storage.index} is stored in another value")
             case StorageKind.OUTPUT:
                 self.index(storage.index, self.method.outputs, "output")
                 if storage.index in self.outputs:
@@ -249,25 +249,29 @@ class _DeclarationChecker(_Checker):
     def _check_like(self, value: Value, tensor: Constant | State) -> None:
         if (value.dtype, value.shape) != (tensor.dtype, tensor.shape):
             actual = f"{value.dtype.name}{_sizes_text(value.shape)}"
-            self.fail(f"it is {actual}, its tensor {tensor.name!r} is {tensor.dtype.name}{_sizes_text(tensor.shape)}")
+            self.fail(
+                f"it is {actual}, but its tensor {tensor.name!r} is {tensor.dtype.name}{_sizes_text(tensor.shape)}"
+            )
 
     def _check_arena(self, value: Value) -> None:
         storage = value.storage
         self.index(storage.index, self.method.arenas, "memory space")
         arena = self.method.arenas[storage.index]
         if (storage.offset == -1) != (arena == -1):
-            self.fail(f"offset {storage.offset} in an arena of {arena} bytes: both or none are planned per shape")
+            self.fail(
+                f"offset {storage.offset} in an arena of {arena} bytes: both or neither must be planned per shape"
+            )
         if storage.offset == -1:
             return
         if storage.offset < 0 or storage.offset % ALIGNMENT:
             self.fail(f"the offset {storage.offset} is not a multiple of {ALIGNMENT}")
         count = self._bounds.largest_count(value.shape)
         if count is None:
-            self.fail("no bound of its size is known, and yet it has an offset")
+            self.fail("it has an offset, although its size has no known bound")
             return
         end = storage.offset + value.dtype.itemsize * count
         if end > arena:
-            self.fail(f"it ends at byte {end} of an arena of {arena} bytes")
+            self.fail(f"it ends at byte {end}, outside an arena of {arena} bytes")
 
     def _check_inputs(self) -> None:
         for index, leaf in enumerate(self.method.inputs):
@@ -281,7 +285,7 @@ class _DeclarationChecker(_Checker):
             if (storage.kind, storage.index) != (StorageKind.INPUT, index):
                 self.fail(f"value %{leaf.value} is not stored as input {index}")
             if leaf.literal is not None:
-                self.fail("it is a tensor and a literal at once")
+                self.fail("it is both a tensor and a literal")
 
     def _check_symbols(self) -> None:
         if len(self.method.symbols) > MAX_SYMBOLS:
@@ -307,7 +311,7 @@ class _DeclarationChecker(_Checker):
             self.where = f"{self.name}, input {leaf.name!r}"
             shape = self.method.values[leaf.value].shape if leaf.value >= 0 else ()
             if unknown := members(late & sets.of(shape)):
-                self.fail(f"its shape depends on {symbols[unknown[0]].name!r}, which only data tells")
+                self.fail(f"its shape depends on {symbols[unknown[0]].name!r}, which depends on data")
 
     def _check_data_symbol(self, symbol: Symbol) -> None:
         self.index(symbol.value, self.method.values, "value")
@@ -355,7 +359,7 @@ class _FlowChecker(_Checker):
         for index, value in enumerate(self.method.values):
             if not self._defined[index]:
                 self.where = f"{self.name}, value %{index} {value.name!r}"
-                self.fail("no instruction makes it")
+                self.fail("no instruction computes it")
 
     def _check_outputs(self) -> None:
         """Check that the value in an output's memory is that output, or that the output is a view of it."""
@@ -364,7 +368,7 @@ class _FlowChecker(_Checker):
             index = self._owner[ref.index] if isinstance(ref, Ref) else -1
             storage = self.method.values[index].storage if index >= 0 else None
             if storage is None or (storage.kind, storage.index) != (StorageKind.OUTPUT, number):
-                self.fail(f"output {number} does not lie in the memory that is made for it")
+                self.fail(f"output {number} is not in its own memory")
 
     def _instructions(self, instructions: Iterable[Instruction], path: str) -> None:
         for index, call in enumerate(instructions):
@@ -402,7 +406,7 @@ class _FlowChecker(_Checker):
             self.index(index, self.method.values, "value")
             storage = self.method.values[index].storage
             if storage.kind is StorageKind.ALIAS and call.args[:1] != (Ref(storage.index),):
-                self.fail(f"%{index} {self.method.values[index].name!r} is an alias of no first argument")
+                self.fail(f"%{index} {self.method.values[index].name!r} is not an alias of the first argument")
 
     def _on_device(self, index: int) -> bool:
         self.index(index, self.method.values, "value")
@@ -423,37 +427,37 @@ class _FlowChecker(_Checker):
         """Check that a fallback has as many inputs and outputs as the delegate, of the same dtypes."""
         values = self.method.values
         for what, indices, refs in (
-            ("take", call.inputs, [Ref(i.value) for i in fallback.inputs if i.value >= 0]),
-            ("give", call.outputs, fallback.outputs),
+            ("inputs", call.inputs, [Ref(i.value) for i in fallback.inputs if i.value >= 0]),
+            ("outputs", call.outputs, fallback.outputs),
         ):
             dtypes = [fallback.values[r.index].dtype if isinstance(r, Ref) else None for r in refs]
             if dtypes != [values[i].dtype for i in indices]:
-                self.fail(f"the fallback {fallback.name!r} does not {what} what its delegate does")
+                self.fail(f"the {what} of the fallback {fallback.name!r} do not match its delegate")
 
     def _parallel_call(self, call: StructuredCall, path: str) -> None:
         if self._branch is not None or self._is_fallback:
-            inside = "a fallback" if self._is_fallback else "such a branch"
-            self.fail(f"branches that may run at the same time stand in {inside}")
+            inside = "a fallback" if self._is_fallback else "another such branch"
+            self.fail(f"branches that may run at the same time cannot be in {inside}")
         if call.operands or call.carried or call.sequences:
-            self.fail("PARALLEL takes no values: its branches read them where they lie")
+            self.fail("PARALLEL must have no operands: its branches read values directly")
         if len(call.blocks) < _LEAST_BRANCHES:
-            self.fail(f"PARALLEL has {len(call.blocks)} blocks, and needs {_LEAST_BRANCHES}")
+            self.fail(f"PARALLEL has {len(call.blocks)} blocks, but needs {_LEAST_BRANCHES}")
         if call.outputs != tuple(o for block in call.blocks for o in block.outputs):
-            self.fail("PARALLEL gives other values than its branches do")
+            self.fail("the outputs of PARALLEL differ from those of its branches")
         branches: list[_Branch] = []
         for number, block in enumerate(call.blocks):
             self.where = place = f"{self.name}, {path}, block {number}"
             self._branch = _Branch()
             branches.append(self._branch)
             if block.inputs:
-                self.fail("the branch takes values: it reads them where they lie")
+                self.fail("a branch must have no inputs: it reads values directly")
             self._instructions(block.instructions, f"{path}, block {number}, instruction")
             self.where = place
             self._read(block.outputs)
             defined = {o for inner in block.instructions for o in inner.outputs}
             for index in block.outputs:
                 if index not in defined or self.method.values[index].storage.kind in _INITIAL:
-                    self.fail(f"the branch gives value %{index}, which it does not make")
+                    self.fail(f"the branch returns value %{index}, which it does not compute")
             for inner in block.instructions:
                 self._forget(inner.outputs)
         self._branch = None
@@ -481,25 +485,25 @@ class _FlowChecker(_Checker):
         if not 0 <= call.sequences <= len(call.operands) - call.carried:
             self.fail(f"{call.sequences} of {len(call.operands)} operands are sequences")
         if call.sequences and call.kind in (Structure.IF, Structure.WHILE):
-            self.fail(f"{call.kind.name} takes no sequences")
+            self.fail(f"{call.kind.name} must not have sequences")
         if not call.sequences and call.kind in (Structure.SCAN, Structure.MAP):
-            self.fail(f"{call.kind.name} has no sequence to go along")
+            self.fail(f"{call.kind.name} needs a sequence")
         if call.carried and call.kind in (Structure.IF, Structure.MAP):
-            self.fail(f"{call.kind.name} carries no values")
+            self.fail(f"{call.kind.name} must not carry values")
         if call.carried > len(call.outputs):
-            self.fail(f"{call.kind.name} carries {call.carried} values and gives {len(call.outputs)}")
+            self.fail(f"{call.kind.name} carries {call.carried} values, but has {len(call.outputs)} outputs")
         inputs = len(call.operands) - (call.kind is Structure.IF)
         outputs = [len(call.outputs)] * len(call.blocks)
         if call.kind is Structure.WHILE:
             outputs[0] = 1  # the condition
             if call.carried != len(call.outputs):
-                self.fail(f"WHILE carries {call.carried} values and gives {len(call.outputs)}")
+                self.fail(f"WHILE carries {call.carried} values, but has {len(call.outputs)} outputs")
         self._make(call.outputs[: call.carried], aliases=False)  # they hold the carried values from turn to turn
         for number, (block, expected) in enumerate(zip(call.blocks, outputs, strict=True)):
             self.where = f"{self.name}, {path}, block {number}"
             if (len(block.inputs), len(block.outputs)) != (inputs, expected):
-                actual = f"{len(block.inputs)} values and gives {len(block.outputs)}"
-                self.fail(f"the block takes {actual}, {call.kind.name} needs {inputs} and {expected}")
+                actual = f"{len(block.inputs)} inputs and {len(block.outputs)} outputs"
+                self.fail(f"the block has {actual}, but {call.kind.name} needs {inputs} and {expected}")
             self._block(call, block, f"{path}, block {number}, instruction")
         self.where = f"{self.name}, {path}"
         self._make(call.outputs[call.carried :], aliases=False)
@@ -524,9 +528,9 @@ class _FlowChecker(_Checker):
         if storage.kind is not StorageKind.ALIAS:
             return
         if storage.index != base:
-            self.fail(f"%{index} {values[index].name!r} is an alias of another value than the block gets")
+            self.fail(f"%{index} {values[index].name!r} is an alias of a value that is not passed to the block")
         if (values[index].dtype, values[index].shape) != (values[base].dtype, values[base].shape):
-            self.fail(f"%{index} {values[index].name!r} is another type than %{base}, which it is an alias of")
+            self.fail(f"%{index} {values[index].name!r} has another type than %{base}, of which it is an alias")
 
     def _forget(self, values: Iterable[int]) -> None:
         """Make values unreadable after the end of their block."""
@@ -538,7 +542,7 @@ class _FlowChecker(_Checker):
         for index in values:
             self.index(index, self.method.values, "value")
             if not self._readable[index]:
-                self.fail(f"value %{index} {self.method.values[index].name!r} is read before it is made here")
+                self.fail(f"value %{index} {self.method.values[index].name!r} is read before it is computed")
             if self._branch is not None:
                 storage = self.method.values[self._owner[index]].storage
                 self._branch.read.add((storage.kind, storage.index))
@@ -555,7 +559,7 @@ class _FlowChecker(_Checker):
         ):
             device = self.program.spaces[storage.index - 1]
             name = f"value %{index} {self.method.values[index].name!r}"
-            self.fail(f"{name} lies in {device.backend}'s memory {device.name!r}, which is out of reach here")
+            self.fail(f"{name} is in {device.backend}'s memory {device.name!r}, which is not accessible here")
 
     def _make(self, values: Iterable[int], *, aliases: bool, space: int | None = 0) -> None:
         for index in values:
@@ -568,10 +572,10 @@ class _FlowChecker(_Checker):
                 self._write(value.storage)
                 continue
             if self._defined[index]:
-                self.fail(f"{name} is made twice")
+                self.fail(f"{name} is computed twice")
             if kind is StorageKind.ALIAS:
                 if not aliases:
-                    self.fail(f"{name} is an alias, which only a kernel or a block can make")
+                    self.fail(f"{name} is an alias, which only a kernel or a block can create")
                 self._read((value.storage.index,))
                 self._owner[index] = self._owner[value.storage.index]
             self._check_reach(index, space)

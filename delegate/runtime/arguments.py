@@ -63,8 +63,8 @@ def _bind_names(
         problem += [f"unknown {', '.join(unknown)}"] if unknown else []
         raise InputError(
             f"method {definition.name} takes ({expected})",
-            where="; ".join(problem) or f"{len(placed)} positional arguments given",
-            remedy="give exactly the inputs of the export",
+            where="; ".join(problem) or f"{len(placed)} positional arguments were passed",
+            remedy="pass exactly the inputs of the export",
         )
     return tuple(placed), {str(k): keyword_arguments[str(k)] for k in kwargs_tree.keys}
 

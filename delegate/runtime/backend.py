@@ -172,7 +172,7 @@ class BackendRuntime(ABC):
 
         Raises as `init` does.
         """
-        raise BackendFailed("its blob comes with data, of which its runtime part takes none", remedy=AUTHOR)
+        raise BackendFailed("its blob has data, which its runtime part does not support", remedy=AUTHOR)
 
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
         """Return True if a blob with these specs is machine code, which `init` has this process run.

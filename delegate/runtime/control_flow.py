@@ -189,7 +189,7 @@ def _require(pairs: Iterable[tuple[tuple[int, ...], tuple[int, ...]]], place: st
     """
     for first, second in pairs:
         if first != second and not (first == () and math.prod(second) == 1):
-            what = f"a value of shape {list(first)} would be one of shape {list(second)}"
+            what = f"a value of shape {list(first)} cannot become one of shape {list(second)}"
             raise ProgramError(what, where=place, remedy="lower the model again; report it if that fails")
 
 

@@ -116,8 +116,8 @@ class InProcess:
         runtime = self.runtimes.get(spec.backend) or self._runtime(spec.backend)
         if self._forked and not runtime.fork_safe:
             raise BackendFailed(
-                "its library does not work in a process that was forked from one that uses it",
-                remedy="load the program in the new process, started by spawn or forkserver",
+                "its library does not work in a process that was forked from a process that uses the library",
+                remedy="start the new process by spawn or forkserver, and load the program there",
             )
         blob, *data = (memoryview(self._program.segments[i]) for i in (spec.segment, *spec.data))
         delegate = open_blob(runtime, blob, data, spec.compile_specs, trust_code=self._trust_code)
@@ -145,10 +145,10 @@ def open_blob(
     """Create a delegate through a runtime part; raise BackendFailed for code without trust, or an error of `init`."""
     if not trust_code and runtime.runs_code(compile_specs):
         raise BackendFailed(
-            "its blob is machine code, which this process would run",
-            remedy="load it with trust_code=True (--trust-code) if you would run a library from where it comes",
+            "its blob is machine code, which would run in this process",
+            remedy="load it with trust_code=True (--trust-code) if you trust its source",
         )
     delegate = runtime.init_with_data(blob, data, compile_specs) if data else runtime.init(blob, compile_specs)
     if not isinstance(delegate, Delegate):
-        raise BackendFailed(f"its init() gave a {type(delegate).__name__}, not a Delegate", remedy=AUTHOR)
+        raise BackendFailed(f"its init() returned a {type(delegate).__name__}, not a Delegate", remedy=AUTHOR)
     return delegate

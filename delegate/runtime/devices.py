@@ -75,7 +75,7 @@ class Space:
         try:
             memory = self._runtime.allocate(self._space.name, align(max(size, 1)))
             if not (memory is None or isinstance(memory, DeviceMemory)):
-                what = f"its allocate() gave a {type(memory).__name__}, not a DeviceMemory"
+                what = f"its allocate() returned a {type(memory).__name__}, not a DeviceMemory"
                 raise BackendFailed(what, remedy=AUTHOR)
             return memory
         except (Exception, SystemExit) as error:  # a plugin may raise anything

@@ -161,7 +161,9 @@ class StagedExecutor:
             actual, expected = (
                 ", ".join(f"{d} of rank {n}" for d, n in t) for t in ([(a.dtype, a.ndim) for a in arrays], types)
             )
-            raise KernelError(f"the kernel gives {actual}, the program has {expected}", where=place(self._method, call))
+            raise KernelError(
+                f"the kernel returned {actual}, but the program has {expected}", where=place(self._method, call)
+            )
         return arrays
 
     def _watched(self, call: KernelCall, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,11 +187,11 @@ class StagedExecutor:
             number: Number = array.shape[symbol.dim]
         else:
             if array.size != 1 or array.dtype.kind == "c":
-                what = f"{value.name!r} should give a number, but is {array.dtype}{list(array.shape)}"
+                what = f"{value.name!r} must be a number, but is {array.dtype}{list(array.shape)}"
                 raise KernelError(what, where=f"method {self._method.name}, symbol {symbol.name}")
             element = (from_bfloat16(array) if value.dtype is DType.bfloat16 else array).item()
             number = element if isinstance(element, float) else int(element)
-        check_range(symbol, number, f"{value.name!r} gives the number {number}")
+        check_range(symbol, number, f"{value.name!r} is the number {number}")
         return number
 
     def _check(self, call: KernelCall, values: Mapping[int, Array], known: Mapping[int, Number]) -> None:

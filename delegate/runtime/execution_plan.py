@@ -252,12 +252,14 @@ class ExecutionPlan:
     def _bind_view(self, kernel: Kernel, call: KernelCall, args: list[Any]) -> None:
         base = base_of(self._method, call)
         if any(self._arrays.storage[o].index != base for o in call.outputs):
-            what = f"{kernel.op} gives views of its first argument, the program has others"
+            what = f"{kernel.op} returns views of its first argument, but the program has views of another value"
             raise KernelError(what, where=place(self._method, call))
         per_call = self._arrays.per_call(call.outputs[0])
         views = call_view(kernel, [self._arrays.example(base), *args[1:]] if per_call else args, self._method, call)
         if views is None:
-            raise KernelError(f"{kernel.op} gives no view of these strides", where=place(self._method, call))
+            raise KernelError(
+                f"{kernel.op} cannot create a view of an array with these strides", where=place(self._method, call)
+            )
         for output, view in zip(call.outputs, views, strict=True):
             check_view(view, self._arrays.shadow(output), place(self._method, call))
             if per_call:

@@ -42,11 +42,12 @@ class FallbackEvent:
 
     def __str__(self) -> str:
         if self.when == "memory":
-            return f"{self.partition} gives its results to the host, for {self.backend} has no memory: {self.reason}"
+            failure = f"{self.backend} could not allocate memory: {self.reason}"
+            return f"{self.partition} writes its results to the host because {failure}"
         if self.when == "close":
             return f"partition {self.partition} of {self.backend} could not be closed: {self.reason}"
         failure = f"{self.backend} failed at {self.when}: {self.reason}"
-        return f"partition {self.partition} runs on portable kernels, because {failure}"
+        return f"partition {self.partition} runs on portable kernels because {failure}"
 
 
 class Fallbacks:

@@ -102,7 +102,7 @@ class InputChecker:
             if type(leaf) is not type(declared.literal) or leaf != declared.literal:
                 raise InputError(
                     f"input {declared.name!r} is {short_repr(leaf)}",
-                    remedy=f"export fixed it to {declared.literal!r}; export again for another value",
+                    remedy=f"the export fixed it to {declared.literal!r}; export again for another value",
                 )
             return None
         array = _to_numpy(leaf, value.dtype, declared.name)
@@ -119,7 +119,7 @@ class InputChecker:
             raise InputError(
                 f"input {declared.name!r} has the shape {list(array.shape)}, "
                 f"but the program takes {self._shape(value)}",
-                remedy="give that shape, or export with dynamic shapes",
+                remedy="pass that shape, or export with dynamic shapes",
             )
         return array
 
@@ -135,7 +135,7 @@ class InputChecker:
                 if isinstance(expected, Expr) and (size := evaluate(expected, symbols)) != array.shape[dim]:
                     relation = f"it must be {expected.text(self._names)}, which is {size} for these inputs"
                     if (number, dim) in symbol_names:  # it is what the symbol is solved from, as in 2 * batch
-                        relation = f"it must be {symbol_names[number, dim]}, as {size} is"
+                        relation = f"it must be {symbol_names[number, dim]}, like {size}"
                     raise InputError(
                         f"input {declared.name!r} has size {array.shape[dim]} in dimension {dim}", remedy=relation
                     )
@@ -157,9 +157,9 @@ def check_guards(method: Method, symbols: Mapping[int, Number]) -> None:
         if not guard.evaluate(symbols):
             sizes = ", ".join(f"{names[i]} is {symbols[i]}" for i in sorted(set(guard.free_symbols())))
             raise InputError(
-                f"the sizes break what the export assumed: {guard.text(names)}",
+                f"the sizes break an assumption of the export: {guard.text(names)}",
                 where=sizes,
-                remedy="give sizes that fit it, or export with others or without the assumption",
+                remedy="pass sizes that satisfy it, or export again with other sizes or without the assumption",
             )
 
 
@@ -170,12 +170,12 @@ def _as_number(leaf: Any, name: str) -> Array:
             raise TypeError
         return np.asarray(operator.index(leaf), np.int64)
     except (TypeError, OverflowError):
-        raise InputError(f"input {name!r} is {short_repr(leaf)}", remedy="give an integer of at most 64 bits") from None
+        raise InputError(f"input {name!r} is {short_repr(leaf)}", remedy="pass an integer of at most 64 bits") from None
 
 
 def _numpy_name(dtype: DType) -> str:
     if dtype is DType.bfloat16:
-        return "bfloat16 (of ml_dtypes, or its bits: array.view(numpy.uint16))"
+        return "bfloat16 (of ml_dtypes, or its bits as array.view(numpy.uint16))"
     return dtype.name
 
 
@@ -188,7 +188,7 @@ def _to_numpy(leaf: Any, dtype: DType, name: str) -> Array:
     if isinstance(leaf, np.ndarray):
         # NumPy imports its masked arrays when they are first named; a fork in the middle of an import hangs the child.
         if "numpy.ma" in sys.modules and np.ma.isMaskedArray(leaf):
-            raise InputError(f"input {name!r} is a masked array", remedy="fill what is masked, with .filled()")
+            raise InputError(f"input {name!r} is a masked array", remedy="fill the masked elements with .filled()")
         array = np.asarray(leaf)  # a matrix or another subclass has rules of its own
         return _bits(array, name) if dtype is DType.bfloat16 else array
     if hasattr(leaf, "__dlpack__"):
@@ -197,7 +197,7 @@ def _to_numpy(leaf: Any, dtype: DType, name: str) -> Array:
         return _from_dlpack(leaf, name, dtype)
     if isinstance(leaf, bool | int | float | complex | list | tuple | np.generic):
         return _from_numbers(leaf, dtype, name)
-    raise InputError(f"input {name!r} is a {type(leaf).__name__}", remedy=f"give an array of {dtype.name}")
+    raise InputError(f"input {name!r} is a {type(leaf).__name__}", remedy=f"pass an array of {dtype.name}")
 
 
 def _has_lazy_bit(leaf: Any) -> bool:
@@ -212,26 +212,26 @@ def _from_numbers(leaf: Any, dtype: DType, name: str) -> Array:
         if isinstance(leaf, np.generic):
             return _bits(array, name) if dtype is DType.bfloat16 else array
         if array.dtype.kind in "fc" and dtype.numpy.kind in "iub" and dtype is not DType.bfloat16:
-            raise TypeError(f"{array.dtype} would lose its fractions")
+            raise TypeError(f"{array.dtype} would lose the fractional part")
         return to_bfloat16(array.astype(np.float32)) if dtype is DType.bfloat16 else np.asarray(leaf, dtype.numpy)
     except InputError:
         raise
     except Exception as error:  # objects of the caller's may raise anything
-        what = f"input {name!r} cannot be made a tensor of {dtype.name}: {one_line(error)}"
-        raise InputError(what, remedy="give an array of that type") from error
+        what = f"input {name!r} cannot be converted to a tensor of {dtype.name}: {one_line(error)}"
+        raise InputError(what, remedy="pass an array of that type") from error
 
 
 def _bits(array: Array, name: str) -> Array:
     """Return the bits of bfloat16 numbers as uint16; the array has dtype bfloat16 or is already a uint16 view."""
     if _is_bfloat16(array):
         if not array.dtype.isnative:
-            what = f"the bytes of input {name!r} are in the other order than this machine's"
+            what = f"the bytes of input {name!r} have the other byte order than this machine"
             raise InputError(what, remedy="convert it: array.astype(ml_dtypes.bfloat16)")
         return array.view(np.uint16)
     if array.dtype == np.uint16 and array.base is None and array.size:
         raise InputError(
-            f"input {name!r} is uint16, of integers as it seems, but the program takes bfloat16",
-            remedy="give an array of ml_dtypes.bfloat16, or its bits: array.view(numpy.uint16)",
+            f"input {name!r} is uint16, apparently of integers, but the program takes bfloat16",
+            remedy="pass an array of ml_dtypes.bfloat16, or its bits as array.view(numpy.uint16)",
         )
     return array
 
@@ -254,7 +254,7 @@ def _from_dlpack(leaf: Any, name: str, dtype: DType) -> Array:
         return np.from_dlpack(_Exported(capsule))
     array = np.from_dlpack(_Exported(capsule))
     if dtype is DType.bfloat16 and array.dtype == np.uint16:
-        raise InputError(f"input {name!r} is uint16, but the program takes bfloat16", remedy="give a bfloat16 tensor")
+        raise InputError(f"input {name!r} is uint16, but the program takes bfloat16", remedy="pass a bfloat16 tensor")
     return array
 
 
@@ -316,7 +316,7 @@ def _require_separate(method: Method, number: int, target: Array, memory: Sequen
 
 def _shared(what: str, name: str) -> InputError:
     """Return the error for shared memory. The export assumed separate arrays, so writes to one do not reach another."""
-    return InputError(f"{what}, and the method writes to {name!r}", remedy="give a copy of it")
+    return InputError(f"{what}, but the method writes to {name!r}", remedy="pass a copy of it")
 
 
 def _share(first: Array, second: Array) -> bool:
@@ -341,14 +341,14 @@ def _overlaps_itself(array: Array) -> bool:
 def _writable_array(name: str, dtype: DType, leaf: Any) -> Array:
     array = np.asarray(leaf) if isinstance(leaf, np.ndarray) else None  # of a subclass, without its own rules
     if array is None and _has_lazy_bit(leaf):
-        what = f"input {name!r} is conjugate or negative by a bit of torch's, and the method writes to it"
-        raise InputError(what, remedy="give it with .resolve_conj().resolve_neg()")
+        what = f"input {name!r} is a lazy conjugate or negative view of torch, but the method writes to it"
+        raise InputError(what, remedy="pass it with .resolve_conj().resolve_neg()")
     if array is None and hasattr(leaf, "__dlpack__"):
         array = _to_numpy(leaf, dtype, name)
     if array is None or not array.flags.writeable:
         what = f"a {type(leaf).__name__}" if array is None else "read-only"
         raise InputError(
-            f"input {name!r} is {what}, and the method writes to it", remedy="give an array that can be written"
+            f"input {name!r} is {what}, but the method writes to it", remedy="pass an array that can be written to"
         )
     return array.view(np.uint16) if _is_bfloat16(array) else array
 

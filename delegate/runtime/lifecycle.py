@@ -36,7 +36,7 @@ class NotPicklable:
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             f"a {type(self).__name__} cannot be pickled or copied: it holds memory and delegates of this process; "
-            "load the program's file where it is wanted, or make another context of it"
+            "load the program's file in the other process, or create another context"
         )
 
 
@@ -74,8 +74,8 @@ def leak(value: object) -> None:
 def torn_states_error() -> ExecutionError:
     """Return the error for states that a call was writing while the process was forked."""
     return ExecutionError(
-        "another thread was in a call when this process was forked, and its states may be written in part",
-        remedy="reset() them, or restore() a snapshot; or fork between calls",
+        "another thread was in a call when this process was forked, so the states may be incomplete",
+        remedy="call reset(), or restore() a snapshot; or fork only between calls",
     )
 
 

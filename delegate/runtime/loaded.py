@@ -122,8 +122,8 @@ def with_load_options(program: Program, options: LoadOptions, registry: Registry
     used = {spec.backend for spec in program.delegates}
     for backend, requested in options.items():
         if backend not in used:
-            what = f"options are given for backend {backend!r}, and the program has no partition of it"
-            raise ConfigError(what, remedy=did_you_mean(backend, used) if used else "give none")
+            what = f"options are set for backend {backend!r}, but the program has no partition of it"
+            raise ConfigError(what, remedy=did_you_mean(backend, used) if used else "remove the options")
         known = {name: _BY_TYPE[kind] for name, kind in registry.runtime(backend).load_options.items()}
         known |= {name: rule for name, rule in rules.get(backend, {}).items() if name in known}
         fixed = {key for spec in program.delegates if spec.backend == backend for key in spec.compile_specs}
@@ -140,9 +140,9 @@ def _check_option(backend: str, key: str, value: Any, known: Mapping[str, Option
             raise ConfigError(f"{key} should be {known[key]}, not {value!r}", where=where)
         return
     if key in fixed:
-        raise ConfigError(f"{key} is fixed: the blob was compiled with it", where=where, remedy="lower the model anew")
-    remedy = did_you_mean(key, known) if known else "it has none that are given at load"
-    raise ConfigError(f"there is no option {key!r} at load", where=where, remedy=remedy)
+        raise ConfigError(f"{key} is fixed: the blob was compiled with it", where=where, remedy="lower the model again")
+    remedy = did_you_mean(key, known) if known else "the backend has no load options"
+    raise ConfigError(f"there is no load option {key!r}", where=where, remedy=remedy)
 
 
 class LoadedProgram(Context):
@@ -308,7 +308,7 @@ class LoadedProgram(Context):
 def _fallbacks(shared: Resources, policy: str) -> Fallbacks | None:
     """Return the fallbacks of a program that has some and may use them."""
     if policy not in _POLICIES:
-        raise ConfigError(f"{policy!r} is no policy for fallbacks", remedy=did_you_mean(policy, _POLICIES))
+        raise ConfigError(f"{policy!r} is not a policy for fallbacks", remedy=did_you_mean(policy, _POLICIES))
     if policy == "error" or not shared.program.fallbacks:
         return None
     from delegate.runtime.fallback import Fallbacks

@@ -50,8 +50,8 @@ def abort(error: DelegateError) -> None:
 
 def no_memory(shapes: object, error: Exception) -> ExecutionError:
     """Return the error for results of these shapes that cannot be allocated."""
-    problem = f"no memory for results of {shapes}: {one_line(error)}"
-    return ExecutionError(problem, remedy="free some, or give smaller inputs")
+    problem = f"cannot allocate results of {shapes}: {one_line(error)}"
+    return ExecutionError(problem, remedy="free some memory, or pass smaller inputs")
 
 
 class Platform(NamedTuple):
@@ -84,11 +84,12 @@ class Platform(NamedTuple):
             memory = array_over(self.allocate(size), _BYTES, (size,))
         except Exception as error:  # of the caller's function
             raise ExecutionError(
-                f"no memory of {size} bytes: {one_line(error)}", remedy="free some, or check the platform's allocate"
+                f"cannot allocate {size} bytes: {one_line(error)}",
+                remedy="free some memory, or check the platform's allocate",
             ) from error
         if not memory.flags.writeable or memory.ctypes.data % ALIGNMENT:
             problem = f"does not start at a multiple of {ALIGNMENT}" if memory.flags.writeable else "is read-only"
-            raise ExecutionError(f"memory of the platform {problem}", remedy="mend the platform's allocate")
+            raise ExecutionError(f"memory from the platform's allocate {problem}", remedy="fix the platform's allocate")
         return memory
 
     @property

@@ -99,8 +99,8 @@ class Profile:
         return {method: spent[method].get("kernel", 0.0) / total for method, total in totals.items() if total}
 
     def table(self) -> str:
-        """Return the timings as a table for people; `us a run` excludes the first run if there are others."""
-        rows = [("method", "value", "what", "runs", "total us", "first us", "us a run", "source")]
+        """Return the timings as a table for people; `us per run` excludes the first run if there are others."""
+        rows = [("method", "value", "what", "runs", "total us", "first us", "us per run", "source")]
         for t in self.timings:
             times = (f"{t.nanoseconds / 1e3:.1f}", f"{t.first / 1e3:.1f}", f"{t.per_run / 1e3:.2f}")
             rows.append((t.method, t.name, t.what, str(t.count), *times, t.source))

@@ -72,10 +72,10 @@ class States:
         targets = self._parts(parts)
         for name in snapshot:
             if name not in targets:
-                what = "the program has no state" if parts is None else "there is no part of"
+                what = "the program has no state" if parts is None else "there is no part for state"
                 raise InputError(f"{what} {name!r}", remedy=did_you_mean(str(name), targets))
         if missing := [name for name in targets if name not in snapshot]:
-            raise InputError(f"the snapshot lacks {', '.join(missing)}", remedy="give every state of the program")
+            raise InputError(f"the snapshot lacks {', '.join(missing)}", remedy="pass every state of the program")
         sources = {name: _check_fits(name, part, snapshot[name]) for name, part in targets.items()}
         arrays = self._arrays()
         for name, source in sources.items():
@@ -106,13 +106,13 @@ def _part(name: str, arrays: Mapping[str, Array], index: Index) -> Array:
         return np.asarray(arrays[name][index])
     except (IndexError, TypeError, ValueError) as error:
         what = f"state {name!r} of shape {list(arrays[name].shape)} has no part {index}"
-        raise InputError(what, where=one_line(error), remedy="give slices and numbers, as NumPy takes them") from error
+        raise InputError(what, where=one_line(error), remedy="pass slices and integers, as in NumPy") from error
 
 
 def _check_fits(name: str, state: Array, value: object) -> Array:
     """Return the array if it fits a state or a part of one; else raise InputError."""
     if not isinstance(value, np.ndarray):
-        raise InputError(f"state {name!r} is a {type(value).__name__}", remedy="give a NumPy array")
+        raise InputError(f"state {name!r} is a {type(value).__name__}", remedy="pass a NumPy array")
     if (value.dtype, value.shape) != (state.dtype, state.shape):
         raise InputError(
             f"state {name!r} is {value.dtype}{list(value.shape)}",

@@ -71,7 +71,7 @@ class ForeignStep(KernelStep):
         out = self.outs[0] if self.single else tuple(self.outs)
         result = self.function(*self.args, out=out)
         if result is not None and result is not out:
-            raise KernelError(f"the kernel gave a {type(result).__name__}; it should fill `out`", where=self.place)
+            raise KernelError(f"the kernel returned a {type(result).__name__}; it must fill `out`", where=self.place)
 
 
 class ConvertedStep(KernelStep):
@@ -127,7 +127,7 @@ def kernel_step(kernel: Kernel, args: list[Any], outs: list[Any], place: str) ->
 
 def outputs_not_filled() -> BackendFailed:
     """Return the error for an `execute` that returns a value, such as its results, and does not fill `outputs`."""
-    return BackendFailed("its execute() should fill `outputs` and give nothing, but gave something", remedy=AUTHOR)
+    return BackendFailed("its execute() must fill `outputs` and return None, but returned a value", remedy=AUTHOR)
 
 
 class DelegateStep:
@@ -223,7 +223,7 @@ def _fallback_remedy(spec: DelegateSpec, error: DelegateError) -> str:
     if not isinstance(error, BackendError):
         return ""
     how = "lower with fallback.keep: true" if spec.fallback < 0 else 'load it with fallback="warn"'
-    return f"{how} to have it run on portable kernels"
+    return f"{how} to run it on portable kernels"
 
 
 class CompactStep:

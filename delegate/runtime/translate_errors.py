@@ -48,7 +48,7 @@ def translate_run_errors(method: str) -> ErrorTranslator:
 
 def translate_input_errors(name: str) -> ErrorTranslator:
     """Translate errors of reading the caller's objects."""
-    return ErrorTranslator(InputError, f"{name} cannot be read", "give NumPy arrays, or anything with DLPack")
+    return ErrorTranslator(InputError, f"{name} cannot be read", "pass NumPy arrays, or objects that support DLPack")
 
 
 def short_repr(value: object) -> str:

@@ -120,7 +120,7 @@ class BackendTests:
     def test_its_options_have_a_schema(self) -> None:
         schema = default_registry().aot(self.backend).Options.model_json_schema()
         assert schema["type"] == "object"
-        assert schema.get("additionalProperties") is False, "unknown options should be refused"
+        assert schema.get("additionalProperties") is False, "unknown options must be rejected"
 
     def test_checks_answer_with_reasons(self, case: Case) -> None:
         self._check(case)
@@ -130,7 +130,7 @@ class BackendTests:
 
     def test_something_of_it_runs_there(self, case: Case) -> None:
         report = self._lower(case).report
-        assert report.partitions, f"{self.backend} takes nothing of it:\n{report}"
+        assert report.partitions, f"{self.backend} supports no node of the module:\n{report}"
 
     def test_two_plans_are_the_same(self, case: Case) -> None:
         first, second = (self._lower(case).report for _ in range(2))
@@ -166,10 +166,12 @@ class BackendTests:
             ) as program:
                 results.append(program.method("forward").run(arrays))
             for array, original in zip(arrays, arrays_of(case.args), strict=True):
-                assert np.array_equal(array, original, equal_nan=array.dtype.kind in "fc"), "it changed an input"
+                assert np.array_equal(array, original, equal_nan=array.dtype.kind in "fc"), "a call changed an input"
         for other in results[1:]:
             for left, right in zip(results[0], other, strict=True):
-                assert left.tobytes() == right.tobytes(), "an output is not filled whole, or the second run differs"
+                assert left.tobytes() == right.tobytes(), (
+                    "an output is not filled completely, or the second run differs"
+                )
 
     def test_a_region_is_left_as_it_is(self, case: Case) -> None:
         """Check that `preprocess` leaves its region unchanged: the fallback and the next plan use the same region."""
@@ -234,12 +236,12 @@ class BackendTests:
 
     def test_blobs_of_another_version_are_refused(self, case: Case) -> None:
         program = load(self._serialize(case))
-        assert program.delegates, "nothing of it is lowered"
+        assert program.delegates, "no node of the module is delegated"
         runtime = default_registry().runtime(self.backend)()
         for spec in program.delegates:
             blob, *data = (bytes(program.segments[i]) for i in (spec.segment, *spec.data))
             if (other := self.another_version(blob)) is None:
-                pytest.skip("the test class does not say how to make one: another_version")
+                pytest.skip("the test class does not override another_version")
             assert other != blob
             with pytest.raises(BackendFailed):
                 open_blob(
@@ -248,7 +250,7 @@ class BackendTests:
 
     def _require_installed(self) -> None:
         if default_registry().state(self.backend).owner == IN_PROCESS:
-            pytest.skip("it is registered in this process alone: another one does not know it")
+            pytest.skip("the backend is registered only in this process, and another process cannot find it")
 
     @cached_property
     def _config(self) -> dict[str, Any]:
@@ -276,9 +278,9 @@ class BackendTests:
         before, metadata = str(edge.graph), [dict(n.meta) for n in edge.graph.nodes]
         for node in filter(is_compute, edge.graph.nodes):
             first, second = (selection.backends[self.backend].check(node) for _ in range(2))
-            assert isinstance(first, Verdict), f"check() gave {first!r} (node {describe(node)})"
-            assert first == second, f"check() changed its mind (node {describe(node)})"
-            assert first or first.message, f"a refusal without a sentence (node {describe(node)})"
+            assert isinstance(first, Verdict), f"check() returned {first!r} (node {describe(node)})"
+            assert first == second, f"check() gave different answers in two calls (node {describe(node)})"
+            assert first or first.message, f"check() rejected a node without a reason (node {describe(node)})"
         assert str(edge.graph) == before, "check() changed the graph"
         for node, meta in zip(edge.graph.nodes, metadata, strict=True):
             same = node.meta.keys() == meta.keys() and all(node.meta[key] is value for key, value in meta.items())
@@ -340,5 +342,5 @@ def _run_process(code: str, *args: str) -> str:
     """Run code in a separate process and return its output."""
     command = [sys.executable, "-c", code, *args]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, f"the process ended with {done.returncode}:\n{done.stderr[-3000:]}"
+    assert done.returncode == 0, f"the process ended with exit code {done.returncode}:\n{done.stderr[-3000:]}"
     return done.stdout

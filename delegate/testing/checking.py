@@ -68,7 +68,7 @@ def operators(name: str) -> dict[str, str]:
     answers: dict[str, str] = {}
     for node in (n for nodes in reports(name).values() for n in nodes):
         if answers.get(node.op) != "yes":
-            answers[node.op] = "yes" if node.backend == name else str(node.verdicts.get(name, "not asked"))
+            answers[node.op] = "yes" if node.backend == name else str(node.verdicts.get(name, "not checked"))
     return dict(sorted(answers.items()))
 
 
@@ -86,9 +86,7 @@ def run_kit(name: str, advance: Callable[[int, int], None] = lambda done, total:
     """
     collected = _Collected(advance)
     if not cases_of(name):
-        return [
-            TestOutcome("something_of_it_runs_there", "failed", "it takes none of the common modules, not even in part")
-        ]
+        return [TestOutcome("something_of_it_runs_there", "failed", "it supports no node of the common modules")]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "pytest.ini").write_text("[pytest]\n")
         Path(folder, "test_kit.py").write_text(_KIT.format(name=name))

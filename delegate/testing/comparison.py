@@ -75,7 +75,7 @@ class _Error:
 
 def _check_tolerance(tolerance: float) -> None:
     if not 0 <= tolerance < 1:
-        raise ValueError(f"a tolerance of {tolerance} accepts anything: give a number from 0 to less than 1")
+        raise ValueError(f"a tolerance of {tolerance} accepts anything: pass a number from 0 to less than 1")
 
 
 def _worst(actual: Any, expected: Any, *, each: bool, at_least: float, steps: int, signed_zeros: bool) -> _Error:
@@ -136,7 +136,7 @@ def _floats(name: str, got: Tensor, want: Tensor, each: bool, at_least: float, s
             position = int(different.int().argmax())
             one, other = got.flatten()[position].item(), want.flatten()[position].item()
             at = _index(position, want.shape)
-            raise AssertionError(f"{name}{at} is {one}, expected {other}: the places of {what} differ")
+            raise AssertionError(f"{name}{at} is {one}, expected {other}: the positions of {what} differ")
     if not want.numel():
         return _Error()
     finite = want.isfinite()

@@ -21,7 +21,7 @@ PROMPT = 5  # tokens that prefill takes
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("path", help="the file to write")
-    parser.add_argument("--backend", action="append", default=[], help="e.g. xnnpack; portable kernels alone if absent")
+    parser.add_argument("--backend", action="append", default=[], help="e.g. xnnpack; default: only portable kernels")
     options = parser.parse_args()
     torch.manual_seed(0)
     model = Llama().eval()

@@ -41,7 +41,7 @@ def _export(given: argparse.Namespace) -> None:
         from examples.llm.source import read
     except ModuleNotFoundError as error:
         remedy = "pip install 'delegate[aot,xnnpack,quantization]' transformers safetensors tokenizers"
-        raise DelegateError("exporting takes torch and transformers", where=str(error), remedy=remedy) from error
+        raise DelegateError("the export needs torch and transformers", where=str(error), remedy=remedy) from error
     names = ("context", "chunk", "conversations", "weights", "prefill_weights", "cache", "guesses")
     options = Options(**{name: getattr(given, name) for name in names}, backends=given.backend or ("xnnpack",))
     options.check()
@@ -52,7 +52,7 @@ def _export(given: argparse.Namespace) -> None:
 
 def _run(given: argparse.Namespace) -> None:
     if given.count < 1:
-        raise InputError(f"{given.count} tokens are asked for", remedy="take --count 1 or more")
+        raise InputError(f"{given.count} tokens are requested", remedy="use --count 1 or more")
     model = Model(given.path, trust_code=given.trust_code)
     prompts = [(p, _tokens(model, p, given.numbers)) for p in given.prompt]
     prefix = _tokens(model, given.prefix, given.numbers) if given.prefix else []
@@ -92,9 +92,9 @@ def _together(given: argparse.Namespace, model: Model, prompts: list[list[int]],
 def _speculate(given: argparse.Namespace, model: Model, prompts: list[list[int]]) -> None:
     """The likeliest tokens, of which a smaller model guesses some."""
     if given.temperature:
-        raise InputError("guesses are checked against the likeliest token", remedy="leave --temperature out")
+        raise InputError("guesses are checked against the most likely token", remedy="remove --temperature")
     if given.when_full == "slide":
-        raise InputError("guesses end where the context is full", remedy="leave --when-full or --draft out")
+        raise InputError("guesses end when the context is full", remedy="remove --when-full or --draft")
     small = Model(given.draft, trust_code=given.trust_code)
     for tokens in prompts:
         text = _text(given, model)
@@ -115,7 +115,7 @@ def _tokens(model: Model, text: str, as_numbers: bool) -> list[int]:
     try:
         return list(numbers(text))
     except ValueError as error:
-        raise InputError("these are no numbers of tokens", where=text, remedy="write them as 5,17,3") from error
+        raise InputError("this is not a list of token numbers", where=text, remedy="write them as 5,17,3") from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -127,31 +127,50 @@ def _parser() -> argparse.ArgumentParser:
         "model", type=Path, help="a folder of safetensors with its tokenizer, or a configuration in JSON"
     )
     export.add_argument("path", type=Path, help="the file to write")
-    export.add_argument("--context", type=int, default=2048, help="tokens that a conversation has room for")
-    export.add_argument("--chunk", type=int, default=64, help="tokens of a prompt that are taken at once, at most")
-    export.add_argument("--conversations", type=int, default=1, help="how many are decoded in one call")
+    export.add_argument("--context", type=int, default=2048, help="maximum number of tokens in a conversation")
+    export.add_argument("--chunk", type=int, default=64, help="maximum number of prompt tokens in one call")
+    export.add_argument(
+        "--conversations", type=int, default=1, help="number of conversations that are decoded in one call"
+    )
     widths = ("float32", "int8", "int4")
-    export.add_argument("--weights", choices=widths, default="int4", help="of linear layers; int4: in blocks of 32")
-    export.add_argument("--prefill-weights", choices=widths, help="those of prefill, where they are others")
+    export.add_argument(
+        "--weights", choices=widths, default="int4", help="type of the weights of linear layers; int4: in blocks of 32"
+    )
+    export.add_argument("--prefill-weights", choices=widths, help="type of the weights for prefill, if different")
     export.add_argument("--cache", choices=("float32", "float16", "int8"), default="float32")
-    export.add_argument("--backend", action="append", help="in order of preference; xnnpack if none is given")
-    export.add_argument("--guesses", type=int, default=0, help="of a small model, that are looked at in one call")
-    export.add_argument("--no-tokenizer", action="store_true", help="of a folder without: the program takes numbers")
-    run = commands.add_parser("run", help="go on from a prompt; needs no torch")
+    export.add_argument("--backend", action="append", help="a backend, in order of preference; default: xnnpack")
+    export.add_argument(
+        "--guesses", type=int, default=0, help="number of guesses of a draft model that are checked in one call"
+    )
+    export.add_argument(
+        "--no-tokenizer", action="store_true", help="do not require a tokenizer; the program then reads token numbers"
+    )
+    run = commands.add_parser("run", help="continue a prompt; needs no torch")
     run.set_defaults(command=_run)
     run.add_argument("path", type=Path, help="a file that export wrote")
-    run.add_argument("--prompt", action="append", required=True, help="given several times: several conversations")
-    run.add_argument("--prefix", default="", help="what all conversations begin with; it is taken in once")
-    run.add_argument("--numbers", action="store_true", help="prompts and answers are numbers of tokens, as in 5,17,3")
-    run.add_argument("--count", type=int, default=64, help="tokens to generate, at most")
-    run.add_argument("--temperature", type=float, default=0.0, help="0: always the likeliest token")
-    run.add_argument("--top-k", type=int, default=0, help="draw from so many of the likeliest; 0: from all")
-    run.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest that have this probability")
-    run.add_argument("--seed", type=int, help="the same seed draws the same tokens")
+    run.add_argument(
+        "--prompt",
+        action="append",
+        required=True,
+        help="the start of the text; repeat the option for several conversations",
+    )
+    run.add_argument("--prefix", default="", help="the common start of all conversations; it is processed once")
+    run.add_argument("--numbers", action="store_true", help="prompts and answers are token numbers, e.g. 5,17,3")
+    run.add_argument("--count", type=int, default=64, help="maximum number of tokens to generate")
+    run.add_argument("--temperature", type=float, default=0.0, help="0: always the most likely token")
+    run.add_argument(
+        "--top-k", type=int, default=0, help="sample from this many of the most likely tokens; 0: from all"
+    )
+    run.add_argument(
+        "--top-p", type=float, default=1.0, help="sample from the most likely tokens with this total probability"
+    )
+    run.add_argument("--seed", type=int, help="seed of the sampling; the same seed gives the same tokens")
     run.add_argument("--stop", action="append", default=[], help="a word that ends the answer")
-    run.add_argument("--draft", type=Path, help="a smaller model, whose guesses this one looks at")
-    run.add_argument("--trust-code", action="store_true", help="run machine code that is in the file")
-    run.add_argument("--when-full", choices=("stop", "slide"), default="stop", help="of the context")
+    run.add_argument("--draft", type=Path, help="a smaller model, whose guesses this model checks")
+    run.add_argument("--trust-code", action="store_true", help="allow the file to contain machine code, and run it")
+    run.add_argument(
+        "--when-full", choices=("stop", "slide"), default="stop", help="what to do when the context is full"
+    )
     return parser
 
 

@@ -48,19 +48,19 @@ class Options:
     def check(self) -> None:
         """Raises ConfigError for numbers that do not go together."""
         if not 2 <= self.chunk <= self.context:
-            remedy = "take a chunk of 2 tokens or more, and a context that has room for one"
+            remedy = "use a chunk of at least 2 tokens, and a context that is not smaller than the chunk"
             raise ConfigError(f"a chunk of {self.chunk} in a context of {self.context}", remedy=remedy)
         if self.guesses < 0 or self.guesses >= self.context:
-            raise ConfigError(f"{self.guesses} guesses in a context of {self.context}", remedy="take 4, or 0 for none")
+            raise ConfigError(f"{self.guesses} guesses in a context of {self.context}", remedy="use 4, or 0 for none")
         if self.conversations < 1:
-            raise ConfigError(f"{self.conversations} conversations", remedy="take 1 or more")
+            raise ConfigError(f"{self.conversations} conversations", remedy="use 1 or more")
         for name, given, known in (
             ("cache", self.cache, tuple(TYPES)),
             ("weights", self.weights, WEIGHTS),
             ("prefill_weights", self.prefill_weights or self.weights, WEIGHTS),
         ):
             if given not in known:
-                raise ConfigError(f"unknown {name} {given!r}", remedy=f"known are {', '.join(known)}")
+                raise ConfigError(f"unknown {name} {given!r}", remedy=f"choose one of: {', '.join(known)}")
 
 
 class Data(nn.Module):
@@ -84,8 +84,8 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
     options.check()
     positions = source.model.config.max_position_embeddings
     if options.context > positions:
-        remedy = f"take --context {positions} or less"
-        raise ConfigError(f"the model knows {positions} positions, not {options.context}", remedy=remedy)
+        remedy = f"use --context {positions} or less"
+        raise ConfigError(f"the model supports {positions} positions, not {options.context}", remedy=remedy)
     decoders = {
         w: Decoder(with_weights(source.model, w), options.context, options.conversations, options.cache).eval()
         for w in dict.fromkeys((options.weights, options.prefill_weights or options.weights))
@@ -131,8 +131,8 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...], sizes: Any) -> Expo
         with torch.no_grad():
             return torch.export.export(module, inputs, dynamic_shapes=sizes)
     except Exception as error:  # of torch's many kinds: sizes of the configuration that do not go together
-        remedy = "its sizes (heads, groups, channels) may not go together: try the model in transformers"
-        raise ExportError(f"torch cannot export it: {one_line(error)}", remedy=remedy) from error
+        remedy = "its sizes (heads, groups, channels) may be inconsistent: try the model in transformers"
+        raise ExportError(f"torch cannot export the model: {one_line(error)}", remedy=remedy) from error
 
 
 def about(source: Source, options: Options) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Model:
         except DelegateError as error:
             self.program.close()
             raise ProgramError(
-                error.what, where=str(path), remedy="make it by `python -m examples.llm export`"
+                error.what, where=str(path), remedy="create the file with `python -m examples.llm export`"
             ) from error
 
     def _about(self) -> Mapping[str, Any]:
@@ -48,7 +48,7 @@ class Model:
         try:
             said = json.loads(bytes(self.program.method("about")()))
             if missing := _SAID - said.keys():
-                raise ProgramError(f"method about says nothing of {', '.join(sorted(missing))}")
+                raise ProgramError(f"the result of method about lacks {', '.join(sorted(missing))}")
         except (ValueError, TypeError, AttributeError) as error:
             raise ProgramError("method about does not describe a language model") from error
         return dict(said)
@@ -61,14 +61,14 @@ class Model:
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
-            remedy = "pip install tokenizers, or give tokens as numbers"
-            raise InputError("text takes a tokenizer", where=str(error), remedy=remedy) from error
+            remedy = "pip install tokenizers, or pass tokens as numbers"
+            raise InputError("text needs a tokenizer", where=str(error), remedy=remedy) from error
         return Tokenizer.from_buffer(self.program.method("tokenizer")().tobytes())
 
     def tokens(self, text: str) -> list[int]:
         """The tokens of a text; raises InputError where the program has no tokenizer."""
         if self.tokenizer is None:
-            raise InputError("the program has no tokenizer", remedy="give tokens as numbers")
+            raise InputError("the program has no tokenizer", remedy="pass tokens as numbers")
         return list(self.tokenizer.encode(text).ids)
 
     def conversation(self, prefix: Prefix | None = None) -> Conversation:
@@ -131,12 +131,14 @@ class Conversation:
     def _check(self, tokens: Sequence[int]) -> None:
         vocabulary = self.model.about["vocabulary"]
         if not tokens:
-            raise InputError("there is nothing to go on from", remedy="give a prompt")
+            raise InputError("the prompt is empty", remedy="pass a prompt")
         if odd := [t for t in tokens if not 0 <= t < vocabulary]:
-            raise InputError(f"{odd[0]} is no token", remedy=f"the model knows {vocabulary} of them, from 0")
+            raise InputError(
+                f"{odd[0]} is not a token of the model", remedy=f"use token numbers from 0 to {vocabulary - 1}"
+            )
         if len(tokens) > self.room:
-            what = f"{len(tokens)} tokens, with {len(self.tokens)} before them, in a context of"
-            remedy = "give a shorter prompt, or export with a larger --context"
+            what = f"{len(tokens)} tokens after {len(self.tokens)} earlier tokens do not fit into a context of"
+            remedy = "use a shorter prompt, or export with a larger --context"
             raise InputError(f"{what} {self.model.about['context']}", remedy=remedy)
 
     def generate(

@@ -36,7 +36,7 @@ class Sampler:
         for name, fits, range_ in (
             ("temperature", 0 <= self.temperature < float("inf"), "0 or more"),
             ("top_k", self.top_k >= 0, "0 or more"),
-            ("top_p", 0 < self.top_p <= 1, "above 0, 1 at most"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("seed", self.seed is None or self.seed >= 0, "0 or more"),
         ):
             if not fits:

@@ -69,7 +69,7 @@ def _check_blocks(model: transformers.PreTrainedModel) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and module is not head and module.in_features % BLOCK:
             raise ConfigError(
-                f"blocks of {BLOCK} do not divide the {module.in_features} weights of a row",
+                f"the {module.in_features} weights of a row are not divisible into blocks of {BLOCK}",
                 where=f"layer {name}",
-                remedy="take --weights int8",
+                remedy="use --weights int8",
             )

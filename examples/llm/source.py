@@ -43,9 +43,9 @@ def read(path: Path, without_tokenizer: bool = False) -> Source:
         return Source(_build(_config(path), path))
     for pattern in ("config.json", "*.safetensors", *(() if without_tokenizer else ("tokenizer.json",))):
         if not any(path.glob(pattern)):
-            remedy = "give a folder as transformers saves it, or a configuration in JSON for random weights"
+            remedy = "pass a folder in the format of transformers, or a configuration in JSON for random weights"
             if pattern == "tokenizer.json":
-                remedy = "save the tokenizer beside the weights, or take --no-tokenizer: the program then takes numbers"
+                remedy = "save the tokenizer next to the weights, or use --no-tokenizer and pass token numbers"
             raise ExportError(f"there is no {pattern}", where=str(path), remedy=remedy)
     config = _config(path / "config.json")
     model = _loaded(path, config)
@@ -58,13 +58,13 @@ def _config(path: Path) -> transformers.PretrainedConfig:
         said: dict[str, Any] = json.loads(path.read_text())
         family = said.get("model_type")
     except (ValueError, AttributeError, OSError) as error:
-        raise ExportError("this is no configuration of transformers", where=str(path), remedy=str(error)) from error
+        raise ExportError("this is not a configuration of transformers", where=str(path), remedy=str(error)) from error
     if family not in FAMILIES:
-        raise ExportError(f"unknown family {family!r}", where=str(path), remedy=f"known are {', '.join(FAMILIES)}")
+        raise ExportError(f"unknown family {family!r}", where=str(path), remedy=f"supported are {', '.join(FAMILIES)}")
     try:
         config = transformers.CONFIG_MAPPING[family].from_dict(said)
     except Exception as error:  # of transformers' own kind, for values that it does not take
-        what, said_of_it = "transformers takes no such configuration", " ".join(str(error).split())
+        what, said_of_it = "transformers rejects the configuration", " ".join(str(error).split())
         raise ExportError(what, where=str(path), remedy=said_of_it) from error
     _check(config, path)
     config._attn_implementation = ATTENTION
@@ -76,10 +76,14 @@ def _check(config: transformers.PretrainedConfig, path: Path) -> None:
     for rope in [ropes, *ropes.values()]:
         kind = rope.get("rope_type", "default") if isinstance(rope, dict) else "default"
         if kind not in ROPES:
-            known = f"known are {', '.join(ROPES)}"
+            known = f"supported are {', '.join(ROPES)}"
             raise ExportError(f"rope {kind!r} depends on the length of the text", where=str(path), remedy=known)
     if getattr(config, "use_bidirectional_attention", False):
-        raise ExportError("its attention looks ahead, which a cache cannot", where=str(path), remedy="take a decoder")
+        raise ExportError(
+            "its attention is bidirectional, which a cache does not support",
+            where=str(path),
+            remedy="use a decoder model",
+        )
 
 
 def _build(config: transformers.PretrainedConfig, path: Path) -> transformers.PreTrainedModel:
@@ -87,7 +91,7 @@ def _build(config: transformers.PretrainedConfig, path: Path) -> transformers.Pr
     try:
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     except Exception as error:  # of sizes that do not go together, as transformers finds them
-        raise ExportError("transformers builds no model of it", where=str(path), remedy=str(error)) from error
+        raise ExportError("transformers cannot build the model", where=str(path), remedy=str(error)) from error
     return model.eval().requires_grad_(False)
 
 
@@ -99,7 +103,9 @@ def _loaded(path: Path, config: transformers.PretrainedConfig) -> transformers.P
         raise ExportError("its weights cannot be read", where=str(path), remedy=str(error)) from error
     odd = [*said["missing_keys"], *said["mismatched_keys"]]
     if odd:
-        raise ExportError(f"weights are missing or of another shape: {odd[0]}", where=str(path), remedy="save it again")
+        raise ExportError(
+            f"weights are missing or have another shape: {odd[0]}", where=str(path), remedy="save it again"
+        )
     return model.eval().requires_grad_(False)
 
 
@@ -109,11 +115,11 @@ def _tokenizer(path: Path, known: int) -> bytes:
     try:
         made = tokenizers.Tokenizer.from_buffer(text)
     except Exception as error:  # of the library's own kind
-        raise ExportError("this is no tokenizer", where=str(path), remedy=str(error)) from error
+        raise ExportError("this is not a tokenizer", where=str(path), remedy=str(error)) from error
     last = max(made.get_vocab(with_added_tokens=False).values(), default=0)
     if last >= known:
-        what = f"the tokenizer gives tokens up to {last}, and the model knows {known}"
-        raise ExportError(what, where=str(path), remedy="take the tokenizer that the model was trained with")
+        what = f"the tokenizer has tokens up to {last}, but the model has {known} tokens"
+        raise ExportError(what, where=str(path), remedy="use the tokenizer that the model was trained with")
     return text
 
 
@@ -123,9 +129,9 @@ def _ends(path: Path, config: transformers.PretrainedConfig) -> list[int]:
     try:
         said = json.loads(file.read_text()).get("eos_token_id") if file.exists() else None
     except (ValueError, AttributeError, OSError) as error:
-        raise ExportError("this is no configuration of generation", where=str(file), remedy=str(error)) from error
+        raise ExportError("this is not a generation configuration", where=str(file), remedy=str(error)) from error
     said = config.eos_token_id if said is None else said
     ends = [] if said is None else said if isinstance(said, list) else [said]
     if odd := [end for end in ends if type(end) is not int]:
-        raise ExportError(f"eos_token_id is {odd[0]!r}", where=str(path), remedy="it must be the number of a token")
+        raise ExportError(f"eos_token_id is {odd[0]!r}", where=str(path), remedy="it must be a token number")
     return ends

@@ -26,10 +26,12 @@ class Speculation:
 
     def __init__(self, large: Model, small: Model) -> None:
         if not large.about["guesses"]:
-            raise InputError("the program looks at one token at a time", remedy="export it with --guesses")
+            raise InputError("the program processes one token at a time", remedy="export it with --guesses")
         if large.about["vocabulary"] != small.about["vocabulary"]:
             sizes = f"{large.about['vocabulary']} and {small.about['vocabulary']} tokens"
-            raise InputError("the models have other vocabularies", where=sizes, remedy="take two of one family")
+            raise InputError(
+                "the models have different vocabularies", where=sizes, remedy="use two models of one family"
+            )
         self._guesses, self._ends = int(large.about["guesses"]), set(large.about["ends"])
         self._large, self._small = large.conversation(), small.conversation()
         self.calls = 0

@@ -36,7 +36,7 @@ def probe() -> Availability:
 
 INFO = BackendInfo(
     name="prims-example",
-    description="Prims by NumPy, float32",
+    description="Prims in NumPy, float32",
     aot="backend:PrimsExample",
     runtime="backend:PrimsRuntime",
     probe=probe,
@@ -92,7 +92,7 @@ def __getattr__(name: str) -> type:
 
         def takes(self, node: Node) -> Verdict:
             if prim(node) not in PRIMS or node.kwargs:
-                return no(Reason.OPERATOR, f"there is no {op_name(node)} here")
+                return no(Reason.OPERATOR, f"{op_name(node)} is not supported")
             if tensor(node).dtype not in (torch.float32, torch.bool) or not is_static(node):
                 return no(Reason.DTYPE, f"{node.name} is {tensor(node).dtype}, or of dynamic size")
             return YES

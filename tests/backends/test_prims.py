@@ -132,12 +132,12 @@ prims = torch.ops.prims
 def test_the_verifier() -> None:
     x = torch.randn(2, 3)
     PRIMS.check(graph_of(lambda x: prims.mul(x, prims.broadcast_in_dim(prims.sum(x, [0]), [2, 3], [1])), x))
-    with pytest.raises(DialectError, match=r"aten\.add\.Tensor is no operator of the dialect"):
+    with pytest.raises(DialectError, match=r"aten\.add\.Tensor is not an operator of the dialect"):
         PRIMS.check(graph_of(torch.ops.aten.add.Tensor, x, x.clone()))
     for what, meta in (("shape", torch.empty(3)), ("dtype", torch.empty(2, 3, dtype=torch.float64))):
         module = graph_of(prims.mul.default, x, x.clone())
         module.graph.find_nodes(op="placeholder")[1].meta["val"] = meta
-        with pytest.raises(DialectError, match=f"not Prims: operands of a Prim have one {what}"):
+        with pytest.raises(DialectError, match=f"not Prims: operands of a Prim must have one {what}"):
             PRIMS.check(module)
 
 

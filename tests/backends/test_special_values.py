@@ -151,7 +151,7 @@ def test_expected_cases_exist():
 def test_xnnpack_reports_where_it_keeps_nan():
     exported = torch.export.export(NamedFunction(lambda x: x.amax(1)).eval(), (torch.rand(2, 3),))
     (partition,) = delegate.to_backend(exported, "xnnpack").report.partitions
-    assert "nan: exact, kept in 1 place" in partition.notes
+    assert "nan: exact, propagated in 1 place" in partition.notes
 
 
 @pytest.mark.parametrize("function", [torch.sin, torch.cos])

@@ -64,7 +64,8 @@ def test_classes_of_inputs(tmp_path: Path) -> None:
     unknown, absent, misspelt, unregistered, explained, lowered, ran, failed = json.loads(
         python(tmp_path, COMMANDS, json.dumps(calls))
     )
-    words = "box.pt2 has inputs or results of classes that are not registered here: boxes.Box: import what registers"
+    words = "box.pt2 has inputs or results of classes that are not registered: boxes.Box: first import the module "
+    words += "that registers"
     for code, _, stderr in (unknown, unregistered):
         assert code == 1
         assert words in stderr

@@ -79,7 +79,7 @@ def only(folder: Path, *names: str) -> None:
 
 LOWERING = {
     "module": (lambda: delegate.to_backend(Net(), "xnnpack"), ExportError, ("Net", "delegate.export(")),
-    "number": (lambda: delegate.to_backend(3), ExportError, ("a int is no model", "ExportedProgram")),
+    "number": (lambda: delegate.to_backend(3), ExportError, ("a int is not a model", "ExportedProgram")),
     "no file": (lambda: delegate.to_backend("absent.pt2"), ExportError, ("absent.pt2",)),
     "no methods": (lambda: delegate.to_backend({}), ExportError, ("empty", "at least one method")),
     "module among methods": (lambda: delegate.to_backend({"a": Net()}), ExportError, ("Net", "export it first")),
@@ -219,10 +219,10 @@ def _altered(data: bytes, position: int) -> bytes:
 
 
 DAMAGES = {
-    "empty": (lambda d: b"", ("cut off or empty",)),
-    "random": (lambda d: np.random.default_rng(0).bytes(4096), ("not a program file",)),
-    "text": (lambda d: b"hello, this is no program at all", ("not a program file",)),
-    "cut in the header": (lambda d: d[:50], ("ends within its header",)),
+    "empty": (lambda d: b"", ("truncated or empty",)),
+    "random": (lambda d: np.random.default_rng(0).bytes(4096), ("not a delegate program file",)),
+    "text": (lambda d: b"hello, this is no program at all", ("not a delegate program file",)),
+    "cut in the header": (lambda d: d[:50], ("ends inside its header",)),
     "cut in half": (lambda d: d[: len(d) // 2], ("bytes", "damaged")),
     "one byte short": (lambda d: d[:-1], ("bytes", "damaged")),
     "one byte long": (lambda d: d + b"\0", ("bytes", "damaged")),
@@ -309,7 +309,7 @@ delegate.to_backend(exported, "xnnpack")
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("absent/net.dlg", ("absent", "make the directory")), (".", ("not a file",)), ("a\0b", ("cannot save",))],
+    [("absent/net.dlg", ("absent", "create the directory")), (".", ("not a file",)), ("a\0b", ("cannot save",))],
 )
 def test_places_that_take_no_file(program, tmp_path, path, words):
     with pytest.raises(ProgramError) as caught:
@@ -322,7 +322,7 @@ def test_places_that_take_no_file(program, tmp_path, path, words):
 def test_what_is_no_path(program, place):
     with pytest.raises(ProgramError) as caught:
         program.save(place)
-    one_line(caught.value, type(place).__name__, "give the path of a file")
+    one_line(caught.value, type(place).__name__, "pass the path of a file")
 
 
 def test_who_may_read_the_old_file_may_read_the_new_one(program, saved):

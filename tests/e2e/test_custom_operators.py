@@ -172,7 +172,7 @@ def test_a_plugins_kernels_without_torch(site: Site, tmp_path, module):
 def test_no_kernel_says_how_to_give_one(tmp_path):
     with pytest.raises(LoweringError) as caught:
         compiled(Pure(), (X, Y))
-    assert "no kernel runs, delegate_test.mix.default for float32" in str(caught.value)
+    assert "no kernel supports delegate_test.mix.default for float32" in str(caught.value)
     assert "test_custom_operators.py" in str(caught.value)
     assert "@table.kernel('delegate_test.mix.default')" in str(caught.value)
     compiled(Pure(), (X, Y), kernels="aten").save(tmp_path / "model.dlg")
@@ -218,7 +218,7 @@ def test_lists_that_are_written_are_refused():
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch copies its own deprecated specs
 def test_a_program_that_was_decomposed_before():
     exported = torch.export.export(Writing(), (X, Y)).run_decompositions()
-    with pytest.raises(DialectError, match="leave that to delegate"):
+    with pytest.raises(DialectError, match="do not call it before delegate"):
         delegate.to_backend(exported, [], kernels="aten")
 
 
@@ -252,7 +252,7 @@ def test_overrides_by_dtype_and_layout():
 @pytest.mark.parametrize(
     ("kernel", "words"),
     [
-        (lambda x, *, out: x + 1, "the kernel gave a ndarray; it should fill `out`"),
+        (lambda x, *, out: x + 1, "the kernel returned a ndarray; it must fill `out`"),
         (lambda x, *, out: 1 / 0, "the kernel failed: ZeroDivisionError"),
         (lambda x, *, out: sys.exit(3), "the kernel failed: SystemExit: 3"),
         (lambda x: None, "the kernel failed: TypeError"),

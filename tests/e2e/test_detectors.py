@@ -171,7 +171,7 @@ def test_a_whole_detector(name, dynamic, tmp_path, monkeypatch):
         assert_same(program(image), expected, 0.01)
         if dynamic:
             assert_same(program(other), module(other), 0.01)
-            with pytest.raises(InputError, match="the sizes break what the export assumed"):  # another aspect ratio
+            with pytest.raises(InputError, match="the sizes break an assumption of the export"):  # another aspect ratio
                 program(narrow)
     assert len(expected["scores"].unique()) == len(expected["scores"]) > 20  # equal scores have no order
     np.save(tmp_path / "image.npy", image.numpy())

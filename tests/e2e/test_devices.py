@@ -267,11 +267,15 @@ def test_contexts_threads_and_profiles():
 @pytest.mark.parametrize(
     ("fault", "event"),
     [
-        ("init toy_0", "partition toy_0 runs on portable kernels, because toy failed at load"),
-        ("init toy_1", "partition toy_1 runs on portable kernels, because toy failed at load"),
-        ("execute toy_0", "partition toy_0 runs on portable kernels, because toy failed at run"),
-        ("execute toy_1", "partition toy_1 runs on portable kernels, because toy failed at run"),
-        ("allocate", "toy_0 gives its results to the host, for toy has no memory: MemoryError: the device is full"),
+        ("init toy_0", "partition toy_0 runs on portable kernels because toy failed at load"),
+        ("init toy_1", "partition toy_1 runs on portable kernels because toy failed at load"),
+        ("execute toy_0", "partition toy_0 runs on portable kernels because toy failed at run"),
+        ("execute toy_1", "partition toy_1 runs on portable kernels because toy failed at run"),
+        (
+            "allocate",
+            "toy_0 writes its results to the host because toy could not allocate memory: "
+            "MemoryError: the device is full",
+        ),
     ],
 )
 @pytest.mark.parametrize("module", [Residual(), Shared()], ids=["residual", "shared"])
@@ -397,13 +401,13 @@ def altered(what: str) -> Any:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("a kernel reads it", "lies in toy's memory 'sram', which is out of reach here"),
-        ("from device to device", "out of reach here"),
-        ("the caller gets it", "out of reach here.*outputs"),
-        ("a kernel makes it", "out of reach here"),
+        ("a kernel reads it", "is in toy's memory 'sram', which is not accessible here"),
+        ("from device to device", "not accessible here"),
+        ("the caller gets it", "not accessible here.*outputs"),
+        ("a kernel makes it", "not accessible here"),
         ("no such space", "there is no memory space 2, only 1"),
-        ("another backend", "its tensors are said to lie in memory of 'other'"),
-        ("a delegate without it", "out of reach here"),
+        ("another backend", "its tensors are declared in memory of 'other'"),
+        ("a delegate without it", "not accessible here"),
     ],
 )
 def test_wrong_spaces_are_refused(what, message):

@@ -161,9 +161,7 @@ def test_a_backend_that_is_not_there(site, monkeypatch, name):
         assert str(event) in str(program.report)
     with pytest.raises(error, match=rf"{words}.*partition adder_0 of adder.*load it with fallback=\"warn\""):
         delegate.load(kept, fallback="error")
-    with pytest.raises(
-        error, match=rf"{words}.*partition adder_0 of adder.*lower with fallback\.keep: true to have it"
-    ):
+    with pytest.raises(error, match=rf"{words}.*partition adder_0 of adder.*lower with fallback\.keep: true to run it"):
         delegate.load(bare)
     assert_right(delegate.load(kept, fallback="allow"), Sum(), *BOTH)
 
@@ -182,7 +180,7 @@ print(len(caught), caught[0].message)
 """
     done = run(code, tmp_path, absent=("ai_edge_litert", *AHEAD_OF_TIME))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("1 partition xnnpack_0 runs on portable kernels, because xnnpack failed at load: ")
+    assert done.stdout.startswith("1 partition xnnpack_0 runs on portable kernels because xnnpack failed at load: ")
     assert "pip install" in done.stdout
     assert relative_error(np.load(tmp_path / "out.npy"), expected(module, x())[0]) < 1e-5
 
@@ -260,7 +258,7 @@ def test_execute_fails(monkeypatch, name, calls):
     assert program.events == ()
     given = x(seed=9).numpy()
     kept = given.copy()
-    with pytest.warns(RuntimeWarning, match="vector_. runs on portable kernels, because vector failed at run"):
+    with pytest.warns(RuntimeWarning, match="vector_. runs on portable kernels because vector failed at run"):
         made = program(given)
     np.testing.assert_array_equal(given, kept)
     for got, wanted in zip(made, expected(NET, x(seed=9)), strict=True):
@@ -306,7 +304,7 @@ def test_policies(fault, saved, override):
 
 
 def test_an_unknown_policy():
-    with pytest.raises(ConfigError, match="'alow' is no policy for fallbacks: did you mean 'allow'"):
+    with pytest.raises(ConfigError, match="'alow' is not a policy for fallbacks: did you mean 'allow'"):
         delegate.load(serialize(net()), fallback="alow")
 
 
@@ -573,7 +571,7 @@ def test_the_command_line(tmp_path):
     data = json.loads(shown("inspect", tmp_path / "net.dlg", "--json"))
     assert [d["fallback"] for d in data["delegates"]] == [{"bytes": 16}] * 2
     text = shown("run", tmp_path / "net.dlg")
-    assert "note: partition vector_1 runs on portable kernels, because vector failed at load: ValueError" in text
+    assert "note: partition vector_1 runs on portable kernels because vector failed at load: ValueError" in text
     data = json.loads(shown("run", tmp_path / "net.dlg", "--json"))
     assert [e["partition"] for e in data["fallbacks"]] == ["vector_0", "vector_1"]
 

@@ -59,7 +59,7 @@ def test_options_at_load_are_of_one_instance(program, tmp_path, isolate):
         threads = {(s.backend, s.compile_specs["threads"]) for s in loaded.program.delegates}
         assert threads == {("xnnpack:one", 3), ("xnnpack:two", 2), ("xnnpack", None)}
         assert_same(loaded(X.numpy()), MODEL(X))
-    with pytest.raises(ConfigError, match="'xnnpack:three', and the program has no partition of it"):
+    with pytest.raises(ConfigError, match="'xnnpack:three', but the program has no partition of it"):
         delegate.load(tmp_path / "model.dlg", options={"xnnpack:three": {"threads": 3}})
 
 

@@ -416,7 +416,7 @@ def words(count: int) -> str:
         (lambda f: configuration(f, "llama", rope_parameters=DYNAMIC), ExportError, "rope 'dynamic'"),
         (lambda f: (f / "generation_config.json").write_text("{"), ExportError, "no configuration of generation"),
         (lambda f: (f / "generation_config.json").write_text('{"eos_token_id": "end"}'), ExportError, "is 'end'"),
-        (lambda f: (f / "tokenizer.json").write_text(words(301)), ExportError, "up to 300, and the model knows 300"),
+        (lambda f: (f / "tokenizer.json").write_text(words(301)), ExportError, "up to 300, but the model has 300"),
     ],
 )  # fmt: skip
 def test_folders_that_are_none(change, error, match, folder, tmp_path):
@@ -430,8 +430,13 @@ def test_folders_that_are_none(change, error, match, folder, tmp_path):
 @pytest.mark.parametrize(
     ("family", "changes", "options", "match"),
     [
-        ("llama", {"intermediate_size": 100}, {}, r"blocks of 32 do not divide the 100 weights .*down_proj.*int8"),
-        ("llama", {"num_key_value_heads": 3}, {"weights": "float32"}, "cannot export it: .*4 heads for 3 groups"),
+        ("llama", {"intermediate_size": 100}, {}, r"100 weights of a row are not .* blocks of 32 .*down_proj.*int8"),
+        (
+            "llama",
+            {"num_key_value_heads": 3},
+            {"weights": "float32"},
+            "cannot export the model: .*4 heads .* by the 3 groups",
+        ),
         ("llama", {}, {"context": 4096}, "128 positions, not 4096"),
         ("llama", {}, {"chunk": 1}, "a chunk of 1"),
         ("llama", {}, {"conversations": 0}, "0 conversations"),
@@ -456,7 +461,7 @@ def test_options_that_do_not_fit(family, changes, options, match, tmp_path):
         ([], "nothing to go on from"),
         ([300], "300 is no token"),
         ([-1], "-1 is no token"),
-        ([1] * 65, "65 tokens, with 0 before them, in a context of 64"),
+        ([1] * 65, "65 tokens after 0 earlier tokens do not fit into a context of 64"),
     ],
 )
 def test_prompts_that_do_not_fit(prompt, match, qwen):

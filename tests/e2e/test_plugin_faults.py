@@ -306,7 +306,7 @@ def rebind(inputs: Any, outputs: Any) -> None:
 
 RUNTIME_FAULTS = {
     "cannot be made": (type("R", (Runtime,), {"__init__": bang}), "RuntimeError: bang in two lines"),
-    "init gives None": (type("R", (Runtime,), {"init": lambda *args: None}), "its init() gave a NoneType"),
+    "init gives None": (type("R", (Runtime,), {"init": lambda *args: None}), "its init() returned a NoneType"),
     "init raises": (type("R", (Runtime,), {"init": bang}), "RuntimeError: bang in two lines"),
     "init exits": (type("R", (Runtime,), {"init": leave}), "SystemExit: 3"),
     "runs_code raises": (type("R", (Runtime,), {"runs_code": bang}), "RuntimeError: bang in two lines"),
@@ -314,7 +314,7 @@ RUNTIME_FAULTS = {
     "exits": (executes(leave), "SystemExit: 3"),
     "wrong shape": (executes(lambda i, o: np.copyto(o[0], np.ones((5, 7)))), "could not broadcast"),
     "one output too many": (executes(lambda i, o: np.copyto(o[1], 1)), "IndexError"),
-    "gives its results": (executes(lambda i, o: [i[0] + i[1]]), "its execute() should fill `outputs` and give nothing"),
+    "gives its results": (executes(lambda i, o: [i[0] + i[1]]), "its execute() must fill `outputs` and return None"),
     "rebinds its outputs": (executes(rebind), "does not support item assignment"),
 }  # fmt: skip
 
@@ -363,7 +363,7 @@ class Doubling(Delegate):
 
 
 SPACES = {
-    "bytes": (lambda self, space, size: bytearray(size), "its allocate() gave a bytearray, not a DeviceMemory"),
+    "bytes": (lambda self, space, size: bytearray(size), "its allocate() returned a bytearray, not a DeviceMemory"),
     "raises": (bang, "RuntimeError: bang in two lines"),
     "exits": (leave, "SystemExit: 3"),
 }

@@ -170,8 +170,8 @@ REFUSED = {
     ),
     "eager, no inputs": (Turns, None, "Turns is a module, not an exported program: export it first"),
     "no tuple": (Turns, GOOD[0], "the example inputs of Turns are a Tensor, not a tuple"),
-    "exported already": (lambda: EXPORTED, GOOD, "a ExportedProgram is no module to export"),
-    "dict": (lambda: {"a": EXPORTED}, GOOD, "a dict is no module to export"),
+    "exported already": (lambda: EXPORTED, GOOD, "a ExportedProgram is not a module and cannot be exported"),
+    "dict": (lambda: {"a": EXPORTED}, GOOD, "a dict is not a module and cannot be exported"),
     "eager loop": (Endless, GOOD, "torch.export failed on Endless: "),
 }
 

@@ -242,7 +242,7 @@ class SharedMemory(nn.Module):
 
 
 def test_written_buffers_that_share_memory_are_refused():
-    with pytest.raises(ExportError, match="whole is written and shares its memory"):
+    with pytest.raises(ExportError, match="whole is written to, but shares its memory"):
         edge(SharedMemory(), (torch.ones(3),))
 
 
@@ -293,5 +293,5 @@ def _meta():
 
 @pytest.mark.parametrize(("make", "kind"), [(_fake, "a fake tensor"), (_meta, "on the meta device")])
 def test_weights_without_data_are_refused(make, kind):
-    with pytest.raises(ExportError, match=f"weight is {kind} and holds no data: load the weights before the export"):
+    with pytest.raises(ExportError, match=f"weight is {kind} and has no data: load the weights before the export"):
         to_edge(make())

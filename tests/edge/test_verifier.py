@@ -91,19 +91,19 @@ def unknown_state(program):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (no_value, r"every node knows what it gives.*node exp"),
-        (mutates, r"no operator writes to its inputs.*aten\.exp_\.default"),
-        (python_function, r"calls are of operators.*print"),
-        (composite, r"aten\.type_as\.default is no operator of the dialect"),
-        (unknown_kind, "only placeholders, operator calls"),
-        (dtype, "dtypes that programs can hold.*float8_e5m2"),
+        (no_value, r"every node must have its value.*node exp"),
+        (mutates, r"operators must not write to their inputs.*aten\.exp_\.default"),
+        (python_function, r"calls must be of operators.*print"),
+        (composite, r"aten\.type_as\.default is not an operator of the dialect"),
+        (unknown_kind, "nodes must be placeholders, operator calls"),
+        (dtype, "dtypes that programs support.*float8_e5m2"),
         (check, r"_assert_scalar"),
-        (late_placeholder, "placeholders come first.*late"),
-        (swapped_inputs, "the inputs are not the placeholders"),
+        (late_placeholder, "placeholders must come first.*late"),
+        (swapped_inputs, "the inputs differ from the placeholders"),
         (lost_constant, "has no placeholder.*c"),
         (nameless_constant, "a constant has no name"),
         (too_few_results, "1 results, not 2"),
-        (unknown_state, "is no state"),
+        (unknown_state, "is not a state"),
     ],
     ids=lambda v: getattr(v, "__name__", ""),
 )
@@ -117,7 +117,7 @@ def test_broken(damage, message):
 
 def test_an_exported_program_is_not_in_edge_dialect():
     ep = torch.export.export(Counter(), (torch.ones(2),))
-    with pytest.raises(DialectError, match="not edge: no operator writes"):
+    with pytest.raises(DialectError, match="not edge: operators must not write"):
         edge_dialect(frozenset()).check(ep.graph_module)
     program = _program()
     edge_dialect(frozenset()).check(program.graph_module)

@@ -137,7 +137,7 @@ def test_size_known_from_data_is_refused_inside_control_flow():
     def branch(a):
         return a.nonzero().sum()
 
-    with pytest.raises(LoweringError, match=r"number u\d+ is known only from data .*outside of control flow"):
+    with pytest.raises(LoweringError, match=r"number u\d+ depends on data .*outside of control flow"):
         compiled(Function(lambda a: torch.cond(a.sum() > 0, branch, torch.sum, (a.long(),))), (torch.ones(4),))
 
 

@@ -122,9 +122,9 @@ def test_nothing_of_the_cache_is_copied():
 @pytest.mark.parametrize(
     ("positions", "options", "match"),
     [
-        ([[40]], {}, "position 40 to 40 of a cache that has 40"),
+        ([[40]], {}, "position 40 to 40 is out of range for a cache of size 40"),
         ([[-1]], {}, "position -1"),
-        ([[1]], {"rows": torch.tensor([3])}, "row 3 to 3 of a cache that has 3"),
+        ([[1]], {"rows": torch.tensor([3])}, "row 3 to 3 is out of range for a cache of size 3"),
         ([[1]], {"rows": torch.tensor([], dtype=torch.int64)}, "0 rows for 1 queries"),
     ],
 )

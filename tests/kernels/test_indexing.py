@@ -188,7 +188,7 @@ def test_index_out_of_range(op, args):
 def test_rows_for_other_values(ordered, values, out):
     """Test requests of a file that torch never makes: the whole result must be overwritten."""
     function = TABLE.rows("aten.searchsorted.Tensor")[0].function
-    with pytest.raises(KernelError, match="give values with the dimensions of the sorted rows"):
+    with pytest.raises(KernelError, match="pass values whose dimensions match those of the sorted rows"):
         function(np.zeros(ordered), np.zeros(values), False, False, None, None, out=np.zeros(out, np.int64))
 
 

@@ -80,7 +80,7 @@ def test_blocked(site: Site, monkeypatch: pytest.MonkeyPatch, value: str) -> Non
     ("source", "sentence"),
     [
         ("1 / 0", "fails to import: ZeroDivisionError"),
-        ("TABLE = {}", "gives dict at bad_kernels:TABLE, not a KernelTable"),
+        ("TABLE = {}", "has a dict at bad_kernels:TABLE, not a KernelTable"),
         (
             "from delegate.kernels.table import KernelTable\nTABLE = KernelTable('good')",
             "has the name 'good', but its entry point is 'bad': both must be the same",
@@ -127,10 +127,10 @@ def test_preference(site: Site) -> None:
     ("wanted", "sentence"),
     [
         (["portabel"], "no kernel library is named 'portabel': did you mean 'portable'?"),
-        (["portable", "portable"], "kernel library 'portable' is named twice"),
-        ([KernelTable("own"), KernelTable("own")], "kernel library 'own' is named twice"),
-        ([7], "a int is no kernel library"),
-        (7, "a int is no kernel library"),
+        (["portable", "portable"], "kernel library 'portable' is listed twice"),
+        ([KernelTable("own"), KernelTable("own")], "kernel library 'own' is listed twice"),
+        ([7], "a int is not a kernel library"),
+        (7, "a int is not a kernel library"),
         (["bad"], "kernel library 'bad' of bad-dist 1.0 is broken: it fails to import: ZeroDivisionError"),
     ],
 )

@@ -55,7 +55,7 @@ def test_roi_align(operators, scale, ratio, aligned):
 def test_roi_of_an_image_that_is_not_there(operators):
     rois = torch.tensor([[0.0, 1, 1, 4, 4], [2.0, 1, 1, 4, 4]])
     arguments = (sample(2, 3, 8, 8), rois, 1.0, 2, 2, 2, False)
-    with pytest.raises(KernelError, match="names image 0 or 2 of 2"):
+    with pytest.raises(KernelError, match="images 0 to 2, but there are 2"):
         run(operators.roi_align.default, *arguments, expected=(torch.empty(2, 3, 2, 2),))
 
 

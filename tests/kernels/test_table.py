@@ -26,7 +26,7 @@ def test_names(name, full):
 
 @pytest.mark.parametrize("name", ["scale", "", "a.b.c.d", "my lib::scale", "mylib::"])
 def test_names_of_nothing(name):
-    with pytest.raises(ValueError, match="is no operator: write 'mylib::scale'"):
+    with pytest.raises(ValueError, match="is not the name of an operator: write 'mylib::scale'"):
         operator_name(name)
 
 
@@ -39,9 +39,9 @@ def doubling(table: KernelTable, factor: int, **kwargs: object) -> None:
 @pytest.mark.parametrize(
     ("dtypes", "function", "words"),
     [
-        ({"float32"}, np.copyto, "should be of delegate.DType, not 'float32'"),
-        ({np.float32}, np.copyto, "should be of delegate.DType"),
-        ({DType.float32}, None, "a kernel of mylib::scale should be a function, not None"),
+        ({"float32"}, np.copyto, "must be members of delegate.DType, not 'float32'"),
+        ({np.float32}, np.copyto, "must be members of delegate.DType"),
+        ({DType.float32}, None, "a kernel of mylib::scale must be a function, not None"),
     ],
 )
 def test_what_is_no_kernel(dtypes, function, words):

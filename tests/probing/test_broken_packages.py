@@ -266,10 +266,10 @@ def test_nobody_asked_for_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 AT_RUN_TIME = {
     "init_error": "init_error failed at load: RuntimeError: bang in two lines",
-    "init_nonsense": "init_nonsense failed at load: BackendFailed: its init() gave a dict, not a Delegate",
+    "init_nonsense": "init_nonsense failed at load: BackendFailed: its init() returned a dict, not a Delegate",
     "prepare_error": "prepare_error failed at run: RuntimeError: bang in two lines",
     "execute_error": "execute_error failed at run: RuntimeError: bang in two lines",
-    "execute_nonsense": "execute_nonsense failed at run: BackendFailed: its execute() should fill `outputs`",
+    "execute_nonsense": "execute_nonsense failed at run: BackendFailed: its execute() must fill `outputs`",
     "close_error": "of close_error could not be closed: RuntimeError: bang in two lines",
 }
 
@@ -315,7 +315,7 @@ def test_what_was_run_is_shown_though_it_does_not_close(installed: Path, site: P
 
 INIT = {
     "init_error": "RuntimeError: bang in two lines",
-    "init_nonsense": "its init() gave a dict, not a Delegate",
+    "init_nonsense": "its init() returned a dict, not a Delegate",
     "init_crash": "was ended by SIGSEGV",
     "init_hang": "gave no answer in 3 s",
 }

@@ -186,8 +186,8 @@ def test_verifier_takes_offsets_that_hold_at_the_bounds():
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (planned(maximum=None), "no bound of its size"),
-        (planned(arena=64), "ends at byte 72 of an arena of 64"),
+        (planned(maximum=None), "its size has no known bound"),
+        (planned(arena=64), "ends at byte 72, outside an arena of 64"),
         (planned(offset=64), "ends at byte 136"),
         (planned(maximum=100), "ends at byte 600"),
     ],

@@ -223,7 +223,7 @@ class TestFailedSave:
     @pytest.mark.parametrize(
         ("name", "match"),
         [
-            ("absent/p.dlg", "No such file or directory .*: make the directory .*absent first"),
+            ("absent/p.dlg", "No such file or directory .*: create the directory .*absent first"),
             ("p.dlg/q.dlg", "Not a directory"),
             (".", "this is not a file"),
             ("x" * 300, "File name too long"),
@@ -238,7 +238,7 @@ class TestFailedSave:
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
     def test_a_directory_without_permission(self, tmp_path):
         tmp_path.chmod(0o500)
-        with pytest.raises(ProgramError, match=r"Permission denied .*: give a path where you may write"):
+        with pytest.raises(ProgramError, match=r"Permission denied .*: use a path that you can write to"):
             save(static(), tmp_path / "p.dlg")
 
     def test_a_device_is_not_replaced(self):
@@ -253,7 +253,7 @@ class TestUnreadable:
         [
             ("absent.dlg", r"No such file or directory \(.*absent\.dlg\): check the path"),
             (".", "this is not a file"),
-            ("empty.dlg", r"this is not a program file of delegate \(.*empty\.dlg\): the file is cut off or empty"),
+            ("empty.dlg", r"this is not a delegate program file \(.*empty\.dlg\): the file is truncated or empty"),
             ("a\0b", "null"),
             ("pipe", "this is not a file"),
         ],
@@ -309,10 +309,10 @@ def wide_expr(depth: int):
 @pytest.mark.parametrize(
     ("output", "match"),
     [
-        (2**63, "what no file can"),
+        (2**63, "a value that cannot be saved"),
         (object(), "an argument cannot be a object"),
         ([1], "an argument cannot be a list"),
-        ("\ud800", "what no file can"),
+        ("\ud800", "a value that cannot be saved"),
         (deep_list(70), "nested deeper than 64"),
         (deep_list(20_000), "too deeply"),
         (deep_expr(70), "too deeply"),
@@ -341,7 +341,7 @@ def test_a_method_that_cannot_be_saved_is_refused(change):
 @pytest.mark.parametrize("specs", [{"a": b"bytes"}, {"a": math.nan}, {"a": object()}])
 def test_compile_specs_that_are_not_json_are_refused(specs):
     program = empty()._replace(delegates=(DelegateSpec("d", "b", 0, specs),), segments=(b"",))
-    with pytest.raises(ProgramError, match="what no file can"):
+    with pytest.raises(ProgramError, match="a value that cannot be saved"):
         serialize(program)
 
 

@@ -81,16 +81,16 @@ method forward:
   %11 = if(%2, %0)
     then(%3):
       %4 = aten.add.Tensor(%3, %1)
-      give %4
+      yield %4
     else(%5):
       %10 = while(%5, carried=1)
         condition(%6):
           %7 = aten.any.default(%6)
-          give %7
+          yield %7
         body(%8):
           %9 = aten.add.Tensor(%8, %1)
-          give %9
-      give %10
+          yield %9
+      yield %10
   %1 = aten.copy.default(%1, %11)
 
 method read:
@@ -139,11 +139,11 @@ method forward:
       %4 = aten.add.Tensor(%3, %2)
       %5 = aten.add.Tensor(%4, %2)
       %6 = aten.view.default(%5, [4])
-      give %6
+      yield %6
     branch 1():
       %7 = aten.add.Tensor(%0, %2)
       %1 = aten.copy.default(%1, %7)
-      give %7
+      yield %7
   %8 = aten.add.Tensor(%6, %7)
 """
 

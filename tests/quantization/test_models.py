@@ -37,7 +37,9 @@ def test_network(name: str, tmp_path: Path) -> None:
         compiled, floats = delegate.to_backend(program, "xnnpack"), delegate.to_backend(exported, "xnnpack")
         exact, reference = module(x).detach(), program.module()(x).detach()
     require_whole(compiled)
-    notes = [n.removeprefix("in floats beside integers: ") for p in compiled.report.partitions for n in p.notes]
+    notes = [
+        n.removeprefix("computed in floats, not in integers: ") for p in compiled.report.partitions for n in p.notes
+    ]
     assert {n.split(" ")[0] for n in notes if n.startswith("aten.")} == NETWORKS[name]
     assert sqnr(exact, compiled(x)) >= sqnr(exact, reference) - 1
     for kind, executable in (("integers", compiled), ("floats", floats)):

@@ -159,7 +159,7 @@ def test_an_alias_of_another_value_is_no_input_of_a_block() -> None:
     method = program.methods[0]
     values = list(method.values)
     values[2] = values[2]._replace(storage=Storage(StorageKind.ALIAS, 0))
-    with pytest.raises(ProgramError, match="alias of another value"):
+    with pytest.raises(ProgramError, match="alias of a value that is not passed"):
         verify(program._replace(methods=(method._replace(values=tuple(values)),)))
 
 

@@ -204,5 +204,5 @@ def test_start_methods_of_multiprocessing(method, tmp_path):
 def test_pickling_says_what_to_do_instead():
     with delegate.load(stranger.program()) as program:
         for thing in (program, program.context(), program.method("forward")):
-            with pytest.raises(TypeError, match="load the program's file where it is wanted"):
+            with pytest.raises(TypeError, match="load the program's file in the other process"):
                 pickle.dumps(thing)

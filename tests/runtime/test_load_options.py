@@ -42,9 +42,9 @@ def test_a_blob_is_opened_with_them(saved, isolate):
     ("options", "message"),
     [
         ({"xnnpak": {"threads": 1}}, "no partition of it.*did you mean 'xnnpack'"),
-        ({"dsp": {"threads": 1}}, "backend 'dsp', and the program has no partition of it"),
-        ({"xnnpack": {"thread": 1}}, "no option 'thread' at load .*did you mean 'threads'"),
-        ({"xnnpack": {"dynamic": False}}, "dynamic is fixed: .*lower the model anew"),
+        ({"dsp": {"threads": 1}}, "backend 'dsp', but the program has no partition of it"),
+        ({"xnnpack": {"thread": 1}}, "no load option 'thread' .*did you mean 'threads'"),
+        ({"xnnpack": {"dynamic": False}}, "dynamic is fixed: .*lower the model again"),
         (
             {"xnnpack": {"threads": "two"}},
             "threads should be a whole number above 0 and up to 1024, or null, not 'two'",

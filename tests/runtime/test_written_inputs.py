@@ -138,9 +138,9 @@ def test_what_cannot_be_written_is_refused():
     program = compiled(Function(adds_and_returns_another), given()).loaded
     a, b = (t.numpy() for t in given())
     a.flags.writeable = False
-    with pytest.raises(InputError, match="'args_0' is read-only, and the method writes to it"):
+    with pytest.raises(InputError, match="'args_0' is read-only, but the method writes to it"):
         program(a, b)
-    with pytest.raises(InputError, match="'args_0' is a list, and the method writes to it"):
+    with pytest.raises(InputError, match="'args_0' is a list, but the method writes to it"):
         program(a.tolist(), b)
     b.flags.writeable = False
     program(a.copy(), b)  # this one is only read
@@ -193,7 +193,7 @@ def test_a_written_input_shares_its_memory_with_nothing(make, what):
     program = compiled(Function(adds_and_returns_another), given()).loaded
     a, b = make()
     before = a.copy()
-    with pytest.raises(InputError, match=f"{what}.* share memory, and the method writes to 'args_0'"):
+    with pytest.raises(InputError, match=f"{what}.* share memory, but the method writes to 'args_0'"):
         program(a, b)
     np.testing.assert_array_equal(a, before)
 

@@ -69,19 +69,19 @@ COUNTER = itertools.count()
 REFUSAL = no(Reason.OPERATOR, "no")
 ANSWERS, CHECKS, OUTPUTS = "answers_are_those_of_eager", "checks_answer_with_reasons", "all_outputs_are_filled"
 FAULTS: dict[str, tuple[dict[str, Any], type[BackendRuntime], str, str]] = {
-    "takes nothing": ({"check": lambda s, n: REFUSAL}, Runtime, "something_of_it_runs_there", "takes nothing"),
+    "takes nothing": ({"check": lambda s, n: REFUSAL}, Runtime, "something_of_it_runs_there", "supports no node"),
     "takes what it cannot": ({"check": lambda s, n: YES}, Runtime, ANSWERS, ""),
-    "refuses without a word": ({"check": lambda s, n: no(Reason.DTYPE)}, Runtime, CHECKS, "refusal without a sentence"),
+    "refuses without a word": ({"check": lambda s, n: no(Reason.DTYPE)}, Runtime, CHECKS, "without a reason"),
     "changes its mind": (
-        {"check": lambda s, n: YES if next(COUNTER) % 2 else REFUSAL}, Runtime, CHECKS, "changed its mind",
+        {"check": lambda s, n: YES if next(COUNTER) % 2 else REFUSAL}, Runtime, CHECKS, "gave different answers",
     ),
     "changes the graph": ({"check": renames}, Runtime, CHECKS, "changed the graph"),
     "changes its region": ({"preprocess": alters}, Runtime, "a_region_is_left_as_it_is", "changed the node add"),
     "renames in its region": ({"preprocess": renumbers}, Runtime, "a_region_is_left_as_it_is", "its name"),
     "takes any option": ({"Options": Anything}, Runtime, "its_options_have_a_schema", "unknown options"),
     "adds wrongly": ({}, executes(lambda i, o: np.copyto(o[0], i[0] - i[1])), ANSWERS, ""),
-    "fills nothing": ({}, executes(lambda i, o: None), OUTPUTS, "not filled whole"),
-    "fills a half": ({}, executes(lambda i, o: np.copyto(o[0][:1], i[0][:1])), OUTPUTS, "not filled whole"),
+    "fills nothing": ({}, executes(lambda i, o: None), OUTPUTS, "not filled completely"),
+    "fills a half": ({}, executes(lambda i, o: np.copyto(o[0][:1], i[0][:1])), OUTPUTS, "not filled completely"),
     "writes to inputs": ({}, executes(lambda i, o: np.copyto(i[0], 1)), OUTPUTS, "read-only"),
 }  # fmt: skip
 

@@ -41,8 +41,8 @@ def _image(rois: Array, images: int) -> Array:
     numbers: Array = rois[:, 0].astype(np.int64)
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < images:
         raise KernelError(
-            f"a region of interest names image {numbers.min()} or {numbers.max()} of {images}",
-            remedy="check the first column of the regions",
+            f"regions of interest refer to images {numbers.min()} to {numbers.max()}, but there are {images} images",
+            remedy="check the first column of the regions, which is the index of the image",
         )
     return numbers
 

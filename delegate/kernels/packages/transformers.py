@@ -24,8 +24,8 @@ def grouped_mm(x: Array, weight: Array, ends: Array, *, out: Array) -> None:
     for matrix, end in zip(weight, ends.tolist(), strict=True):
         if not start <= end <= len(x):
             raise KernelError(
-                f"the rows of an expert end at {end}, after {start} and of {len(x)}",
-                remedy="check the offsets, which should grow",
+                f"the rows of an expert run from {start} to {end}, but there are {len(x)} rows",
+                remedy="check the offsets, which must increase",
             )
         if end > start:
             np.matmul(x[start:end], matrix, out=out[start:end])

@@ -109,7 +109,7 @@ class Channel:
         while missing:
             part = self._received(min(missing, 1 << 20))
             if not part:
-                raise EOFError("the other end is gone")
+                raise EOFError("the other process closed the connection")
             parts.append(part)
             missing -= len(part)
         return b"".join(parts)

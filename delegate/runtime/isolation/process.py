@@ -30,7 +30,7 @@ T = TypeVar("T")
 _START_SECONDS = 60.0  # seconds for the start of Python; they do not count as the library's time
 _OPENING = 2  # answers to the request for a delegate
 _CLOSE_SECONDS = 5.0  # seconds for a worker to close a delegate, or to end after it has closed its connections
-_SUSPECT = "the blob may be damaged or made to do harm, or the library has a fault"
+_SUSPECT = "the blob may be damaged or malicious, or the library has a bug"
 _KINDS = {
     kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BackendError)
 }
@@ -63,7 +63,7 @@ class Isolated:
     def __call__(self, spec: DelegateSpec) -> Delegate:
         runtime = self._registry.runtime(spec.backend)
         if runtime.__module__ == "__main__":
-            what = "its runtime part is in __main__, which another process does not import"
+            what = "its runtime part is in __main__, which another process cannot import"
             raise BackendUnavailable(what, remedy="put it in a module, or load without isolate")
         request = {
             "runtime": f"{runtime.__module__}:{runtime.__qualname__}",
@@ -127,14 +127,14 @@ class Worker:
 
     def __init__(self, limit: float | None = None) -> None:
         if not hasattr(socket, "send_fds"):
-            remedy = "load without isolate, a file that you trust"
-            raise BackendUnavailable("delegates in a process of their own need POSIX", remedy=remedy)
+            remedy = "load the file without isolate if you trust it"
+            raise BackendUnavailable("delegates in a separate process need POSIX", remedy=remedy)
         self.ended = self._interrupted = False
         self._limit = limit
         try:
             self._child, self._control = uninterrupted(_start_worker)
         except (OSError, ValueError) as error:  # no descriptors are left, or no processes
-            raise BackendUnavailable("no process for delegates can be started", where=one_line(error)) from error
+            raise BackendUnavailable("cannot start a process for delegates", where=one_line(error)) from error
         weakref.finalize(self, self._control.close)
         _WORKERS.add(self)
 
@@ -158,7 +158,9 @@ class Worker:
                         written.seek(at)
                         written.write(part)
             except OSError as error:  # no descriptors are left, or no memory
-                raise BackendUnavailable("it cannot be given its blob", where=one_line(error)) from error
+                raise BackendUnavailable(
+                    "cannot pass the blob to the process of the delegate", where=one_line(error)
+                ) from error
             channel.wait_at_most(self._limit)
             channel.awaited = _OPENING
             self.send(self._control, request, (file, end.fileno()))
@@ -224,7 +226,7 @@ class Worker:
     def _failed(self, error: Exception, channel: Channel) -> BackendFailed:
         """End the process; return the error that describes its end."""
         if self._interrupted:
-            return Stopped("the process that runs it was ended, because a call of another partition was interrupted")
+            return Stopped("the process that runs it was ended because a call of another partition was interrupted")
         if _was_not_taken(error, channel):
             self.end()
             return NotTaken("the process that runs it had ended before the call", remedy=_SUSPECT)
@@ -358,13 +360,13 @@ def _error_from(answer: Any) -> DelegateError:
         case [str(kind), str(what), str(where), str(remedy)]:
             return _KINDS.get(kind, BackendFailed)(what, where=where, remedy=remedy)
         case _:
-            return BackendFailed("the process that runs it gave an answer that makes no sense", remedy=_SUSPECT)
+            return BackendFailed("the process that runs it gave an invalid answer", remedy=_SUSPECT)
 
 
 def _ending(code: int | None) -> str:
     """Describe the end of a process, for people."""
     if code is None:
-        return "broke off the connection"
+        return "closed the connection"
     if code >= 0:
         return f"ended with exit code {code}"
     try:

@@ -123,8 +123,10 @@ def _assert_refused(program: Any, inputs: Sequence[torch.Tensor]) -> None:
     except ExecutionError:
         return
     except DelegateError as error:
-        raise AssertionError(f"the exported module refuses {_shapes(inputs)}, the program raises {error!r}") from error
-    raise AssertionError(f"the exported module refuses {_shapes(inputs)}, the program returns {_shapes(results)}")
+        raise AssertionError(
+            f"the exported module rejects {_shapes(inputs)}, but the program raises {error!r}"
+        ) from error
+    raise AssertionError(f"the exported module rejects {_shapes(inputs)}, but the program returns {_shapes(results)}")
 
 
 def _shapes(tree: Any) -> list[list[int]]:

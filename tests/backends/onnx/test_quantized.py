@@ -295,7 +295,9 @@ def test_what_the_library_refuses_runs_on_kernels_with_its_word():
     program = compiled(Rounded(), (x,), backends="dsp", portable=portable)
     (node,) = program.report.nodes
     assert node.backend == "portable"
-    assert "refused by the library: QNNExecutionProvider does not take QuantizeLinear" in str(node.verdicts["dsp"])
+    assert "refused by the library: QNNExecutionProvider does not support this QuantizeLinear" in str(
+        node.verdicts["dsp"]
+    )
     assert torch.equal(program(x), Rounded()(x))
 
 

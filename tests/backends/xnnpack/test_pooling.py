@@ -102,7 +102,7 @@ X = torch.randn(1, 4, 9, 9)
         (lambda x: F.max_pool2d(x, 2, return_indices=True)[1], "max_pool2d_with_indices", Reason.ATTRIBUTE, "indices"),
         (lambda x: F.max_pool2d(x, 3, dilation=2), "max_pool2d_with_indices", Reason.ATTRIBUTE, "dilation"),
         (lambda x: F.max_pool2d(x, 2, 3), "max_pool2d_with_indices", Reason.ATTRIBUTE, "stride"),
-        (lambda x: F.adaptive_avg_pool2d(x, 40), "_adaptive_avg_pool2d", Reason.SLOWER, "uneven windows"),
+        (lambda x: F.adaptive_avg_pool2d(x, 40), "_adaptive_avg_pool2d", Reason.SLOWER, "windows of unequal sizes"),
         (lambda x: F.adaptive_max_pool2d(x, 2, True)[1], "adaptive_max_pool2d", Reason.ATTRIBUTE, "indices"),
         (lambda x: F.avg_pool2d(x[0], 2), "avg_pool2d", Reason.RANK, "3 dimensions"),
     ],

@@ -87,7 +87,7 @@ def test_next_call_after_a_failure_is_right():
 
 
 def test_damaged_blob():
-    with pytest.raises(BackendFailed, match="not as this backend writes them"):
+    with pytest.raises(BackendFailed, match="not written by this backend"):
         XnnpackRuntime().init(
             memoryview(b"nonsense" * 100), {"threads": 1, "inputs": [0], "outputs": [1], "dynamic": False}
         )

@@ -21,7 +21,7 @@ import delegate
 from delegate.backends.xnnpack.runtime import litert, sharing
 from tests.support.lowering import assert_runs, assert_same
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files in memory exist only on Linux")
 WIDTH, MIDDLE = 1024, 2200  # 18 MB of weights in two layers
 
 # A process that loads the program and runs both methods: prints a digest of the results, and how often it packed.
@@ -232,7 +232,7 @@ def test_the_library_frees_rejected_models(program: Path) -> None:
     memory = os.memfd_create("no model")
     os.write(memory, b"nonsense" * 100)
     for _ in range(3):
-        with pytest.raises(RuntimeError, match="fails with status"):
+        with pytest.raises(RuntimeError, match="failed with status"):
             litert.CompiledModel(memory, 1, os.memfd_create("packed"), [], [])
     os.close(memory)
     assert descriptors() <= before + 3  # where a model is refused, LiteRT has not taken the other file

@@ -191,7 +191,7 @@ def test_amounts_of_padding_match_the_sizes(amounts):
     XnnpackRuntime().init(memoryview(_with_amounts([[0, 1]] * 3)[0]), specs).close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="files in memory exist only on Linux")
 def test_weights_are_put_where_nothing_was_checked(seeds, monkeypatch):
     """Check that weights cannot overwrite the tables of a model in a file, which is verified without them."""
     monkeypatch.setattr(runtime, "LARGE", 1)
@@ -208,7 +208,7 @@ def test_weights_are_put_where_nothing_was_checked(seeds, monkeypatch):
     assert len(places) > 5
     for place in places:
         rest = memoryview(blob[:place] + blob[place + 4 :])
-        with pytest.raises(BackendFailed, match="where a constant is put later"):
+        with pytest.raises(BackendFailed, match="overlap the place of a constant"):
             XnnpackRuntime().init_with_data(rest, [memoryview(changed)], {**specs, "weights": [[place, ""]]})
 
 
@@ -218,8 +218,8 @@ def spec(shape: tuple[int, ...], dtype: type = np.float32) -> TensorType:
 
 CALLS = {
     "as it is": ([spec((3, 6))], [spec((3, 5))], ""),
-    "too few outputs": ([spec((3, 6))], [], "it has 1 outputs, and the program 0"),
-    "too many inputs": ([spec((3, 6))] * 2, [spec((3, 5))], "it has 1 inputs, and the program 2"),
+    "too few outputs": ([spec((3, 6))], [], "it has 1 outputs, but the program has 0"),
+    "too many inputs": ([spec((3, 6))] * 2, [spec((3, 5))], "it has 1 inputs, but the program has 2"),
     "a larger output": ([spec((3, 6))], [spec((3, 50))], r"outputs are float32\[3, 5\]"),
     "another rank": ([spec((3, 6))], [spec((15,))], r"has float32\[15\]"),
     "another dtype": ([spec((3, 6))], [spec((3, 5), np.float64)], "has float64"),
@@ -249,7 +249,7 @@ SPECS = {
 def test_forged_compile_specs(name, seeds):
     blob, inputs, outputs = seeds[3]
     specs = {"threads": 1, "dynamic": False, "inputs": inputs, "outputs": outputs, **SPECS[name]}
-    with pytest.raises(BackendFailed, match="takes or gives others"):
+    with pytest.raises(BackendFailed, match="inputs or outputs differ from the declared"):
         XnnpackRuntime().init(memoryview(blob), specs)
 
 

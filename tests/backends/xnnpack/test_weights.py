@@ -129,7 +129,7 @@ def test_forged_places(places, count):
     lowered = lower(nn.Linear(64, 64), (torch.randn(2, 64),)).result
     assert len(lowered.data) == 1
     specs = {**lowered.compile_specs, "weights": places}
-    with pytest.raises(BackendFailed, match="not as this backend writes them"):
+    with pytest.raises(BackendFailed, match="not written by this backend"):
         XnnpackRuntime().init_with_data(memoryview(lowered.blob), lowered.data[:count], specs)
 
 

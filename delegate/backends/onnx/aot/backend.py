@@ -48,7 +48,7 @@ class OnnxBackend(TableBackend):
         if op not in TRANSLATIONS:
             return super().no_row(op)
         missing = sorted(TRANSLATIONS[op][0].lower.needs - self.operators.keys())
-        return no(Reason.OPERATOR, f"{self.library} does not run ONNX's {', '.join(missing)}")
+        return no(Reason.OPERATOR, f"{self.library} does not support ONNX's {', '.join(missing)}")
 
     def check(self, node: Node) -> Verdict:
         return super().check(node) and keeps_zero(node) and keeps_float64(node) and keeps_factor(node)
@@ -59,21 +59,23 @@ class OnnxBackend(TableBackend):
             raise RegionRefused(refused)
         exported = to_onnx(exported_program(region), self.table)
         if may_hold_code(exported.model.graph):  # the runtime part would refuse it
-            raise RegionFailed("a name in it contains EPContext, by which ONNX marks machine code: rename the module")
+            raise RegionFailed(
+                "a name in the model contains EPContext, which marks machine code in ONNX: rename the module"
+            )
         return self.compile(exported, region)
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if the specs of a cached artifact are not those of its region and of the options."""
         artifact.require_specs(self._specs())
         if artifact.space != self.space:
-            raise ValueError(f"{artifact.space!r} is not its device's memory")
+            raise ValueError(f"{artifact.space!r} is not the memory of its device")
         model = unpack(memoryview(artifact.blob), [memoryview(part) for part in artifact.data], artifact.compile_specs)
         require_graph(model)
         if (len(model.inputs) - len(model.shapes), len(model.outputs)) != (len(region.inputs), len(region.outputs)):
-            raise ValueError(f"its model has other inputs or outputs than {region.name}")
+            raise ValueError(f"the inputs or outputs of its model differ from those of {region.name}")
         for index, dim in (size for shape in model.shapes for size in shape if not isinstance(size, int)):
             if not (0 <= index < len(region.inputs) and 0 <= dim < tensor(region.inputs[index]).dim()):
-                raise ValueError(f"its model needs dimension {dim} of input {index}")
+                raise ValueError(f"its model requires dimension {dim} of input {index}, which does not exist")
 
     def refuse_left_to_cpu(self, exported: ExportedModel) -> None:
         """Raise RegionRefused if the library would leave any node to the CPU."""
@@ -120,10 +122,10 @@ def left_to_cpu(exported: ExportedModel, settings: Any, provider: Provider) -> M
             parts = session.get_provider_graph_assignment_info()
             del session
     except Exception as error:  # the bindings raise classes of their own that share no base but Exception
-        raise RegionFailed(f"{name} does not load it: {one_line(error)}") from error
+        raise RegionFailed(f"{name} cannot load the model: {one_line(error)}") from error
     left = [node for part in parts if part.ep_name != name for node in part.get_nodes()]
     reasons = {
-        source: f"{name} does not take {node.op_type} here"
+        source: f"{name} does not support this {node.op_type}"
         for node in left
         for source in exported.sources.get(node.name, ())
     }

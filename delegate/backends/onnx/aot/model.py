@@ -90,16 +90,16 @@ def require_graph(model: OnnxModel) -> None:
     graph = onnx.ModelProto.FromString(model.graph).graph
     own = tuple([(v.name, v.type.tensor_type.elem_type) for v in values] for values in (graph.input, graph.output))
     if own != tuple([(t.name, t.dtype) for t in tensors] for tensors in (model.inputs, model.outputs)):
-        raise ValueError("its graph has other inputs or outputs")
+        raise ValueError("the inputs or outputs of its graph differ from the declared ones")
     outside = [i for i in graph.initializer if i.data_location == onnx.TensorProto.EXTERNAL]
     weights = {weight.name: weight for weight in model.weights}
     if weights.keys() != {i.name for i in outside} or len(weights) < len(model.weights):
-        raise ValueError("its graph has other weights")
+        raise ValueError("the weights of its graph differ from the declared ones")
     for initializer in outside:
         weight, dims = weights[initializer.name], tuple(initializer.dims)
         size = math.prod(dims) * onnx.helper.tensor_dtype_to_np_dtype(initializer.data_type).itemsize
         if (weight.dtype, weight.shape, len(weight.data)) != (initializer.data_type, dims, size):
-            raise ValueError(f"its weight {weight.name} is another one")
+            raise ValueError(f"its weight {weight.name} differs from the declared one")
 
 
 def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
@@ -126,7 +126,7 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
         ) from error
     except Exception as error:  # the exporter wraps whatever its translations raise
         reason = " ".join(str(error.__cause__ or error).split())[:300]
-        raise RegionFailed(f"torch does not export it to ONNX: {reason}") from error
+        raise RegionFailed(f"torch cannot export the partition to ONNX: {reason}") from error
     finally:
         logger.setLevel(level)
     assert exported is not None  # only an export to a file gives nothing
@@ -218,7 +218,7 @@ def _cast_results(model: Any, program: ExportedProgram) -> None:
         if value.dtype == planned:
             continue
         if not (value.dtype.is_floating_point() and planned.is_floating_point()):
-            raise RegionFailed(f"torch's exporter makes {value.name} {value.dtype}, where torch makes {planned}")
+            raise RegionFailed(f"torch's exporter computes {value.name} as {value.dtype}, but torch computes {planned}")
         cast = onnx_ir.node("Cast", [value], {"to": planned}, name=f"{value.name}_cast")
         graph.append(cast)
         (result,) = cast.outputs

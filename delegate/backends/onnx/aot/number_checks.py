@@ -46,7 +46,7 @@ def too_large(region: Region) -> dict[str, str]:
             steps = _steps(region, operand, weight, region.constants.get(bias))
             if steps > _MOST:
                 refusals[node.name] = (
-                    f"its bias is {steps:.3g} steps of its operands' scales, and integers have 32 bits"
+                    f"its bias is {steps:.3g} times the product of its operands' scales, which does not fit into int32"
                 )
     return refusals
 
@@ -107,11 +107,11 @@ def keeps_float64(node: Node) -> Verdict:
     if not any(t.dtype is torch.float64 for n in (node, *node.all_input_nodes) for t in tensors(n)):
         return YES
     if op_name(node) in _OWN_NUMBERS:
-        return no(Reason.INACCURATE, "its constants are rounded to float32 beside float64")
+        return no(Reason.INACCURATE, "its constants are rounded to float32, but its operands are float64")
     for name, argument in arguments(node).items():
         rounded = next((n for n in _numbers(argument) if not _fits_float32(n)), None)
         if rounded is not None:
-            return no(Reason.INACCURATE, f"{name}={rounded} is rounded to float32 beside float64")
+            return no(Reason.INACCURATE, f"{name}={rounded} is rounded to float32, but the operands are float64")
     return YES
 
 

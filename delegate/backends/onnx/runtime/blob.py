@@ -93,7 +93,7 @@ def _weight(
         return Weight(name, dtype, tuple(shape), _part(blob[align(specs["graph"]) :], *at))
     (place,) = at
     if not 0 <= place < len(data):
-        raise ValueError(f"the weight {name!r} is number {place} of {len(data)}")
+        raise ValueError(f"the weight {name!r} has the index {place} of {len(data)}")
     return Weight(name, dtype, tuple(shape), data[place])
 
 
@@ -101,7 +101,7 @@ def _part(blob: memoryview, start: int, size: int) -> memoryview:
     if min(start, size) < 0:
         raise ValueError("its compile specs have negative sizes")
     if start + size > blob.nbytes:
-        raise ValueError("the blob is shorter than its compile specs say")
+        raise ValueError("the blob is shorter than its compile specs declare")
     return blob[start : start + size]
 
 

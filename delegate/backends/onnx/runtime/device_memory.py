@@ -124,14 +124,16 @@ class OrtMemory(DeviceMemory):
                 self._value = self._copier.make(self._size)
             except Exception as error:  # see Copier.lost
                 error.with_traceback(None)  # which would keep a session
-                raise BackendFailed(f"no {self._size} bytes of {self.name} memory", where=one_line(error)) from error
+                raise BackendFailed(
+                    f"cannot allocate {self._size} bytes of {self.name} memory", where=one_line(error)
+                ) from error
             self._address = self._value.data_ptr()
         return self._address
 
     def source(self) -> int:
         """Return the address for reads of a written block."""
         if self._value is None:
-            raise BackendFailed(f"what lay in {self.name} memory is lost with the device")
+            raise BackendFailed(f"the contents of {self.name} memory were lost with the device")
         return self._address
 
     def read(self, words: Array) -> None:

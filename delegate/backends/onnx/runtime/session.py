@@ -64,7 +64,7 @@ def open_session(model: OnnxModel, settings: Any, provider: Provider, *, is_code
             # enable_fallback is of the Python bindings: they would try again without the provider.
             return onnxruntime.InferenceSession(model.graph, settings, enable_fallback=0)
     except Exception as error:  # the bindings raise classes of their own that share no base but Exception
-        raise BackendFailed(f"{provider.name} does not take the model", where=one_line(error)) from error
+        raise BackendFailed(f"{provider.name} rejects the model", where=one_line(error)) from error
 
 
 def session_options(
@@ -140,17 +140,17 @@ class OnnxDelegate(Delegate):
         for what, tensors, types in (("inputs", own, inputs), ("outputs", model.outputs, outputs)):
             if len(tensors) != len(types):
                 raise BackendFailed(
-                    f"the model has {len(tensors)} {what}, and the program {len(types)}", remedy=_DAMAGED
+                    f"the model has {len(tensors)} {what}, but the program has {len(types)}", remedy=_DAMAGED
                 )
             for tensor, tensor_type in zip(tensors, types, strict=True):
                 if tensor_type.dtype != _DTYPES.get(tensor.dtype):
-                    problem = (
-                        f"{tensor.name!r} among the model's {what} is no {tensor_type.dtype}, which the program has"
-                    )
+                    problem = f"{tensor.name!r} among the model's {what} is not {tensor_type.dtype}, as in the program"
                     raise BackendFailed(problem, remedy=_DAMAGED)
         for index, dim in (size for shape in model.shapes for size in shape if not isinstance(size, int)):
             if not (0 <= index < len(inputs) and 0 <= dim < len(inputs[index].shape)):
-                raise BackendFailed(f"the model wants dimension {dim} of input {index}", remedy=_DAMAGED)
+                raise BackendFailed(
+                    f"the model requires dimension {dim} of input {index}, which does not exist", remedy=_DAMAGED
+                )
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         with self._provider.lock:

@@ -62,7 +62,7 @@ class XnnpackBackend(TableBackend):
         if self.options.half == "every":
             verdict = whole_precision(node)
             if not verdict:
-                return no(Reason.DTYPE, "option half: every leaves float16 and bfloat16 to others")
+                return no(Reason.DTYPE, "option half: every excludes float16 and bfloat16")
         return normal_numbers(node) and super().check(node)
 
     @classmethod
@@ -99,12 +99,12 @@ class XnnpackBackend(TableBackend):
         artifact.require_specs(self._specs(region))
         inputs, outputs, places = (artifact.compile_specs[name] for name in ("inputs", "outputs", "weights"))
         if artifact.space or not all(type(number) is int for number in (*inputs, *outputs)):
-            raise TypeError("its inputs and outputs are numbers of tensors in the host's memory")
+            raise TypeError("its inputs and outputs must be tensor indices, in host memory")
         model = memoryview(artifact.blob)
         constants = pieces(model, places, [memoryview(part) for part in artifact.data])
         graph = verify_without_constants(model, constants, inputs, outputs)
         if (len(graph.inputs), len(graph.outputs)) != (len(region.inputs), len(region.outputs)):
-            raise ValueError(f"its model has other inputs or outputs than {region.name}")
+            raise ValueError(f"the inputs or outputs of its model differ from those of {region.name}")
 
     def _specs(self, region: Region) -> dict[str, Any]:
         """Return the compile specs that do not depend on the model."""
@@ -146,9 +146,11 @@ def _notes(builder: RegionBuilder) -> Iterator[str]:
     yield _counted(sum(count.values()), "operator")
     if count["TRANSPOSE"]:
         yield _counted(count["TRANSPOSE"], "transpose")
-    yield from (f"in floats beside integers: {why}{f' ({n} times)' if n > 1 else ''}" for why, n in _floats(builder))
+    yield from (
+        f"computed in floats, not in integers: {why}{f' ({n} times)' if n > 1 else ''}" for why, n in _floats(builder)
+    )
     if builder.nan_guards:
-        yield f"nan: exact, kept in {_counted(builder.nan_guards, 'place')}"
+        yield f"nan: exact, propagated in {_counted(builder.nan_guards, 'place')}"
     yield from note_of(op_name(n) for n in builder.region.calls if n.name in builder.nan_lost)
 
 
@@ -168,14 +170,14 @@ def _largest_node(region: Region) -> str:
 def _rounding(border: Iterable[Node]) -> Iterator[str]:
     halves = sorted({str(t.dtype).removeprefix("torch.") for n in border for t in tensors(n) if t.dtype in HALVES})
     if halves:
-        yield f"{' and '.join(halves)} computed in float32, rounded at the border"
+        yield f"{' and '.join(halves)} computed in float32, rounded at the partition's inputs and outputs"
 
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-_WHY = "LiteRT's XNNPACK does not take {} here"
+_WHY = "LiteRT's XNNPACK does not support this {}"
 
 
 def find_rejected(model: Model, blob: bytes, inputs: list[int], outputs: list[int]) -> dict[str, str]:
@@ -194,7 +196,7 @@ def find_rejected(model: Model, blob: bytes, inputs: list[int], outputs: list[in
     if not covered:  # XNNPACK rejected the model as a whole, or it is one operator: test each operator separately
         covered = {i for i in range(count) if _find_covered(model.single(i), 1)}
     reasons = {model.origins[i]: _WHY.format(names[i]) for i in range(count) if i not in covered}
-    return reasons or dict.fromkeys(model.origins, "LiteRT's XNNPACK does not take this partition as a whole")
+    return reasons or dict.fromkeys(model.origins, "LiteRT's XNNPACK does not support this partition")
 
 
 def _find_covered(blob: bytes, count: int) -> set[int]:

@@ -127,7 +127,7 @@ class RegionBuilder:
         if node in self._coded:
             return self._coded[node].decoded()
         if node not in self._constants:  # the check accepted a constant, but another partition decodes it
-            why = f"{node.name} is computed outside of the partition, and XNNPACK packs it ahead of time"
+            why = f"{node.name} is computed outside of the partition, but XNNPACK packs it ahead of time"
             raise RegionRefused({self.origin: why})
         if node not in self._arrays:
             self._arrays[node] = np.asarray(self._constants[node].detach().to(torch.float32).cpu().numpy())

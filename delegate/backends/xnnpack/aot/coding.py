@@ -93,13 +93,13 @@ def coded(node: Node, values: Any) -> Coded | str:
     source = values["input"]
     shift = _SHIFT.get(source.dtype)
     if shift is None:
-        return f"values in {source.dtype}, where XNNPACK has int8 and uint8".replace("torch.", "")
+        return f"values of {source.dtype}, but XNNPACK supports only int8 and uint8".replace("torch.", "")
     numbers = (source.to(torch.int16) - shift).to(torch.int8).numpy()
     scale, zero = _parameters(op_name(node), values, source.shape)
     if scale is None:
         return f"blocks of {values['block_size']}, which do not divide {list(source.shape)}"
     if not np.all((scale >= SCALES[0]) & (scale <= SCALES[1])):
-        return f"scales that are not all from {SCALES[0]:.2g} to {SCALES[1]:.2g}"
+        return f"scales outside {SCALES[0]:.2g} to {SCALES[1]:.2g}"
     if zero is not None and np.any(zero % 1):
         return "zero points that are not whole numbers"
     if zero is not None:
@@ -107,7 +107,7 @@ def coded(node: Node, values: Any) -> Coded | str:
     elif shift:
         zero = np.full(scale.shape, -shift)
     if zero is not None and (zero.min() < -128 or zero.max() > 127):
-        return f"zero points beyond {torch.iinfo(source.dtype).min} to {torch.iinfo(source.dtype).max}"
+        return f"zero points outside {torch.iinfo(source.dtype).min} to {torch.iinfo(source.dtype).max}"
     low, high = values.get("quant_min"), values.get("quant_max")
     is_small = low is not None and high is not None and low >= -8 and high <= 7 and numbers.size
     fits = is_small and numbers.min() >= -8 and numbers.max() <= 7

@@ -194,7 +194,7 @@ class Model:
     def finish(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
         """Return the model as bytes, which are reproducible. Raise ModelTooLarge for 2 GiB of constants."""
         if self._bytes > _LIMIT:
-            raise ModelTooLarge(f"{self._bytes / 2**30:.1f} GiB of constants, and a TFLite model holds less than 2 GiB")
+            raise ModelTooLarge(f"{self._bytes / 2**30:.1f} GiB of constants, but a TFLite model holds less than 2 GiB")
         self._number_buffers()
         graph = copy.copy(self._graph)
         graph.inputs, graph.outputs = np.array(inputs, np.int32), np.array(outputs, np.int32)

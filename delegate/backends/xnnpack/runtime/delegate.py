@@ -73,7 +73,7 @@ class XnnpackDelegate(Delegate):
             ("outputs", self._tensors[1], output_types, outputs),
         ):
             if not len(tensors) == len(known) == len(types):
-                raise BackendFailed(f"it has {len(tensors)} {what}, and the program {len(types)}", remedy=_DAMAGED)
+                raise BackendFailed(f"it has {len(tensors)} {what}, but the program has {len(types)}", remedy=_DAMAGED)
             for tensor, expected, (shape, dtype) in zip(tensors, known, types, strict=True):
                 own = tensor.signature if self._dynamic else tensor.shape
                 fits = (
@@ -83,7 +83,7 @@ class XnnpackDelegate(Delegate):
                 )
                 if not fits or len(own) != len(shape) or any(map(_differ, own, shape)):
                     problem = (
-                        f"the model's {what} are {expected.name}{list(own)}, where the program has {dtype}{list(shape)}"
+                        f"the model's {what} are {expected.name}{list(own)}, but the program has {dtype}{list(shape)}"
                     )
                     raise BackendFailed(problem, remedy=_DAMAGED)
 
@@ -103,7 +103,9 @@ class XnnpackDelegate(Delegate):
             if self._dynamic:
                 engine.look()
                 if [x.shape for x in engine.results] != [x.shape for x in outputs]:
-                    raise ValueError(f"it gives {[x.shape for x in engine.results]}, not {[x.shape for x in outputs]}")
+                    raise ValueError(
+                        f"it returns {[x.shape for x in engine.results]}, not {[x.shape for x in outputs]}"
+                    )
             for array, own, convert_back in zip(outputs, engine.results, self._output_conversions):  # noqa: B905
                 if convert_back is None:
                     array[...] = own
@@ -223,4 +225,4 @@ def _create_delegate(
 
 
 def _damaged_model(error: Exception) -> BackendFailed:
-    return BackendFailed("the model is not as this backend writes them", where=str(error), remedy=_DAMAGED)
+    return BackendFailed("the model was not written by this backend", where=str(error), remedy=_DAMAGED)

@@ -52,7 +52,7 @@ def open_interpreter(model: bytes | ModelFile, num_threads: int) -> Any:
     try:
         return litert()(**source, num_threads=num_threads)
     except (ValueError, RuntimeError) as error:
-        raise BackendFailed("LiteRT does not take the model", where=str(error)) from error
+        raise BackendFailed("LiteRT rejects the model", where=str(error)) from error
 
 
 class Interpreted:
@@ -108,7 +108,7 @@ class Interpreted:
             self._wrapper.ResizeInputTensor(index, np.array(shape, np.int32), False)
         self._bind()
         if self._nodes and self._nodes != self._wrapper.NumNodes():
-            raise RuntimeError("LiteRT has passed the model to XNNPACK again, and its weights are gone")
+            raise RuntimeError("LiteRT passed the model to XNNPACK again, but its weights were freed")
 
     def close(self) -> None:
         """Release the interpreter."""
@@ -151,7 +151,7 @@ class ModelFile:
 
     def __init__(self, size: int) -> None:
         if sys.platform != "linux":
-            raise OSError("files in memory are Linux's")
+            raise OSError("files in memory exist only on Linux")
         self.descriptor = os.memfd_create("model")
         try:
             os.ftruncate(self.descriptor, size)

@@ -137,7 +137,7 @@ def _function(name: str) -> Callable[..., int]:
 def _call(name: str, *arguments: Any) -> None:
     status = _function(name)(*arguments)
     if status:
-        raise RuntimeError(f"LiteRt{name} fails with status {status}")
+        raise RuntimeError(f"LiteRt{name} failed with status {status}")
 
 
 def _create(name: str, *arguments: Any) -> c_void_p:
@@ -186,7 +186,7 @@ class CompiledModel:
         is_complete = c_bool()
         _call("CompiledModelIsFullyAccelerated", self._compiled, byref(is_complete))
         if not is_complete.value:
-            raise RuntimeError("LiteRT leaves operators to its own kernels")
+            raise RuntimeError("LiteRT runs some operators on its own kernels, not on XNNPACK")
 
     def bind(self, inputs: Sequence[tuple[int, ...]]) -> None:
         """Allocate arrays: inputs of these sizes, which are the model's, and outputs of computed sizes."""
@@ -248,7 +248,7 @@ class CompiledModel:
         """Fill the results."""
         status = self._run()
         if status:
-            raise RuntimeError(f"LiteRtRunCompiledModel fails with status {status}")
+            raise RuntimeError(f"LiteRtRunCompiledModel failed with status {status}")
 
     def close(self) -> None:
         """Free the model. A second call does nothing."""
@@ -262,7 +262,7 @@ class CompiledModel:
 
 
 def _unbound() -> int:
-    raise RuntimeError("the model is closed, or has no sizes yet")
+    raise RuntimeError("the model is closed, or its sizes are not set yet")
 
 
 def _destroy(what: str, handle: c_void_p) -> None:

@@ -72,7 +72,7 @@ class Reader:
     def root(self, identifier: bytes) -> int:
         """Return the start of the root table of a buffer with this identifier."""
         if bytes(self._data[4:8]) != identifier:
-            raise Malformed(f"it does not begin as a file of {identifier.decode()} does")
+            raise Malformed(f"it does not begin like a {identifier.decode()} file")
         return self._offset(0)
 
     def table(self, start: int, fields: Fields) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Reader:
         vtable = start - self._scalar("i", start)
         size, length = self._scalar("H", vtable), self._scalar("H", vtable + 2)
         if size < 4 or size % 2 or vtable % 2 or length < 4:
-            raise Malformed(f"the table at {start} has a wrong list of fields")
+            raise Malformed(f"the table at {start} has an invalid list of fields")
         self._need(vtable, size)
         self._need(start, length)
         places = struct.unpack_from(f"<{(size - 4) // 2}H", self._data, vtable + 4)
@@ -91,12 +91,12 @@ class Reader:
                 count += 1
                 width = struct.calcsize(kind) if len(kind) == 1 else 4
                 if not 4 <= place <= length - width:
-                    raise Malformed(f"{name} of the table at {start} lies beyond it")
+                    raise Malformed(f"{name} of the table at {start} is beyond its end")
                 values[name] = self._value(kind, start + place)
             else:
                 values[name] = default
         if count != len(places) - places.count(0):
-            raise Malformed(f"the table at {start} has fields that are not known")
+            raise Malformed(f"the table at {start} has unknown fields")
         return values
 
     def _value(self, kind: str, start: int) -> Any:
@@ -117,7 +117,7 @@ class Reader:
             return first, count
         self._left -= count * width
         if self._left < 0:
-            raise Malformed("its vectors share their bytes too often")
+            raise Malformed("its vectors overlap too often")
         if first % width:
             raise Malformed(f"the vector at {target} is not aligned")
         if kind == TABLES:
@@ -135,7 +135,7 @@ class Reader:
         """Return the target of a reference, which has at least 4 bytes."""
         target: int = start + self._scalar("I", start)
         if target % 4 or target == start:
-            raise Malformed(f"the reference at {start} leads nowhere")
+            raise Malformed(f"the reference at {start} is out of range")
         self._need(target, 4)
         return target
 
@@ -150,11 +150,11 @@ class Reader:
         self._within(start, size)
         before = bisect_left(self._gaps, (start + size,))
         if before and self._gaps[before - 1][1] > start:
-            raise Malformed(f"{size} bytes at {start} lie where a constant is put later")
+            raise Malformed(f"{size} bytes at {start} overlap the place of a constant")
 
     def _within(self, start: int, size: int) -> None:
         if start < 0 or start + size > len(self._data):
-            raise Malformed(f"{size} bytes at {start} lie beyond its end")
+            raise Malformed(f"{size} bytes at {start} are beyond its end")
 
 
 RANK = 6  # the largest rank in XNNPACK

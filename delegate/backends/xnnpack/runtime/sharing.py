@@ -53,7 +53,7 @@ class Shared:
         if not dynamic:
             self._compiled.bind([tensor.shape for tensor in graph.inputs])
             if [x.shape for x in self.results] != [tensor.shape for tensor in graph.outputs]:
-                raise RuntimeError("the model gives other sizes than it says")
+                raise RuntimeError("the model returns other sizes than it declares")
         self.run = self._compiled.run
 
     @property

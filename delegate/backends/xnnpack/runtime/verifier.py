@@ -287,7 +287,7 @@ class _Verifier:
     def graph(self, inputs: list[int], outputs: list[int]) -> Graph:
         read = self._reader.table
         model = read(self._reader.root(b"TFL3"), _MODEL)
-        _require(model["version"] == 3, f"it is of version {model['version']}, not 3")
+        _require(model["version"] == 3, f"its version is {model['version']}, not 3")
         _require(len(model["graphs"]) == 1, f"it has {len(model['graphs'])} graphs, not 1")
         codes = [self._row(read(start, _CODE)) for start in model["codes"]]
         buffers = [read(start, _BUFFER)["data"] for start in model["buffers"]]
@@ -295,9 +295,12 @@ class _Verifier:
         graph = read(model["graphs"][0], _GRAPH)
         tables = [read(start, _TENSOR) for start in graph["tensors"]]
         tensors = [self._tensor(table, buffers) for table in tables]
-        _require((graph["inputs"], graph["outputs"]) == (inputs, outputs), "it takes or gives others than are named")
+        _require(
+            (graph["inputs"], graph["outputs"]) == (inputs, outputs),
+            "its inputs or outputs differ from the declared ones",
+        )
         for number, tensor in enumerate(tensors):
-            _require(has_blocks(tensor, tensors), f"the blocks of tensor {number} have not their scales")
+            _require(has_blocks(tensor, tensors), f"the blocks of tensor {number} have no matching scales")
         available = {i for i, tensor in enumerate(tensors) if tensor.is_constant}
         self._weights, self._others = set[int](), set[int]()
         self._layers = list[Layer]()
@@ -321,9 +324,7 @@ class _Verifier:
 
     def _row(self, code: Mapping[str, int]) -> str:
         name = NAMES.get(code["code"], "")
-        _require(
-            bool(name) and code["version"] == 1, f"operator {code['code']} of version {code['version']} is unknown"
-        )
+        _require(bool(name) and code["version"] == 1, f"operator {code['code']}, version {code['version']}, is unknown")
         _require(code["old"] == min(code["code"], 127), f"operator {name} has two codes")
         return name
 
@@ -331,13 +332,13 @@ class _Verifier:
         shape, signature = tuple(tensor["shape"]), tensor["signature"]
         kind = tensor["type"]
         _require(kind in _BITS, f"a tensor has the type {kind}")
-        _require(len(shape) <= RANK and all(0 <= size <= LARGEST for size in shape), "a tensor has a wrong shape")
+        _require(len(shape) <= RANK and all(0 <= size <= LARGEST for size in shape), "a tensor has an invalid shape")
         size = -(-_BITS[kind] * math.prod(shape) // 8)
         _require(size <= LARGEST, f"a tensor of {size} bytes is too large")
         _require(tensor["buffer"] < len(buffers), f"buffer {tensor['buffer']} is missing")
         data = buffers[tensor["buffer"]]
         if data is not None:
-            _require(data[1] == size and data[0] % _ALIGNMENT == 0, "a constant has not the size of its tensor")
+            _require(data[1] == size and data[0] % _ALIGNMENT == 0, "the size of a constant does not match its tensor")
             _require(signature is None, "a constant has dynamic sizes")
         if signature is None:
             signature = shape
@@ -357,20 +358,21 @@ class _Verifier:
             has_only_blocks = (
                 fields["details_type"] == _BLOCKS and fields["details"] is not None and not (len(scales) or len(points))
             )
-            _require(has_only_blocks and kind == INT4 and len(shape) == 2 and axis == 0, "a tensor has wrong blocks")
+            _require(has_only_blocks and kind == INT4 and len(shape) == 2 and axis == 0, "a tensor has invalid blocks")
             blocks = self._reader.table(fields["details"], _BLOCKWISE)
-            _require(blocks["zero_points"] == -1 and blocks["size"] > 0, "a tensor has wrong blocks")
+            _require(blocks["zero_points"] == -1 and blocks["size"] > 0, "a tensor has invalid blocks")
             return {"scales": -1, "blocks": (blocks["scales"], blocks["size"])}
-        _require(len(points) == len(scales) > 0, "a tensor has not as many zero points as scales")
+        _require(len(points) == len(scales) > 0, "a tensor has different numbers of zero points and scales")
         least, most = (2.0**-120, 2.0**120) if kind == INT else _SCALES
         span = float(scales.min()), float(scales.max())  # NaN where one is
-        _require(least <= span[0] and span[1] <= most, f"a tensor has a scale that is not from {least} to {most}")
+        _require(least <= span[0] and span[1] <= most, f"a tensor has a scale outside {least} to {most}")
         low, high = (0, 255) if kind == UINT8 else (-128, 127)
-        _require(low <= points.min() and points.max() <= high, "a tensor has a zero point beyond its range")
+        _require(low <= points.min() and points.max() <= high, "a tensor has a zero point outside its range")
         several = len(scales) > 1
-        _require(0 <= axis < max(len(shape), 1), f"the scales of a tensor lie on axis {axis}")
+        _require(0 <= axis < max(len(shape), 1), f"the scales of a tensor are along axis {axis}")
         _require(
-            not several or list(shape[axis : axis + 1]) == [len(scales)], "a tensor has not as many scales as places"
+            not several or list(shape[axis : axis + 1]) == [len(scales)],
+            "the number of scales of a tensor does not match its axis",
         )
         numbers = scales.tobytes(), points.tobytes(), axis
         return {"scales": len(scales), "span": span, "zero_point": int(points[0]), "numbers": numbers}
@@ -394,10 +396,10 @@ class _Verifier:
         for position, (letter, index) in enumerate(zip(letters, inputs, strict=False)):
             if index == -1 and letter.isupper():
                 continue
-            _require(index in available, f"{place} reads tensor {index} before it is there")
+            _require(index in available, f"{place} reads tensor {index} before it is computed")
             _require(
                 fits(letter.lower(), tensors[index], index in self._sources),
-                f"{place} does not take such a tensor as {index}",
+                f"{place} does not support a tensor like {index}",
             )
             (self._weights if name in LAYERS and position == 1 else self._others).add(index)
         options = self._options(place, operator, row.options)
@@ -410,9 +412,11 @@ class _Verifier:
         if name == "PAD":
             self._paddings[outputs[0]] = tensors[inputs[1]]
             amounts = self._reader.integers(tensors[inputs[1]].place)
-            _require(pads(tensors[inputs[0]], amounts, tensors[outputs[0]]), f"{place} pads by {amounts}")
+            _require(
+                pads(tensors[inputs[0]], amounts, tensors[outputs[0]]), f"{place} has the invalid padding {amounts}"
+            )
         used = [(x.lower(), tensors[i]) for x, i in zip(letters, inputs, strict=False) if i >= 0]
-        _require(agree(name, used, [tensors[i] for i in outputs]), f"{place} has floats beside integers")
+        _require(agree(name, used, [tensors[i] for i in outputs]), f"{place} mixes floats and integers")
         if name in PACKING and any(i >= 0 and (tensors[i].is_constant or i in self._sources) for i in inputs):
             layer_inputs = tuple(self._operand(i, tensors) if i >= 0 else None for i in inputs)
             layer_outputs = tuple(self._operand(i, tensors) for i in outputs)
@@ -427,14 +431,14 @@ class _Verifier:
     def _options(self, place: str, operator: Mapping[str, Any], table: str) -> dict[str, Any]:
         code, fields = OPTIONS[table]
         _require(operator["options_type"] == code, f"{place} has options of the type {operator['options_type']}")
-        _require((operator["options"] is None) == (code == 0), f"{place} has wrong options")
+        _require((operator["options"] is None) == (code == 0), f"{place} has invalid options")
         if code == 0:
             return {}
         known = {name: Field(o.slot, o.kind, o.default) for name, o in fields.items()}
         values = self._reader.table(operator["options"], known)
         for name, option in fields.items():
             for value in _numbers(values[name]):
-                _require(option.least <= value <= option.most, f"{place} has the option {name}={value}")
+                _require(option.least <= value <= option.most, f"{place} has the invalid option {name}={value}")
         return values
 
 

@@ -129,7 +129,7 @@ class Piece(NamedTuple):
             dtype, widened = _STORED[kind]
             content = widened(array_over(self.stored, dtype, (self.stored.nbytes // dtype.itemsize,), 0))
         if content.nbytes != self.size:
-            raise ValueError(f"a constant of {content.nbytes} bytes, where {self.size} are stored")
+            raise ValueError(f"a constant of {content.nbytes} bytes, but {self.size} bytes are stored")
         return content.reshape(-1).view(np.uint8).data
 
 
@@ -137,7 +137,7 @@ def pieces(model: memoryview, places: Sequence[Place], data: Sequence[memoryview
     """Return the constants of a model without them; raise ValueError, LookupError or TypeError if they do not match."""
     starts = [start for start, *_ in places]
     if len(places) != len(data) or any(a > b for a, b in pairwise([0, *starts, model.nbytes])):
-        raise ValueError(f"{len(data)} constants, and places for {len(places)} within {model.nbytes} bytes")
+        raise ValueError(f"{len(data)} constants, but places for {len(places)} within {model.nbytes} bytes")
     result, before = [], 0
     for (start, *how), stored in zip(places, data, strict=True):
         result.append(Piece(start + before, _full_size(stored.nbytes, *how), stored, tuple(how)))
@@ -156,7 +156,7 @@ def _full_size(stored: int, kind: str, *how: Any) -> int:
             raise ValueError(f"{count} integers of {bits} bits in {stored} bytes")
         return 4 * int(count)
     if how:
-        raise ValueError(f"{kind!r} takes no {how}")
+        raise ValueError(f"{kind!r} does not have the parameters {how}")
     return stored * _WIDER[kind]
 
 

@@ -83,5 +83,5 @@ def _short_data(node: Node) -> Verdict:
     """Elements that are read or written at indices are not int64: the provider truncates them to 32 bits."""
     data = node.all_input_nodes[0]
     if tensor(data).dtype is torch.int64:
-        return no(Reason.DTYPE, f"{data.name} is int64, of which 32 bits would be kept")
+        return no(Reason.DTYPE, f"{data.name} is int64, and the provider truncates it to 32 bits")
     return YES

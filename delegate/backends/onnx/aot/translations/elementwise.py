@@ -41,7 +41,7 @@ def _bounds(node: Node) -> Verdict:
     dtype = tensor(node).dtype
     if tensor(node.all_input_nodes[0]).dtype is dtype:
         return YES
-    return no(Reason.DTYPE, f"the bounds make it {str(dtype).removeprefix('torch.')}")
+    return no(Reason.DTYPE, f"the bounds change the dtype to {str(dtype).removeprefix('torch.')}")
 
 
 def clamp(x: Any, min: float | None = None, max: float | None = None) -> Any:
@@ -237,7 +237,7 @@ _TWO = every(floating, same_dtypes)
 def _rounding(node: Node) -> Verdict:
     """The rounding mode is down or towards 0."""
     mode = arguments(node)["rounding_mode"]
-    return YES if mode is not None else no(Reason.ATTRIBUTE, "not rounded")
+    return YES if mode is not None else no(Reason.ATTRIBUTE, "without a rounding mode")
 
 
 def _both(x: Any, y: Any) -> tuple[Any, Any]:

@@ -25,7 +25,7 @@ def integer_indices(node: Node) -> Verdict:
     """
     indices = [i for i in arguments(node)["indices"] if i is not None]
     if any(t.dtype.itemsize == 1 for i in indices for t in tensors(i)):
-        return no(Reason.DTYPE, "truth values as indices give sizes that depend on the data")
+        return no(Reason.DTYPE, "a boolean mask as an index makes sizes that depend on the data")
     shapes = [tensor(i).shape for i in indices]
     if len(shapes) == 1 or all(isinstance(s, int) for shape in shapes for s in shape):
         return YES
@@ -126,7 +126,7 @@ def columns(x: Any, kernel_size: list[int], dilation: list[int], padding: list[i
 def _image(node: Node) -> Verdict:
     """The operand has 4 dimensions."""
     rank = tensor(node.all_input_nodes[0]).dim()
-    return YES if rank == 4 else no(Reason.RANK, f"{rank} dimensions, not 4")
+    return YES if rank == 4 else no(Reason.RANK, f"the input has {rank} dimensions, not 4")
 
 
 ROWS = (

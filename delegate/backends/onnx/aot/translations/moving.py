@@ -70,7 +70,7 @@ def full_like(x: Any, value: float, **_: Any) -> Any:
 def _same_dtype(node: Node) -> Verdict:
     """The dtype is that of the other tensor."""
     dtype = tensor(node).dtype
-    return YES if tensor(node.all_input_nodes[0]).dtype is dtype else no(Reason.DTYPE, f"made as {dtype}")
+    return YES if tensor(node.all_input_nodes[0]).dtype is dtype else no(Reason.DTYPE, f"created as {dtype}")
 
 
 _SHAPE = ("Reshape", "Concat", "Expand", "Squeeze", "Unsqueeze")
@@ -83,7 +83,7 @@ def _known_widths(node: Node) -> Verdict:
     """The widths that are added and cut are known before it runs."""
     if all(isinstance(width, int) for width in _pad(node)):
         return YES
-    return no(Reason.DYNAMIC_SHAPE, "how much is padded depends on the inputs")
+    return no(Reason.DYNAMIC_SHAPE, "the widths of the padding depend on the inputs")
 
 
 def _known_sizes(node: Node) -> Verdict:
@@ -92,7 +92,7 @@ def _known_sizes(node: Node) -> Verdict:
     sizes = tensor(source).shape[-(len(pad) // 2) :]
     if all(isinstance(s, int) for s in sizes):
         return YES
-    return no(Reason.DYNAMIC_SHAPE, f"{source.name} is padded where its size depends on the inputs")
+    return no(Reason.DYNAMIC_SHAPE, f"{source.name} is padded along a dimension whose size depends on the inputs")
 
 
 def _known_cut(node: Node) -> Verdict:

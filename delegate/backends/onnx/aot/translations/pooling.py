@@ -62,7 +62,11 @@ def _batched(node: Node) -> Verdict:
     """The operand has a batch dimension."""
     source, args = node.all_input_nodes[0], arguments(node)
     rank, window = tensor(source).dim(), args["kernel_size" if "kernel_size" in args else "output_size"]
-    return YES if rank == len(window) + 2 else no(Reason.RANK, f"{source.name} has {rank} dimensions, and no batch")
+    return (
+        YES
+        if rank == len(window) + 2
+        else no(Reason.RANK, f"{source.name} has {rank} dimensions, without a batch dimension")
+    )
 
 
 def _even_windows(node: Node) -> Verdict:

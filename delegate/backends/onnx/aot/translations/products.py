@@ -72,8 +72,8 @@ def _padded_within_a_step(node: Node) -> Verdict:
     args = arguments(node)
     if not args["transposed"] or all(p < s for p, s in zip(args["output_padding"], args["stride"], strict=False)):
         return YES
-    what = f"transposed with output_padding={args['output_padding']}, stride={args['stride']}"
-    return no(Reason.ATTRIBUTE, f"{what}, which ONNX Runtime does not run")
+    what = f"a transposed convolution with output_padding={args['output_padding']}, stride={args['stride']}"
+    return no(Reason.ATTRIBUTE, f"{what}, which ONNX Runtime does not support")
 
 
 def _attention_check(node: Node) -> Verdict:
@@ -85,10 +85,10 @@ def _attention_check(node: Node) -> Verdict:
     if attributes.get("dropout_p"):
         return no(Reason.ATTRIBUTE, f"dropout_p={attributes['dropout_p']}")
     if attributes.get("enable_gqa") and node.meta["val"].dim() != 4:
-        return no(Reason.RANK, "grouped heads are taken of 4 dimensions")
+        return no(Reason.RANK, "grouped heads are supported only with 4 dimensions")
     if all(t.dtype.is_floating_point for t in tensors(node)):
         return YES
-    return no(Reason.DTYPE, "attention is taken in floating point")
+    return no(Reason.DTYPE, "attention is supported only in floating point")
 
 
 def attention(

@@ -19,7 +19,7 @@ def _whole_range(node: Node) -> Verdict:
     low, high = args["quant_min"], args["quant_max"]
     if (low, high) == (info.min, info.max):
         return YES
-    return no(Reason.ATTRIBUTE, f"values from {low} to {high}, where {info.dtype} has {info.min} to {info.max}")
+    return no(Reason.ATTRIBUTE, f"values from {low} to {high}, but {info.dtype} ranges from {info.min} to {info.max}")
 
 
 def _no_wide_zero_point(node: Node) -> Verdict:
@@ -29,7 +29,7 @@ def _no_wide_zero_point(node: Node) -> Verdict:
     """
     args = arguments(node)
     if tensor(args["input"]).dtype is torch.int32 and args["zero_point"] != 0:
-        return no(Reason.ATTRIBUTE, f"the zero point {args['zero_point']} of int32")
+        return no(Reason.ATTRIBUTE, f"int32 with the zero point {args['zero_point']}")
     return YES
 
 

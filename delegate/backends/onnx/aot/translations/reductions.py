@@ -188,7 +188,7 @@ def _known_size(node: Node) -> Verdict:
     shape = tensor(source).shape
     if len(shape) and isinstance(shape[arguments(node)["dim"]], int):
         return YES
-    return no(Reason.DYNAMIC_SHAPE, f"the size of {source.name} along dim is not known")
+    return no(Reason.DYNAMIC_SHAPE, f"the size of {source.name} along dim is not known before it runs")
 
 
 def _known_count(node: Node) -> Verdict:

@@ -67,7 +67,7 @@ def floating(node: Node) -> Verdict:
     """The result is floating point."""
     if all(t.dtype.is_floating_point for t in tensors(node)):
         return YES
-    return no(Reason.DTYPE, "torch divides and rounds integers otherwise than ONNX")
+    return no(Reason.DTYPE, "torch and ONNX divide and round integers differently")
 
 
 def floating_inputs(node: Node) -> Verdict:

@@ -55,7 +55,7 @@ def _known_part(node: Node) -> Verdict:
     size = tensor(source).shape[args["dim"]]
     if all(isinstance(n, int) for n in (size, args["start"] or 0, args["end"] or 0, args["step"])):
         return YES
-    return no(Reason.DYNAMIC_SHAPE, f"{source.name} is written over at places that depend on the inputs")
+    return no(Reason.DYNAMIC_SHAPE, f"{source.name} is overwritten at positions that depend on the inputs")
 
 
 def _written(node: Node) -> Verdict:
@@ -181,7 +181,7 @@ def _selected(node: Node) -> Verdict:
     args, source = arguments(node), node.all_input_nodes[0]
     if isinstance(tensor(source).shape[args["dim"]], int) and isinstance(args["index"], int):
         return YES
-    return no(Reason.DYNAMIC_SHAPE, f"{source.name} is written over at a place that depends on the inputs")
+    return no(Reason.DYNAMIC_SHAPE, f"{source.name} is overwritten at a position that depends on the inputs")
 
 
 def copy(x: Any, src: Any, non_blocking: bool = False) -> Any:
@@ -202,7 +202,7 @@ def _sums_stay(node: Node) -> Verdict:
     indices = [i for i in args["indices"] if i is not None] if "indices" in args else [args["index"]]
     is_sum = args["accumulate"] if "indices" in args else tensor(node).dim() == 1
     if is_sum and len(indices) == 1 and is_constant(indices[0]):
-        return no(Reason.INACCURATE, "values are added at constant places of one dimension")
+        return no(Reason.INACCURATE, "values are added at constant indices of one dimension")
     return YES
 
 

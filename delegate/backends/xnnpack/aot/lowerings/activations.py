@@ -70,7 +70,7 @@ def _slope(node: Node) -> Verdict:
     slope = arg(node, 1, 0.01)
     if not slope:
         return with_dimensions(node)
-    return YES if _is_normal(slope) else no(Reason.ATTRIBUTE, f"negative slope {slope} is no normal number")
+    return YES if _is_normal(slope) else no(Reason.ATTRIBUTE, f"the negative slope {slope} is not a normal number")
 
 
 def _is_normal(number: float) -> bool:
@@ -97,7 +97,7 @@ def prelu(builder: RegionBuilder, node: Node) -> None:
     x = builder.operand(node.args[0])
     weight = builder.array(cast(Node, node.args[1]))
     if not np.isfinite(weight).all():
-        raise RegionRefused({node.name: "a slope is infinite or NaN, and XNNPACK passes zeros on"})
+        raise RegionRefused({node.name: "a slope is infinite or NaN, but XNNPACK returns zeros unchanged"})
     if weight.ndim == 1 and x.rank > 1:
         weight = weight.reshape(-1, *[1] * (x.rank - 2))
     weight = weight.reshape((1,) * (x.rank - weight.ndim) + weight.shape)
@@ -170,7 +170,11 @@ def _fixed_split_size(node: Node) -> Verdict:
     """The dimension that is halved has a fixed size."""
     named = arguments(node)
     size = tensor(named["self"]).shape[named["dim"]]
-    return YES if isinstance(size, int) else no(Reason.DYNAMIC_SHAPE, f"it halves a dimension of size {size}")
+    return (
+        YES
+        if isinstance(size, int)
+        else no(Reason.DYNAMIC_SHAPE, f"the dimension to halve has the dynamic size {size}")
+    )
 
 
 @TABLE.lowers("aten.glu.default", check=every(floats, _fixed_split_size), keep=True)
@@ -232,7 +236,9 @@ def _threshold(node: Node) -> Verdict:
     """
     beta, threshold = arg(node, 1, 1), arg(node, 2, 20)
     if not _LINEAR <= threshold <= _OVERFLOW:
-        return no(Reason.INACCURATE, f"from the threshold {threshold} on torch gives x itself, which is a step")
+        return no(
+            Reason.INACCURATE, f"torch returns x itself above the threshold {threshold}, which is a step in the result"
+        )
     if not (_is_normal(beta) and _is_normal(1 / beta)):
         return no(Reason.ATTRIBUTE, f"beta={beta}")
     return YES
@@ -261,7 +267,7 @@ def log_sigmoid(builder: RegionBuilder, node: Node) -> None:
 def _first_only(node: Node) -> Verdict:
     """Only the normalised tensor is used."""
     if results_used(node) - {0}:
-        return no(Reason.ATTRIBUTE, "more than the normalised tensor is used")
+        return no(Reason.ATTRIBUTE, "not only the normalised tensor is used")
     return YES
 
 

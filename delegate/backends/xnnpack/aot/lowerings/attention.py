@@ -58,16 +58,14 @@ def _maskable(node: Node) -> Verdict:
             return verdict
     for operand in (masked, value):
         if isinstance(operand, Node) and not is_constant(operand) and not same_shape(shape_of(operand), shape_of(node)):
-            return no(
-                Reason.ATTRIBUTE, f"{operand.name} broadcasts, and its masked form would not have the result's shape"
-            )
+            return no(Reason.ATTRIBUTE, f"{operand.name} broadcasts, so masking it would not give the result's shape")
     return YES if is_constant(mask) else _masks_scores(mask, masked, value, node)
 
 
 def _float(value: Node) -> Verdict:
     meta = tensor(value)
     if meta.dtype not in FLOATS:
-        return no(Reason.DTYPE, f"{value.name} is {meta.dtype}, and XNNPACK computes in float32".replace("torch.", ""))
+        return no(Reason.DTYPE, f"{value.name} is {meta.dtype}, but XNNPACK computes in float32".replace("torch.", ""))
     if meta.dim() > MAX_RANK or any(type(s) is int and s == 0 for s in meta.shape):
         return no(Reason.RANK, f"{value.name} has the shape {list(meta.shape)}")
     return YES
@@ -87,8 +85,10 @@ def _masks_scores(mask: Node, masked: Value, value: Value, node: Node) -> Verdic
     if not isinstance(masked, Node) or is_constant(masked):
         return no(Reason.NON_CONSTANT, f"the mask {mask.name} picks one of two constants, outside of any partition")
     if not _is_product(masked, _MAX_DISTANCE) or not _is_softmaxed(node, _MAX_DISTANCE):
-        what = f"the mask {mask.name} is computed at run time, and NaN that it takes away elsewhere than in scores"
-        return no(Reason.INACCURATE, f"{what} before a softmax would stay", "multiply with the mask")
+        what = f"the mask {mask.name} is computed at run time, and it does not mask the scores of"
+        return no(
+            Reason.INACCURATE, f"{what} of a softmax: NaN in masked elements would remain", "multiply with the mask"
+        )
     return YES
 
 
@@ -209,7 +209,7 @@ def masked_scores(builder: RegionBuilder, mask: Node, scores: Operand) -> tuple[
 
 def _refuse_unforced(node: Node, value: Array) -> None:
     if np.isnan(value).any() or (np.signbit(value) & (value == 0)).any():
-        raise RegionRefused({node.name: "it masks with NaN or -0.0, which bounds cannot force"})
+        raise RegionRefused({node.name: "it masks with NaN or -0.0, which a minimum and a maximum cannot produce"})
 
 
 def product(builder: RegionBuilder, a: Operand, b: Operand, shape: tuple[Any, ...], transposed: bool) -> Operand:
@@ -232,9 +232,9 @@ def _operands(node: Node) -> Verdict:
         value, shape = tensor(named[name]), shape_of(named[name])
         if value.dtype not in FLOATS:
             kind = str(value.dtype).removeprefix("torch.")
-            return no(Reason.DTYPE, f"{name} is {kind}, and XNNPACK computes in float32")
+            return no(Reason.DTYPE, f"{name} is {kind}, but XNNPACK computes in float32")
         if not 2 <= len(shape) <= 5:
-            return no(Reason.RANK, f"{name} has {len(shape)} dimensions; lowered are 2 to 5")
+            return no(Reason.RANK, f"{name} has {len(shape)} dimensions; supported are 2 to 5")
         if 0 in [s for s in shape if type(s) is int]:
             return no(Reason.ATTRIBUTE, f"{name} has no elements")
         if len(shape) != len(shape_of(named["query"])):
@@ -247,12 +247,16 @@ def _options(node: Node) -> Verdict:
     named = arguments(node)
     q, k = shape_of(named["query"]), shape_of(named["key"])
     if named["dropout_p"]:
-        return no(Reason.ATTRIBUTE, f"dropout of {named['dropout_p']}, for training", "export the model in eval mode")
+        return no(
+            Reason.ATTRIBUTE,
+            f"the dropout probability is {named['dropout_p']}, as in training",
+            "export the model in eval mode",
+        )
     if named["scale"] is None and type(q[-1]) is not int:
-        return no(Reason.DYNAMIC_SHAPE, f"the default scale of {q[-1]} channels")
+        return no(Reason.DYNAMIC_SHAPE, f"the default scale depends on the dynamic number of channels {q[-1]}")
     if named["is_causal"] and dynamic_sizes((q[-2], k[-2])):
         return no(
-            Reason.DYNAMIC_SHAPE, "a causal mask whose size is known at run time only", "give the mask as an input"
+            Reason.DYNAMIC_SHAPE, "a causal mask whose size is known only at run time", "pass the mask as an input"
         )
     return YES
 
@@ -266,7 +270,7 @@ def _heads(node: Node) -> Verdict:
     if not named["enable_gqa"]:
         return no(Reason.ATTRIBUTE, "query, key and value have batch dimensions that broadcast")
     if len(q) != 4 or not same_shape((q[0], *k[1:2]), (k[0], *v[1:2])) or dynamic_sizes((q[1], k[1])):
-        return no(Reason.ATTRIBUTE, "grouped heads of another form than (batch, heads, length, channels)")
+        return no(Reason.ATTRIBUTE, "grouped heads in a layout other than (batch, heads, length, channels)")
     if dynamic_sizes(q) > 1:
         return no(Reason.DYNAMIC_SHAPE, f"grouped heads with more than one dynamic size: {[str(s) for s in q]}")
     return YES

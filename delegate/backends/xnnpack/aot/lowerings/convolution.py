@@ -78,13 +78,15 @@ def _sizes(node: Node) -> Verdict:
     """Channels, and of a transposed one height and width, are known now; padding is not negative."""
     x, weight = tensor(cast(Node, node.args[0])), tensor(cast(Node, node.args[1]))
     if not isinstance(x.shape[1], int):
-        return no(Reason.DYNAMIC_SHAPE, "the number of channels is dynamic, and XNNPACK packs weights for a fixed one")
+        return no(
+            Reason.DYNAMIC_SHAPE, "the number of channels is dynamic, but XNNPACK packs weights for a fixed number"
+        )
     if any(p < 0 for p in cast(Any, node.args[4])):
         return no(Reason.ATTRIBUTE, f"padding {node.args[4]} is negative")
     if node.args[6] and not all(isinstance(s, int) for s in x.shape[2:]):
         return no(Reason.DYNAMIC_SHAPE, "a transposed convolution needs a fixed height and width")
     if x.dim() - 2 != weight.dim() - 2:
-        return no(Reason.RANK, f"input has {x.dim()} dimensions and weight {weight.dim()}")
+        return no(Reason.RANK, f"the input has {x.dim()} dimensions and the weight {weight.dim()}")
     return YES
 
 

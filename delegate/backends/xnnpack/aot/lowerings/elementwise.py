@@ -87,7 +87,9 @@ def extreme(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[A
     if not _varies(builder, second):
         first, second = second, first
     if isinstance(first, Node) and builder.is_constant(first) and np.isnan(builder.array(first)).any():
-        raise RegionRefused({node.name: f"the constant {first.name} has NaN, which XNNPACK's maxima and minima lose"})
+        raise RegionRefused(
+            {node.name: f"the constant {first.name} has NaN, which XNNPACK's maximum and minimum do not propagate"}
+        )
     y = broadcasting(builder, node, name, (first, second))
     if not _varies(builder, first):
         return y
@@ -164,14 +166,17 @@ def _rounds_exactly(node: Node) -> Verdict:
     mode = arguments(node)["rounding_mode"]
     if mode in (None, "trunc") or _is_power_of_two(node.args[1]):
         return YES
-    return no(Reason.INACCURATE, f"rounding mode {mode}: torch rounds a remainder, and the quotient may be a step off")
+    return no(
+        Reason.INACCURATE,
+        f"rounding mode {mode}: torch corrects the quotient by the remainder, so results may differ by 1",
+    )
 
 
 def _divides_exactly(node: Node) -> Verdict:
     """The divisor is a power of two from 1 to 2^24."""
     if _is_power_of_two(node.args[1]):
         return YES
-    return no(Reason.INACCURATE, f"a remainder by {node.args[1]}: XNNPACK rounds the quotient")
+    return no(Reason.INACCURATE, f"a remainder of a division by {node.args[1]}: XNNPACK rounds the quotient")
 
 
 _ROUNDED = ("aten.div.Tensor_mode", "aten.div.Scalar_mode")
@@ -251,10 +256,13 @@ def _exponent(node: Node) -> Verdict:
     """The exponent is 0.5, -0.5 or a small whole number other than 0."""
     value = node.args[1]
     if not isinstance(value, int | float):
-        return no(Reason.ATTRIBUTE, f"the exponent {value} is no number known now")
+        return no(Reason.ATTRIBUTE, f"the exponent {value} is not known ahead of time")
     if value in (0.5, -0.5) or (0 < abs(value) <= _MAX_POWER and value == int(value)):
         return YES
-    return no(Reason.ATTRIBUTE, f"the exponent {value}: XNNPACK has no power, and only small whole ones are products")
+    return no(
+        Reason.ATTRIBUTE,
+        f"the exponent {value}: XNNPACK has no power operator, and only small integer exponents become products",
+    )
 
 
 @TABLE.lowers("aten.pow.Tensor_Scalar", check=every(floats, _exponent))

@@ -101,9 +101,12 @@ def _gathered_floats(node: Node) -> Verdict:
     for value in (tensor(source(node)), tensor(node)):
         if value.dtype not in FLOATS:
             kind = str(value.dtype).removeprefix("torch.")
-            return no(Reason.DTYPE, f"elements are {kind}, and XNNPACK computes in float32")
+            return no(Reason.DTYPE, f"elements are {kind}, but XNNPACK computes in float32")
         if value.dim() >= MAX_RANK:
-            return no(Reason.RANK, f"{value.dim()} dimensions, where picking elements takes one more than given")
+            return no(
+                Reason.RANK,
+                f"{value.dim()} dimensions, and the lowering needs one more, above XNNPACK's limit of {MAX_RANK}",
+            )
     return YES
 
 
@@ -147,7 +150,7 @@ def lower_index(builder: RegionBuilder, node: Node) -> None:
         size = cast(int, x.shape[dim])
         positions = [int(i) % size for i in builder.array(index).reshape(-1)]
         if pieces(positions) > MAX_PIECES:
-            raise RegionRefused({node.name: f"its indices are {pieces(positions)} runs, and XNNPACK has no gather"})
+            raise RegionRefused({node.name: f"its indices form {pieces(positions)} runs, and XNNPACK has no gather"})
         x = gather(builder, x, dim, positions)
     builder.set(node, x if len(indexed) > 1 else builder.reshape(x, shape_of(node)))
 
@@ -159,7 +162,7 @@ def _flippable(node: Node) -> Verdict:
         if type(sizes[dim]) is not int:
             return no(Reason.DYNAMIC_SHAPE, f"dimension {dim} has {sizes[dim]} elements")
         if sizes[dim] > MAX_PIECES:
-            return no(Reason.SLOWER, f"XNNPACK flips element by element, and dimension {dim} has {sizes[dim]}")
+            return no(Reason.SLOWER, f"XNNPACK flips element by element, and dimension {dim} has {sizes[dim]} elements")
     return YES
 
 
@@ -176,11 +179,17 @@ def _rollable(node: Node) -> Verdict:
     """Shifts and the sizes of rolled dimensions are known now."""
     named, shape = arguments(node), shape_of(node)
     if not named["dims"]:
-        return infers_one(node) if not dynamic_sizes(shape) else no(Reason.DYNAMIC_SHAPE, "rolled over all dimensions")
+        return (
+            infers_one(node)
+            if not dynamic_sizes(shape)
+            else no(Reason.DYNAMIC_SHAPE, "all dimensions are rolled, and some sizes are dynamic")
+        )
     if any(type(shift) is not int for shift in named["shifts"]):
-        return no(Reason.DYNAMIC_SHAPE, "the shifts are known at run time only")
+        return no(Reason.DYNAMIC_SHAPE, "the shifts are known only at run time")
     if dynamic_sizes([shape[d] for d in named["dims"]]):
-        return no(Reason.DYNAMIC_SHAPE, f"a rolled dimension is known at run time only: {[str(s) for s in shape]}")
+        return no(
+            Reason.DYNAMIC_SHAPE, f"the size of a rolled dimension is known only at run time: {[str(s) for s in shape]}"
+        )
     return YES
 
 
@@ -223,11 +232,14 @@ def _written_floats(node: Node) -> Verdict:
     for value in (tensor(node), tensor(source(node)), tensor(named["values" if "values" in named else "src"])):
         if value.dtype not in FLOATS:
             kind = str(value.dtype).removeprefix("torch.")
-            return no(Reason.DTYPE, f"elements are {kind}, and XNNPACK computes in float32")
+            return no(Reason.DTYPE, f"elements are {kind}, but XNNPACK computes in float32")
         if value.dim() >= MAX_RANK:
-            return no(Reason.RANK, f"{value.dim()} dimensions, where writing elements takes one more than given")
+            return no(
+                Reason.RANK,
+                f"{value.dim()} dimensions, and the lowering needs one more, above XNNPACK's limit of {MAX_RANK}",
+            )
         if 0 in [s for s in value.shape if type(s) is int]:
-            return no(Reason.ATTRIBUTE, f"nothing is written, or to nothing: a shape is {list(value.shape)}")
+            return no(Reason.ATTRIBUTE, f"a tensor has no elements: its shape is {list(value.shape)}")
         if sum(type(s) is not int for s in value.shape) > 1:
             return no(Reason.DYNAMIC_SHAPE, "more than one dynamic size")
     return YES
@@ -252,10 +264,12 @@ def _placed(node: Node) -> Verdict:
     """The written places are few, and known now."""
     named, size = arguments(node), shape_of(node)[_dim(node)]
     if any(type(v) is not int for v in (size, *(named.get(k) or 0 for k in ("start", "end", "step", "index")))):
-        return no(Reason.DYNAMIC_SHAPE, f"where it is written in {size} elements is known at run time only")
+        return no(
+            Reason.DYNAMIC_SHAPE, f"the written positions in a dimension of {size} elements are known only at run time"
+        )
     count = len(interleave(size, _places(node)))
     if count > MAX_PIECES:
-        return no(Reason.SLOWER, f"XNNPACK would join {count} parts")
+        return no(Reason.SLOWER, f"XNNPACK would concatenate {count} parts")
     return YES
 
 
@@ -289,9 +303,9 @@ def _puttable(node: Node) -> Verdict:
     named = arguments(node)
     indices = [index for index in named["indices"] if index is not None]
     if named["accumulate"]:
-        return no(Reason.ATTRIBUTE, "values are added to what is there, and XNNPACK has no scatter")
+        return no(Reason.ATTRIBUTE, "values are accumulated, and XNNPACK has no scatter")
     if len(indices) != 1 or tensor(indices[0]).dim() != 1 or tensor(indices[0]).dtype not in (torch.int32, torch.int64):
-        return no(Reason.ATTRIBUTE, "its indices are other than one row of integers, and XNNPACK has no scatter")
+        return no(Reason.ATTRIBUTE, "its indices are not a single vector of integers, and XNNPACK has no scatter")
     dim, index = _index(node)
     if not is_constant(index):
         return no(Reason.NON_CONSTANT, f"the indices {index.name} are computed at run time, and XNNPACK has no scatter")
@@ -299,7 +313,7 @@ def _puttable(node: Node) -> Verdict:
         return no(Reason.DYNAMIC_SHAPE, f"the indexed dimension has {shape_of(node)[dim]} elements")
     shape = sized(shape_of(node), dim, tensor(index).shape[0])
     if any(type(s) is not int for d, s in enumerate(shape) if d in _repeated(named["values"], shape)):
-        return no(Reason.DYNAMIC_SHAPE, "how often values are repeated is known at run time only")
+        return no(Reason.DYNAMIC_SHAPE, "the number of repetitions of the values is known only at run time")
     return YES
 
 
@@ -317,7 +331,7 @@ def lower_index_put(builder: RegionBuilder, node: Node) -> None:
     places = [int(i) % size for i in builder.array(index)]
     count = len(interleave(size, places))
     if len(set(places)) < len(places) or count > MAX_PIECES:
-        what = f"would be joined of {count} parts" if count > MAX_PIECES else "is written to twice at one place"
+        what = f"would concatenate {count} parts" if count > MAX_PIECES else "writes one position twice"
         raise RegionRefused({node.name: f"it {what}, and XNNPACK has no scatter"})
     shape, values = sized(x.shape, dim, len(places)), arguments(node)["values"]
     builder.set(node, overwrite(builder, x, _spread(builder, values, shape, x), dim, places))

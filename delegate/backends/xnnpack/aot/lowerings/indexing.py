@@ -106,14 +106,17 @@ def _sliceable(node: Node) -> Verdict:
     dim, start, step = _slice_arguments(node)
     sizes, shape = shape_of(source(node)), shape_of(node)
     if step != 1 and type(sizes[dim]) is not int:
-        return no(Reason.DYNAMIC_SHAPE, f"every {step}. element of a dimension of {sizes[dim]} elements")
+        return no(Reason.DYNAMIC_SHAPE, f"step {step} in a dimension of the dynamic size {sizes[dim]}")
     if step != 1 and len(shape) == MAX_RANK:
-        return no(Reason.RANK, f"a slice with step {step} takes one dimension more than the {len(shape)} given")
+        return no(
+            Reason.RANK,
+            f"a slice with step {step} needs one dimension more than its {len(shape)}, above XNNPACK's limit",
+        )
     if step != 1:
         return infers_one(node) if dynamic_sizes(shape) > 1 else YES
     if _span(sizes[dim], shape[dim], start) is None:
         return no(
-            Reason.DYNAMIC_SHAPE, f"where the slice of {sizes[dim]} elements begins or ends is known at run time only"
+            Reason.DYNAMIC_SHAPE, f"the start or end of the slice of {sizes[dim]} elements is known only at run time"
         )
     return YES
 
@@ -136,7 +139,7 @@ def lower_slice(builder: RegionBuilder, node: Node) -> None:
 def _selectable(node: Node) -> Verdict:
     """The index is known now."""
     if type(arguments(node)["index"]) is not int:
-        return no(Reason.DYNAMIC_SHAPE, "the index is known at run time only")
+        return no(Reason.DYNAMIC_SHAPE, "the index is known only at run time")
     return YES
 
 
@@ -161,7 +164,7 @@ def _splittable(node: Node) -> Verdict:
     named = arguments(node)
     parts = [t.shape[named["dim"]] for t in node.meta["val"]]
     if dynamic_sizes(parts):
-        return no(Reason.DYNAMIC_SHAPE, f"sizes of the parts are known at run time only: {[str(s) for s in parts]}")
+        return no(Reason.DYNAMIC_SHAPE, f"the sizes of the parts are known only at run time: {[str(s) for s in parts]}")
     if 0 in parts:
         return no(Reason.ATTRIBUTE, f"a part has no elements: {parts}")
     return YES

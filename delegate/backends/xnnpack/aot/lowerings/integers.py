@@ -73,7 +73,7 @@ class Row:
 
 
 def _within(value: float, low: float, high: float, what: str) -> str:
-    return "" if low <= value < high else f"{what} is {value:.3g}, and XNNPACK takes {low:.3g} to {high:.3g}"
+    return "" if low <= value < high else f"{what} is {value:.3g}, but XNNPACK supports {low:.3g} to {high:.3g}"
 
 
 def _layer(case: Case) -> str:
@@ -85,14 +85,14 @@ def _layer(case: Case) -> str:
 
 def _weights(case: Case, weights: Any, axis: int) -> str:
     if not isinstance(weights, Coded) or weights.scale is None:
-        return "the weight is in floats"
+        return "the weight is not quantized"
     if not weights.symmetric:
         return "the weight has zero points other than 0"
     if not weights.is_plain or weights.axis not in (None, axis):
-        return "the weight has other scales than one, or one per output channel"
+        return "the weight has neither one scale nor one scale per output channel"
     low, high = (case.ratio(float(s)) for s in (weights.scales.min(), weights.scales.max()))
-    why = _within(low, 2.0**-32, 256, "the product of scales over the result's")
-    return why or _within(high, 2.0**-32, 256, "the product of scales over the result's")
+    why = _within(low, 2.0**-32, 256, "the product of the scales divided by the result's scale")
+    return why or _within(high, 2.0**-32, 256, "the product of the scales divided by the result's scale")
 
 
 def _bias(case: Case, weights: Any, bias: Any) -> str:
@@ -124,18 +124,18 @@ def _product(case: Case) -> str:
     assert case.operands[1] is not None
     if case.operands[1].zero_point != 0:
         return "the second factor has a zero point other than 0"
-    return _within(case.ratio(), 2.0**-32, 256, "the product of scales over the result's")
+    return _within(case.ratio(), 2.0**-32, 256, "the product of the scales divided by the result's scale")
 
 
 def _sum(case: Case) -> str:
     if arguments(case.node).get("alpha", 1) != 1:
         return f"alpha {arguments(case.node)['alpha']}"
-    return next(filter(None, (_within(s / case.result.scale, 2.0**-10, 256, "a scale over the result's")
+    return next(filter(None, (_within(s / case.result.scale, 2.0**-10, 256, "a scale divided by the result's scale")
                               for s in _scales(case))), "")  # fmt: skip
 
 
 def _times(case: Case) -> str:
-    return _within(math.prod(_scales(case)) / case.result.scale, 2.0**-16, 256, "the product of scales")
+    return _within(math.prod(_scales(case)) / case.result.scale, 2.0**-16, 256, "the product of the scales")
 
 
 def _scales(case: Case) -> list[float]:
@@ -156,35 +156,39 @@ def _constant_scale(builder: RegionBuilder, value: Any) -> float:
 
 def _slope(case: Case) -> str:
     ratio, slope = case.ratio(), float(arg(case.node, 1, 0.01))
-    why = _within(ratio, 2.0**-8, 127, "the scale over the result's")
+    why = _within(ratio, 2.0**-8, 127, "the scale divided by the result's scale")
     return why or ("" if 2.0**-8 <= abs(slope * ratio) < 127 else f"a slope of {slope}")
 
 
 def _plain_elu(case: Case) -> str:
-    return "" if all(arg(case.node, i, 1) == 1 for i in (1, 2, 3)) else "an elu with factors"
+    return (
+        ""
+        if all(arg(case.node, i, 1) == 1 for i in (1, 2, 3))
+        else "an elu with alpha, scale or input_scale other than 1"
+    )
 
 
 def _mean(case: Case) -> str:
-    return _within(case.ratio(), 2.0**-32, 256, "the scale over the result's")
+    return _within(case.ratio(), 2.0**-32, 256, "the scale divided by the result's scale")
 
 
 def _adaptive(case: Case) -> str:
     in_sizes, out_sizes = (shape_of(n)[2:] for n in (cast(Node, case.node.args[0]), case.node))
     if all(w == 1 for w in out_sizes) or not any(g % w for g, w in zip(in_sizes, out_sizes, strict=True)):
         return _mean(case)
-    return "windows of several sizes, whose rows would be rounded before their columns"
+    return "windows of several sizes, for which an intermediate result would be rounded"
 
 
 def _gated(case: Case) -> str:
-    return _within(case.ratio(SIGMOID.scale), 2.0**-16, 256, "the product of scales over the result's")
+    return _within(case.ratio(SIGMOID.scale), 2.0**-16, 256, "the product of the scales divided by the result's scale")
 
 
 def _average(case: Case) -> str:
-    return _mean(case) if uncorrected(case.node) else "windows at the edge that are divided by other numbers"
+    return _mean(case) if uncorrected(case.node) else "windows at the edge have other divisors"
 
 
 def _same(case: Case) -> str:
-    return "" if case.operands[0] == case.result else "interpolation to other parameters"
+    return "" if case.operands[0] == case.result else "interpolation with other quantization parameters for the result"
 
 
 def _implied(case: Case) -> str:
@@ -320,7 +324,7 @@ def _lower_computation(builder: RegionBuilder, node: Node, row: Row, operands: t
         limits = bounds(use.activation)
         code = Fused.NONE if saturates(result, limits) else _FUSED.get(limits or (0.0, 0.0), -1)
     if code < 0:
-        return f"an activation between {limits}"
+        return f"an activation with the bounds {limits}"
     why = _unquantized_operand(builder, node, row, operands) or row.fits(Case(builder, node, operands, result))
     if why:
         return why
@@ -337,7 +341,7 @@ def _lower_move(builder: RegionBuilder, node: Node, row: Row, operands: tuple[In
     """Lower an operator that only moves values; return the reason if this is not possible."""
     use = quantized_use(node, ()) if op_name(node) == "aten.cat.default" else None
     if None in operands or (use is None and len(set(operands)) > 1):
-        return "operands in different integers"
+        return "the operands have different quantization parameters"
     result = operands[0] if use is None else use.result
     assert result is not None
     why = row.fits(Case(builder, node, operands, result))

@@ -91,7 +91,7 @@ def _two_dimensions(node: Node) -> Verdict:
     for factor in node.args[:2]:
         rank = tensor(cast(Node, factor)).dim()
         if rank < 2:
-            return no(Reason.RANK, f"argument {factor} has {rank} dimension, and a product of matrices needs two")
+            return no(Reason.RANK, f"argument {factor} has rank {rank}, but a matrix product needs rank 2 or more")
     return YES
 
 

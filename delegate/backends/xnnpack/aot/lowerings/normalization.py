@@ -40,7 +40,7 @@ def affine(builder: RegionBuilder, y: Operand, weight: Any, bias: Any) -> Operan
 def _first_only(node: Node) -> Verdict:
     """Only the normalised tensor is used."""
     more = results_used(node) - {0}
-    return no(Reason.OPERATOR, "its mean and reciprocal deviation are used, for training") if more else YES
+    return no(Reason.OPERATOR, "its mean and reciprocal deviation are used, as in training") if more else YES
 
 
 def _last_dims(node: Node, shape: Sequence[Any]) -> list[int]:
@@ -118,7 +118,7 @@ def _own_statistics(node: Node) -> Verdict:
     named = arguments(node)
     if named["use_input_stats"] and named["running_mean"] is None:
         return YES
-    return no(Reason.ATTRIBUTE, "an instance norm with running statistics", "leave track_running_stats off")
+    return no(Reason.ATTRIBUTE, "an instance norm with running statistics", "set track_running_stats=False")
 
 
 @TABLE.lowers("aten.instance_norm.default", check=every(floats, _own_statistics), keep=True)
@@ -143,7 +143,7 @@ def softmax(builder: RegionBuilder, x: Operand, dim: int) -> Operand:
 def _has_dimension(node: Node) -> Verdict:
     """The operand has dimensions."""
     if not shape_of(node):
-        return no(Reason.RANK, "a softmax of a number without dimensions")
+        return no(Reason.RANK, "a softmax of a tensor without dimensions")
     return YES
 
 

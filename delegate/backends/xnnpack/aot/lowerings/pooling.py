@@ -112,7 +112,7 @@ def _fits(node: Node) -> Verdict:
 def maxima_only(node: Node) -> Verdict:
     """Only the maxima are used."""
     if 1 in results_used(node):
-        return no(Reason.ATTRIBUTE, "the indices of the maxima are used, and XNNPACK gives the maxima only")
+        return no(Reason.ATTRIBUTE, "the indices of the maxima are used, but XNNPACK returns only the maxima")
     return YES
 
 
@@ -125,7 +125,9 @@ def _max(node: Node) -> Verdict:
     if spatial(arg(node, 4, 1), 2, 1) != [1, 1]:
         return no(Reason.ATTRIBUTE, f"dilation {arg(node, 4)} of the window")
     if not windows.is_static and arg(node, 5, False) and windows.stride != [1, 1]:
-        return no(Reason.DYNAMIC_SHAPE, "with ceil_mode, how far windows reach depends on the dynamic height or width")
+        return no(
+            Reason.DYNAMIC_SHAPE, "with ceil_mode, the extent of the windows depends on the dynamic height or width"
+        )
     if sum(map(sum, windows.pairs())) > _MAX_COPIES:
         return no(Reason.ATTRIBUTE, f"padding {windows.padding} is too wide")
     return YES
@@ -202,9 +204,7 @@ def _average(node: Node) -> Verdict:
     windows = Windows.of(node)
     ceil, include = arg(node, 4, False), arg(node, 5, True)
     if not windows.is_static and (ceil or (any(windows.padding) and not include)):
-        return no(
-            Reason.DYNAMIC_SHAPE, "what windows at the edge are divided by depends on the dynamic height or width"
-        )
+        return no(Reason.DYNAMIC_SHAPE, "the divisors of windows at the edge depend on the dynamic height or width")
     return YES
 
 
@@ -270,7 +270,8 @@ def _has_supported_windows(node: Node) -> Verdict:
         return no(Reason.DYNAMIC_SHAPE, "the windows depend on the dynamic height or width")
     if any(g % w and w > _MAX_PARTS for g, w in zip(in_sizes, out_sizes, strict=True)):
         return no(
-            Reason.SLOWER, f"{list(in_sizes)} in {list(out_sizes)} uneven windows, which XNNPACK takes one by one"
+            Reason.SLOWER,
+            f"{list(out_sizes)} windows of unequal sizes over {list(in_sizes)}, which XNNPACK computes one by one",
         )
     return YES
 

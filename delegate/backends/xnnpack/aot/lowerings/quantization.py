@@ -36,7 +36,7 @@ from delegate.backends.xnnpack.aot.operand import SCALES, Coded, shape_of
 from delegate.edge.node import arguments, is_constant, is_empty, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
-LAYERS_ONLY = "parameters chosen at run time, which XNNPACK has in layers alone"
+LAYERS_ONLY = "parameters chosen at run time, which XNNPACK supports only in layers"
 _RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
 
 
@@ -47,15 +47,15 @@ def _per_tensor(node: Node) -> Verdict:
     floats = node if op_name(node) == DEQUANTIZE else cast(Node, node.args[0])
     if dtype not in _RANGES or tensor(floats).dtype is not torch.float32:
         pair = f"{tensor(floats).dtype} and {dtype}".replace("torch.", "")
-        return no(Reason.DTYPE, f"between {pair}, where XNNPACK has float32 and int8 or uint8")
+        return no(Reason.DTYPE, f"a conversion between {pair}, but XNNPACK supports only float32 and int8 or uint8")
     if not SCALES[0] <= named["scale"] <= SCALES[1]:
-        return no(Reason.ATTRIBUTE, f"the scale {named['scale']} is not from {SCALES[0]:.2g} to {SCALES[1]:.2g}")
+        return no(Reason.ATTRIBUTE, f"the scale {named['scale']} is outside {SCALES[0]:.2g} to {SCALES[1]:.2g}")
     low, high = _RANGES[dtype]
     if not low <= named["zero_point"] <= high:
-        return no(Reason.ATTRIBUTE, f"the zero point {named['zero_point']} is beyond {low} to {high}")
+        return no(Reason.ATTRIBUTE, f"the zero point {named['zero_point']} is outside {low} to {high}")
     if op_name(node) == QUANTIZE and (named["quant_min"], named["quant_max"]) != (low, high):
         range_ = f"{named['quant_min']} to {named['quant_max']}"
-        return no(Reason.ATTRIBUTE, f"values from {range_}, where XNNPACK saturates at {low} and {high}")
+        return no(Reason.ATTRIBUTE, f"values from {range_}, but XNNPACK saturates at {low} and {high}")
     if tensor(node).dim() > MAX_RANK or is_empty(node):
         return no(Reason.RANK, f"the result has {tensor(node).dim()} dimensions")
     return YES
@@ -76,14 +76,16 @@ def _decodable(node: Node) -> Verdict:
     if tensor(node).dtype is not torch.float32:
         return no(Reason.DTYPE, f"decoded to {tensor(node).dtype}".replace("torch.", ""))
     if any(user.op == "call_function" and TABLE.get(op_name(user)) is None for user in node.users):
-        return no(Reason.OPERATOR, "a constant that operators read which XNNPACK does not take")
+        return no(Reason.OPERATOR, "a constant that is read by operators that XNNPACK does not support")
     if not all(map(is_constant, node.all_input_nodes)):
         return no(Reason.NON_CONSTANT, "its parameters are computed at run time")
     return YES
 
 
 def _at_run_time(node: Node) -> Verdict:
-    return no(Reason.ATTRIBUTE, "values with parameters for parts of a tensor, which XNNPACK has for constants alone")
+    return no(
+        Reason.ATTRIBUTE, "quantization parameters for parts of a tensor, which XNNPACK supports only for constants"
+    )
 
 
 @TABLE.lowers(*DECODES[:3], check=_decodable)
@@ -160,12 +162,12 @@ def match_dynamic_layer(layer: Node) -> Sequence[Node] | Verdict | None:
     *_, decoded = nodes
     for user in decoded.users:
         verdict = (
-            _fits(user) if op_name(user) in LAYERS else no(Reason.OPERATOR, f"{user.name} reads it, too: {LAYERS_ONLY}")
+            _fits(user) if op_name(user) in LAYERS else no(Reason.OPERATOR, f"{user.name} also reads it: {LAYERS_ONLY}")
         )
         if not verdict:
             return verdict
     if any(user not in nodes for node in nodes[:-1] for user in node.users):
-        return no(Reason.OPERATOR, f"others read what {layer.name} is given in integers")
+        return no(Reason.OPERATOR, f"other operators also read the quantized input of {layer.name}")
     return (*nodes, cast(Node, layer.args[1]), layer, *_decoded(layer, 2))
 
 
@@ -177,7 +179,7 @@ def _decoded(node: Node, position: int) -> tuple[Node, ...]:
 def _fits(layer: Node) -> Verdict:
     weight = layer.args[1]
     if not (isinstance(weight, Node) and is_known(weight) and not is_constant(weight)):
-        return no(Reason.NON_CONSTANT, "activations in integers beside weights in floats")
+        return no(Reason.NON_CONSTANT, "the activations are quantized, but the weights are not")
     verdict = TABLE.check(layer, "XNNPACK")
     if verdict is None or not verdict:
         return verdict or no(Reason.OPERATOR)
@@ -187,7 +189,7 @@ def _fits(layer: Node) -> Verdict:
         groups = named["groups"]
         if groups > 1 and tensor(named["weight"]).shape[0 if named["transposed"] else 1] == 1:
             return no(
-                Reason.ATTRIBUTE, "a depthwise convolution: XNNPACK has none of activations quantized at run time"
+                Reason.ATTRIBUTE, "a depthwise convolution: XNNPACK has none with activations quantized at run time"
             )
     return _has_granularity(weight, kind)
 
@@ -203,12 +205,12 @@ def _has_granularity(weight: Node, kind: str) -> Verdict:
     if kind == "convolution" or rows != 1:
         return no(
             Reason.ATTRIBUTE,
-            f"blocks of {named.get('block_size', size)}: XNNPACK has them along inputs of a linear layer",
+            f"weight blocks of {named.get('block_size', size)}: XNNPACK has blocks only along inputs of linear layers",
         )
     if not small:
-        return no(Reason.ATTRIBUTE, f"int8 weights in blocks of {size}: XNNPACK has blocks of int4")
+        return no(Reason.ATTRIBUTE, f"int8 weights in blocks of {size}: XNNPACK supports blocks only of int4 weights")
     if size % BLOCK:
-        return no(Reason.ATTRIBUTE, f"int4 weights in blocks of {size}: XNNPACK takes multiples of {BLOCK}")
+        return no(Reason.ATTRIBUTE, f"int4 weights in blocks of {size}: XNNPACK supports multiples of {BLOCK}")
     return YES
 
 
@@ -229,15 +231,15 @@ def lower_layer(builder: RegionBuilder, layer: Node) -> None:
 def _rejection(builder: RegionBuilder, weight: Node) -> str:
     """Return the reason why XNNPACK has no layer of this weight and quantized activations; empty if it has one."""
     if not builder.is_constant(weight):
-        return "values that are computed outside of the partition"
+        return "values computed outside the partition"
     held = builder.weights(weight)
     if not isinstance(held, Coded):
         return str(coded(weight, builder.values(arguments(weight))))
     if not held.symmetric:
         return "zero points other than 0"
     if not (held.is_plain or held.block):
-        return "other scales than one, one per output channel, or one per block of inputs"
-    return "scales of blocks beyond float16" if held.block and not _fit_float16(held) else ""
+        return "scales that are neither per tensor, nor per output channel, nor per block of inputs"
+    return "block scales that do not fit into float16" if held.block and not _fit_float16(held) else ""
 
 
 def _fit_float16(held: Coded) -> bool:

@@ -60,7 +60,7 @@ def _same_dtype(node: Node) -> Verdict:
     dtype = arguments(node).get("dtype")
     if dtype in (None, torch.float32, tensor(source(node)).dtype):
         return YES
-    return no(Reason.DTYPE, f"it reduces in {dtype}, and XNNPACK computes in float32".replace("torch.", ""))
+    return no(Reason.DTYPE, f"it reduces in {dtype}, but XNNPACK computes in float32".replace("torch.", ""))
 
 
 @TABLE.lowers(*REDUCTIONS, check=every(floats, _same_dtype))
@@ -78,7 +78,7 @@ def _values_only(node: Node) -> Verdict:
     if tensor(source(node)).dtype not in FLOATS or value.dim() > 6:
         return floats(source(node))
     if 1 in results_used(node):
-        return no(Reason.DTYPE, "its positions are used, which are integers, and XNNPACK gives values only")
+        return no(Reason.DTYPE, "its indices are used, but XNNPACK returns only the values")
     return floats(node)
 
 
@@ -125,7 +125,7 @@ def _correctable(node: Node) -> Verdict:
     sizes = [str(shape_of(source(node))[d]) for d in reduced_dims(node)]
     correction = arguments(node)["correction"]
     return no(
-        Reason.DYNAMIC_SHAPE, f"the correction {correction} of a variance along sizes {sizes} is not a known number"
+        Reason.DYNAMIC_SHAPE, f"the correction {correction} of a variance over sizes {sizes} is not known ahead of time"
     )
 
 
@@ -160,7 +160,7 @@ def _known_order(node: Node) -> Verdict:
     """The order is 1, 2 or infinity; the norm is computed in float32, or in the dtype of the operand."""
     if _order(node) in (1, 2, None, math.inf):
         return _same_dtype(node)
-    return no(Reason.ATTRIBUTE, f"a norm of order {_order(node)}; lowered are 1, 2 and infinity")
+    return no(Reason.ATTRIBUTE, f"a norm of order {_order(node)}; supported are 1, 2 and infinity")
 
 
 @TABLE.lowers(

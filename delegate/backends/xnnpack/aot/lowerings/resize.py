@@ -75,14 +75,14 @@ def _paddable(node: Node) -> Verdict:
     """Widths are known now; other than with zeros, dimensions are of sizes known now."""
     mode, sizes = _mode(node), shape_of(source(node))
     if any(type(w) is not int for w in _flat(node)):
-        return no(Reason.DYNAMIC_SHAPE, "the widths of the padding are known at run time only")
+        return no(Reason.DYNAMIC_SHAPE, "the widths of the padding are known only at run time")
     dynamic = [d for d in _widths(node) if type(sizes[d]) is not int]
     if dynamic and (mode != "constant" or _value(node) or any(min(_widths(node)[d]) < 0 for d in dynamic)):
         return no(Reason.DYNAMIC_SHAPE, f"padding other than with zeros of a dimension of {sizes[dynamic[0]]} elements")
     if mode == "constant":
         return YES
     if len(sizes) == MAX_RANK:
-        return no(Reason.RANK, f"{mode} padding takes one dimension more than the {MAX_RANK} given")
+        return no(Reason.RANK, f"{mode} padding needs one dimension more than XNNPACK's limit of {MAX_RANK}")
     count = max((pieces(_source_indices(mode, sizes[d], w)) for d, w in _widths(node).items()), default=0)
     if count > MAX_PIECES:
         return no(Reason.SLOWER, f"{mode} padding of {count} slices along one dimension")
@@ -147,8 +147,8 @@ def _interpolable(node: Node) -> Verdict:
         if scale is not None and size * scale != out:
             return no(
                 Reason.INACCURATE,
-                f"{size} elements times {scale} are not {out}, and XNNPACK interpolates by the ratio of the sizes",
-                "give the size, or recompute_scale_factor=True",
+                f"{size} elements times {scale} are not {out}, but XNNPACK interpolates by the ratio of the sizes",
+                "pass size or recompute_scale_factor=True",
             )
     return YES
 
@@ -209,7 +209,7 @@ def _copies(node: Node) -> Verdict:
     if count > MAX_PIECES:
         return no(
             Reason.SLOWER,
-            f"nearest neighbours of {count} slices along one dimension, and XNNPACK has no operator for them",
+            f"nearest-neighbour resizing in {count} slices along one dimension, and XNNPACK has no operator for it",
         )
     return YES
 

@@ -83,7 +83,7 @@ def infers_one(node: Node) -> Verdict:
     shape = shape_of(node)
     if dynamic_sizes(shape) <= 1 or same_shape(shape, shape_of(source(node))):
         return YES
-    return no(Reason.DYNAMIC_SHAPE, f"a reshape to {[str(s) for s in shape]} leaves more than one size to be inferred")
+    return no(Reason.DYNAMIC_SHAPE, f"a reshape to {[str(s) for s in shape]} has more than one size to infer")
 
 
 def reshape(builder: RegionBuilder, node: Node) -> None:
@@ -204,8 +204,8 @@ def _expandable(node: Node) -> Verdict:
     shape = shape_of(node)
     unknown = [d for d in _expanded(node) if type(shape[d]) is not int]
     if unknown and not all(_absorbs(user, node) for user in node.users):
-        message = f"dimension {unknown[0]} is repeated {shape[unknown[0]]} times, known at run time only"
-        return no(Reason.DYNAMIC_SHAPE, message, "broadcast in the operators that use it")
+        message = f"dimension {unknown[0]} is repeated {shape[unknown[0]]} times, a number known only at run time"
+        return no(Reason.DYNAMIC_SHAPE, message, "use broadcasting in the operators that read it")
     return YES
 
 
@@ -220,7 +220,7 @@ def lower_expand(builder: RegionBuilder, node: Node) -> None:
         builder.set(node, builder.reshape(x, (1,) * (len(shape) - x.rank) + x.shape))
     elif dynamic_sizes([shape[d] for d in dims]):
         raise RegionRefused(
-            {node.name: "its number of repetitions is known at run time only, and not all users broadcast"}
+            {node.name: "its number of repetitions is known only at run time, and not all users broadcast"}
         )
     else:
         builder.set(node, repeat_ones(builder, x, {d: cast(int, shape[d]) for d in dims}, len(shape)))
@@ -267,12 +267,12 @@ def _repeatable(node: Node) -> Verdict:
     """Repetitions are known now, and of few dimensions."""
     repeats = arguments(node)["repeats"]
     if any(type(n) is not int for n in repeats):
-        return no(Reason.DYNAMIC_SHAPE, "the number of repetitions is known at run time only")
+        return no(Reason.DYNAMIC_SHAPE, "the number of repetitions is known only at run time")
     source_shape = shape_of(source(node))
     missing = len(repeats) - len(source_shape)
     split = sum(n != 1 and not layout.is_one(s) for n, s in zip(repeats[missing:], source_shape, strict=True))
     if len(repeats) + split > MAX_RANK:
-        return no(Reason.RANK, f"repeating {split} of {len(repeats)} dimensions takes more than {MAX_RANK} dimensions")
+        return no(Reason.RANK, f"repeating {split} of {len(repeats)} dimensions needs more than {MAX_RANK} dimensions")
     if split or missing:
         return infers_one(node)
     return YES

@@ -72,10 +72,10 @@ def _float(value: Any, node: Node, other: Node) -> Verdict:
         return YES  # a symbolic number
     if dtype not in FLOATS:
         name = str(dtype).removeprefix("torch.")
-        return no(Reason.DTYPE, f"{_role(node, other)} is {name}, and XNNPACK computes in float32")
+        return no(Reason.DTYPE, f"{_role(node, other)} is {name}, but XNNPACK computes in float32")
     if len(shape) > MAX_RANK:
         return no(
-            Reason.RANK, f"{_role(node, other)} has {len(shape)} dimensions, and XNNPACK takes {MAX_RANK} at most"
+            Reason.RANK, f"{_role(node, other)} has {len(shape)} dimensions, but XNNPACK supports {MAX_RANK} at most"
         )
     for size in shape:
         if type(size) is int and size == 0:
@@ -93,7 +93,7 @@ def whole_precision(node: Node) -> Verdict:
         dtype = getattr(other.meta.get("val"), "dtype", None)
         if dtype in HALVES:
             name = str(dtype).removeprefix("torch.")
-            what = f"{_role(node, other)} is {name}: it jumps, elsewhere where what it takes was not rounded before"
+            what = f"{_role(node, other)} is {name}: its steps would move, because inputs are not rounded first"
             return no(Reason.INACCURATE, what)
     return YES
 
@@ -106,7 +106,9 @@ def ranks(*allowed: int) -> Check:
         rank = (value[0] if isinstance(value, tuple | list) else value).dim()
         if rank in allowed:
             return YES
-        return no(Reason.RANK, f"the result has {rank} dimensions; {op_name(node)} is lowered for {_either(allowed)}")
+        return no(
+            Reason.RANK, f"the result has {rank} dimensions; {op_name(node)} is supported with {_either(allowed)}"
+        )
 
     check.__doc__ = f"The result has {_either(allowed)} dimensions."
     return check
@@ -123,7 +125,7 @@ def constant(*names: tuple[int, str]) -> Check:
         for position, name in names:
             argument = arg(node, position)
             if argument is not None and not (isinstance(argument, Node) and is_known(argument)):
-                return no(Reason.NON_CONSTANT, f"{name} is computed at run time, and XNNPACK packs it ahead of time")
+                return no(Reason.NON_CONSTANT, f"{name} is computed at run time, but XNNPACK packs it ahead of time")
         return YES
 
     return check
@@ -135,7 +137,9 @@ def static(node: Node) -> Verdict:
         value = other.meta.get("val")
         value = value[0] if isinstance(value, tuple | list) else value
         if isinstance(value, torch.Tensor) and any(type(s) is not int for s in value.shape):
-            return no(Reason.DYNAMIC_SHAPE, f"{_role(node, other)} has the sizes {[str(s) for s in value.shape]}")
+            return no(
+                Reason.DYNAMIC_SHAPE, f"{_role(node, other)} has the dynamic sizes {[str(s) for s in value.shape]}"
+            )
     return YES
 
 

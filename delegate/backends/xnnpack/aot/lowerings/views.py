@@ -54,9 +54,7 @@ def _viewable(node: Node) -> Verdict:
     old, new = shape_of(source(node)), shape_of(node)
     if max(len(old), len(new)) < MAX_RANK and _pair_dimensions(old, new) is not None:
         return YES
-    return no(
-        Reason.DYNAMIC_SHAPE, f"a view of {_format(old)} as {_format(new)} leaves more than one size to be inferred"
-    )
+    return no(Reason.DYNAMIC_SHAPE, f"a view of {_format(old)} as {_format(new)} has more than one size to infer")
 
 
 def _format(shape: Sequence[Size]) -> str:
