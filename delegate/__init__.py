@@ -104,7 +104,7 @@ def __getattr__(name: str) -> Any:
         from delegate.errors import DelegateError
 
         raise DelegateError(
-            f"delegate.{name} compiles programs, and {missing} is not installed",
+            f"delegate.{name} needs {missing}, which is not installed",
             remedy="pip install 'delegate[aot]'; running saved programs needs only delegate.load",
         ) from error
 

@@ -24,7 +24,7 @@ def load_arrays(path: str | Path) -> Array | dict[str, Array]:
     try:
         with open_to_read(path) as file:
             if file.read(4) not in _BEGINNINGS:  # NumPy would read it as a pickle
-                raise ValueError("it is no .npy or .npz file")
+                raise ValueError("it is not a .npy or .npz file")
             file.seek(0)
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
@@ -35,5 +35,5 @@ def load_arrays(path: str | Path) -> Array | dict[str, Array]:
     except Exception as error:  # NumPy's and zipfile's are of many kinds: TokenError, MemoryError, zlib.error
         raise ValueError(one_line(error)) from error
     if other := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
-        raise ValueError(f"{other[0]!r} in it is no array")
+        raise ValueError(f"{other[0]!r} in it is not an array")
     return arrays

@@ -201,7 +201,7 @@ def plan_and_check(
         refusal = error
     report = compiler.report()
     if selection.placement.policy == "measured":
-        note = "places are by preference here: they are measured when it is lowered"
+        note = "nodes are placed by preference here: the plans are measured when the model is lowered"
         report = replace(report, notes=(note, *report.notes))
     return report, refusal
 

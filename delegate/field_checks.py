@@ -42,14 +42,14 @@ def require_format(data: Mapping[str, Any], known: int) -> None:
     """Raise ValueError if the data has another format."""
     format_number = data["format"]
     if type(format_number) is not int or format_number != known:
-        raise ValueError(f"its format is {format_number!r}, known is {known}")
+        raise ValueError(f"its format is {format_number!r}, but only format {known} is supported")
 
 
 def text(data: Mapping[str, Any], key: str) -> str:
     """Return a text."""
     value = data[key]
     if not isinstance(value, str):
-        raise _wrong(key, "a text", value)
+        raise _wrong(key, "text", value)
     return value
 
 
@@ -57,7 +57,7 @@ def texts(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """Return a list of texts as a tuple."""
     value = data[key]
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise _wrong(key, "a list of texts", value)
+        raise _wrong(key, "a list of text values", value)
     return tuple(value)
 
 
@@ -65,7 +65,7 @@ def mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Return a mapping with text keys."""
     value = data[key]
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise _wrong(key, "a mapping by texts", value)
+        raise _wrong(key, "a mapping with text keys", value)
     return value
 
 

@@ -71,7 +71,7 @@ def open_pipe_to_write(path: PathLike) -> BinaryIO:
         file = open(path, "wb", opener=_following)  # noqa: SIM115 - the same
     except OSError as error:
         if error.errno == errno.ENXIO:
-            raise OSError(errno.ENXIO, "this is a pipe from which nobody reads") from error
+            raise OSError(errno.ENXIO, "no process reads from this pipe") from error
         raise
     os.set_blocking(file.fileno(), True)
     return file
@@ -159,7 +159,7 @@ def write_text(path: PathLike, text: str, what: str) -> None:
             file.write(text.encode())
     except (OSError, ValueError) as error:
         message = f"{what} cannot be written: {getattr(error, 'strerror', None) or error}"
-        remedy = "name a file where you may write, in a folder that is there, on a disk with space"
+        remedy = "name a file that you may write, in an existing folder, on a disk with free space"
         raise PartitionError(message, where=str(path), remedy=remedy) from error
 
 
@@ -192,15 +192,15 @@ def require_file(
     target = _resolved(path)
     problem = remedy = ""
     if target is None:
-        problem, remedy = "this is no path", "name a file"
+        problem, remedy = "this is not a path", "name a file"
     elif target.is_dir():
         problem, remedy = f"{str(target)!r} is a folder", "name a file in it"
     elif target.exists() and not target.is_file() and not streams:
-        problem, remedy = f"{str(target)!r} is not a file", "name another"
+        problem, remedy = f"{str(target)!r} is not a file", "name another file"
     elif not target.parent.is_dir():
-        problem, remedy = f"there is no folder {str(target.parent)!r}", "make it first"
+        problem, remedy = f"there is no folder {str(target.parent)!r}", "create it first"
     elif (not target.exists() or target.is_file()) and not os.access(target.parent, os.W_OK | os.X_OK):
-        problem, remedy = f"nothing can be written in {str(target.parent)!r}", "name a folder where you may write"
+        problem, remedy = f"the folder {str(target.parent)!r} is not writable", "name a folder that you may write to"
     if problem:
         raise error(f"{what} cannot be written: {problem}", where=str(path), remedy=remedy)
 
@@ -211,11 +211,11 @@ def require_folder(path: PathLike, what: str, error: type[DelegateError]) -> Non
     there = next((place for place in (target, *target.parents) if place.exists()), target) if target else None
     problem = ""
     if there is None:
-        problem = "this is no path"
+        problem = "this is not a path"
     elif not there.is_dir():
         problem = f"{str(there)!r} is not a folder"
     elif not os.access(there, os.W_OK | os.X_OK):
-        problem = f"nothing can be written in {str(there)!r}"
+        problem = f"the folder {str(there)!r} is not writable"
     if problem:
         raise error(f"{what} cannot be written: {problem}", where=str(path), remedy="give another folder")
 

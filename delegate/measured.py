@@ -107,7 +107,7 @@ class Placement:
     def lines(self) -> Iterator[str]:
         """Yield the lines of the text report."""
         unit = UNITS[self.objective]
-        yield f"{self.method}: {self.chosen} is placed by {self.objective}, {self._known()}"
+        yield f"{self.method}: {self.chosen} is chosen by {self.objective}, {self._known()}"
         header = ("plan", "partitions", unit, "over the chosen", "SQNR", "rounds", "")
         yield from _table([header, *(self._plan(p, unit) for p in self.plans)])
         if self.stretches:
@@ -126,7 +126,7 @@ class Placement:
         if all(p.cost is None for p in self.plans):
             return "not measured"
         if not self.spent:
-            return "known from earlier"
+            return "measured earlier"
         there = f" on another machine: {self.machine}" if self.machine else ""
         return f"measured in {self.spent:.1f} s of {self.budget:g} s{there}"
 
@@ -144,13 +144,13 @@ class Placement:
         """
         objective = text(data, "objective")
         if objective not in UNITS:
-            raise ValueError(f"{objective!r} is no objective")
+            raise ValueError(f"{objective!r} is not an objective")
         plans = tuple(map(_plan_cost, items(data, "plans")))
         chosen, names = text(data, "chosen"), [p.name for p in plans]
         if chosen not in names:
             raise ValueError(f"the chosen plan {chosen!r} is not among the plans")
         if len(set(names)) < len(names):
-            raise ValueError("two plans have one name")
+            raise ValueError("two plans have the same name")
         return cls(
             method=text(data, "method"),
             objective=objective,
@@ -182,7 +182,7 @@ def _interval(data: Mapping[str, Any]) -> Interval | None:
     ratios = mapping(data, "against")
     interval = Interval(number(ratios, "ratio"), number(ratios, "low"), number(ratios, "high"))
     if not 0 <= interval.low <= interval.ratio <= interval.high:
-        raise ValueError(f"{interval} is no ratio within an interval")
+        raise ValueError(f"{interval} is not a ratio within its interval")
     return interval
 
 

@@ -134,17 +134,17 @@ def _state(claims: tuple[Plugin, ...], blocked: Collection[str]) -> MeasurementS
     name = plugin.name
     if is_blocked(name, blocked):
         detail = f"remote measurement {name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
-        return _not_ok(plugin, PluginState.BLOCKED, None, detail, "take it out of there")
+        return _not_ok(plugin, PluginState.BLOCKED, None, detail, "remove it from this variable")
     if len(claims) > 1:
         owners = " and ".join(p.label for p in claims)
-        detail = f"several distributions claim the remote measurement {name!r}: {owners}"
+        detail = f"several distributions provide the remote measurement {name!r}: {owners}"
         return MeasurementState(name, PluginState.BROKEN, owners, "", None, detail, "uninstall all but one of them")
     try:
         info = plugin.load()
     except (Exception, SystemExit) as error:
         return _broken(plugin, f"fails to import: {one_line(error)}", error)
     if not isinstance(info, MeasurementInfo):
-        return _broken(plugin, f"gives {type(info).__name__} at {plugin.value}, not a MeasurementInfo")
+        return _broken(plugin, f"provides {type(info).__name__} at {plugin.value}, not a MeasurementInfo")
     if info.name != name:
         return _broken(plugin, misnamed(plugin, info.name))
     return _usable(plugin, info)
@@ -155,8 +155,8 @@ def _usable(plugin: Plugin, info: MeasurementInfo) -> MeasurementState:
     (major, minor), ours = info.api_version, API_VERSION
     if major != ours[0] or minor > ours[1]:
         detail = (
-            f"remote measurement {info.name!r} of {plugin.owner} speaks version {major}.{minor} of the interface, "
-            f"this project {ours[0]}.{ours[1]}"
+            f"remote measurement {info.name!r} of {plugin.owner} is written for version {major}.{minor} of the "
+            f"interface, but this project has version {ours[0]}.{ours[1]}"
         )
         remedy = f"update {plugin.owner if (major, minor) < ours else 'delegate'}"
         return _not_ok(plugin, PluginState.INCOMPATIBLE, info, detail, remedy)

@@ -133,7 +133,7 @@ class Catalogue:
             remedy = f"did you mean {similar[0]!r}?" if similar else "`delegate ops` lists them"
             raise DelegateError(
                 f"no operator is named {pattern!r}",
-                remedy=f"{remedy} (a custom one: --import the module that registers it)",
+                remedy=f"{remedy} (for a custom operator, --import the module that registers it)",
             )
         return matches
 
@@ -170,7 +170,7 @@ def dtype_text(dtypes: Iterable[DType]) -> str:
 def _group_text(name: str, group: frozenset[DType], taken: frozenset[DType]) -> str:
     absent = group - taken
     if len(absent) == 1 < len(group) - 1:
-        return f"{name} but {next(iter(absent)).name}"
+        return f"{name} except {next(iter(absent)).name}"
     return name if not absent else ", ".join(t.name for t in DType if t in group & taken)
 
 

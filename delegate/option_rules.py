@@ -44,7 +44,7 @@ class Alternative:
 
     def __post_init__(self) -> None:
         if self.type not in _TYPES:
-            raise ValueError(f"{self.type!r} is no type of an option")
+            raise ValueError(f"{self.type!r} is not a type of option")
         for field in fields(self)[2:]:
             bound = getattr(self, field.name)
             if bound is not None and type(bound) not in (int, float):

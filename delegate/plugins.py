@@ -98,12 +98,15 @@ def discover(group: str) -> Discovered:
 
 def refusal(plugin: Plugin, what: str) -> str:
     """Describe the refusal of a plugin that claims one of this project's own names; `what` is the kind of plugin."""
-    return f"{plugin.label} claims the {what} {plugin.name!r}, which is {OWN}'s own and stays: uninstall {plugin.owner}"
+    return (
+        f"{plugin.label} provides the {what} {plugin.name!r}, which is built into {OWN} and cannot be replaced: "
+        f"uninstall {plugin.owner}"
+    )
 
 
 def misnamed(plugin: Plugin, name: object) -> str:
     """Describe the fault of a plugin whose object has another name than its entry point; "it" is the subject."""
-    return f"calls itself {name!r}, unlike its entry point {plugin.name!r}: both have to be the same"
+    return f"has the name {name!r}, but its entry point is {plugin.name!r}: both must be the same"
 
 
 def blocked_names() -> frozenset[str]:
@@ -114,7 +117,7 @@ def blocked_names() -> frozenset[str]:
 def blocked_in_vain(name: str, matches: Collection[str]) -> str:
     """Describe a blocked name that is no plugin here; `matches` are plugins of similar names."""
     meant = f": did you mean {' or '.join(map(repr, matches))}?" if matches else ""
-    return f"the environment variable {BLOCK_VARIABLE} names {name!r}, which is no plugin here{meant}"
+    return f"the environment variable {BLOCK_VARIABLE} names {name!r}, which is not an installed plugin{meant}"
 
 
 def is_blocked(name: str, blocked: Collection[str]) -> bool:

@@ -223,7 +223,7 @@ class Registry:
             raise BackendBroken(f"register() takes a BackendInfo, not {type(info).__name__}")
         if info.name in self.names():
             owner = self.state(info.name).owner
-            raise BackendError(f"backend {info.name!r} is registered already, by {owner}", remedy="use another name")
+            raise BackendError(f"backend {info.name!r} is already registered by {owner}", remedy="use another name")
         self._registered[info.name] = info
 
     @functools.cached_property
@@ -245,18 +245,18 @@ class Registry:
             info, plugin = self._registered[name], Plugin(name, IN_PROCESS, "", "")
             return self._state_of(info if isinstance(info, BackendAlias) else probed(info, plugin), plugin)
         if name not in self._plugins:
-            several = "," in name and "several are a list, on the command line `-b` for each"
+            several = "," in name and "pass several backends as a list, or with one `-b` each on the command line"
             raise BackendNotFound(f"no backend is named {name!r}", remedy=several or did_you_mean(name, self.names()))
         claims = self._plugins[name]
         if is_blocked(name, self._blocked):
             owner = " and ".join(p.owner for p in claims)
             detail = f"backend {name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
             return BackendState(
-                name, PluginState.BLOCKED, owner, claims[0].version, None, None, detail, "take it out of there"
+                name, PluginState.BLOCKED, owner, claims[0].version, None, None, detail, "remove it from this variable"
             )
         if len(claims) > 1:
             labels = " and ".join(p.label for p in claims)
-            detail = f"several distributions claim the backend {name!r}: {labels}"
+            detail = f"several distributions provide the backend {name!r}: {labels}"
             return BackendState(
                 name, PluginState.BROKEN, labels, "", None, None, detail, "uninstall all but one of them"
             )
@@ -308,7 +308,7 @@ class Registry:
         try:
             facts = from_json(data, plugin)
         except (LookupError, TypeError, ValueError, AttributeError):
-            return broken(plugin, "answers nonsense when it is probed")
+            return broken(plugin, "returns an invalid answer when it is probed")
         state = self._state_of(facts, plugin)
         if answer.cached and state.state is PluginState.BROKEN and isinstance(facts, BackendAlias):
             return self._probe(plugin, refresh=True)  # the cached names are of no backend
@@ -334,7 +334,7 @@ class Registry:
         """Return the state of the backend that an alias stands for on this machine."""
         known = (self._plugins.keys() | self._registered.keys()) - self._aliases.keys()
         if unknown := [name for name in alias.stands_for if name not in known]:
-            return broken(plugin, f"stands for {unknown[0]!r}, which is no backend")
+            return broken(plugin, f"stands for {unknown[0]!r}, which is not a backend")
         states = [self.state(name) for name in alias.stands_for]
         working = [s for s in reversed(states) if s.state is PluginState.OK]
         best = next((s for s in states if _is_here(s)), working[0] if working else states[-1])
@@ -385,7 +385,7 @@ def default_registry() -> Registry:
 def _failed_probe(plugin: Plugin, data: dict[str, str]) -> BackendState:
     """Return the state of a plugin whose probe failed in a separate process."""
     state = broken(plugin, data["problem"], data["traceback"])
-    return replace(state, remedy=state.remedy + "; or `delegate backends --refresh` asks it again")
+    return replace(state, remedy=state.remedy + "; or run `delegate backends --refresh` to probe it again")
 
 
 def _refuse(state: BackendState, cause: BaseException | None = None) -> NoReturn:

@@ -179,7 +179,7 @@ class Report:
         try:
             data = json.loads(text)
             if data["format"] != _FORMAT:
-                raise ValueError(f"its format is {data['format']!r}, known is {_FORMAT}")
+                raise ValueError(f"its format is {data['format']!r}, but only format {_FORMAT} is supported")
             return cls(
                 methods=tuple(map(str, data["methods"])),
                 nodes=tuple(map(_node, data["nodes"])),

@@ -129,7 +129,7 @@ def select(
         if name in backends:
             raise ConfigError(
                 f"backend {name!r} is named twice",
-                remedy=f"give one a name of its own, e.g. {backend_of(name)}{INSTANCE}second",
+                remedy=f"give one of them another name, e.g. {backend_of(name)}{INSTANCE}second",
             )
         try:
             backends[name] = _create(partitioner, registry, is_requested, name in compiled_for, store)
@@ -233,7 +233,9 @@ def _partitioners(
     requested = list(request) if isinstance(request, Iterable) and not isinstance(request, str) else [request]
     for item in requested:
         if not isinstance(item, str | Partitioner):
-            raise ConfigError(f"a {type(item).__name__} is no backend", remedy="give names of backends or Partitioners")
+            raise ConfigError(
+                f"a {type(item).__name__} is not a backend", remedy="give names of backends or Partitioners"
+            )
     named = (w if isinstance(w, Partitioner) else CapabilityPartitioner(w) for w in requested if w != PORTABLE)
     return [_of_real_backend(partitioner, registry) for partitioner in named]
 

@@ -65,7 +65,7 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.reason is None:
-            return "yes, in parts" if self.in_parts else "yes"
+            return "yes, decomposed" if self.in_parts else "yes"
         text = ": ".join(part for part in (str(self.reason), self.message) if part)
         text += f"; remedy: {self.remedy}" if self.remedy else ""
         return " ".join(text.split())  # a library's message may have many lines

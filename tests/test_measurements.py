@@ -101,12 +101,12 @@ def test_parts_are_imported_on_demand(site: Site) -> None:
     ("source", "expected", "sentence"),
     [
         ("1 / 0", PluginState.BROKEN, "of bundle-dist 1.0 is broken: it fails to import: ZeroDivisionError"),
-        ("INFO = {}", PluginState.BROKEN, "gives dict at bundle_plugin:INFO, not a MeasurementInfo"),
-        (INFO.format(fields=PARTS).replace('"bundle"', '"pile"'), PluginState.BROKEN, "calls itself 'pile'"),
+        ("INFO = {}", PluginState.BROKEN, "provides dict at bundle_plugin:INFO, not a MeasurementInfo"),
+        (INFO.format(fields=PARTS).replace('"bundle"', '"pile"'), PluginState.BROKEN, "has the name 'pile'"),
         (
             INFO.format(fields=f"{PARTS}, api_version=(9, 0)"),
             PluginState.INCOMPATIBLE,
-            "of bundle-dist speaks version 9.0 of the interface, this project 1.0: update delegate",
+            "is written for version 9.0 of the interface, but this project has version 1.0: update delegate",
         ),
         (
             INFO.format(fields=f"{PARTS}, requires=('no_such',), install='pip install no-such'"),

@@ -53,5 +53,5 @@ def test_help_begins_with_an_example():
 
 def test_without_torch():
     done = subprocess.run([sys.executable, "-c", SAYS], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("delegate.to_backend compiles programs, and torch is not installed")
+    assert done.stdout.startswith("delegate.to_backend needs torch, which is not installed")
     assert "pip install 'delegate[aot]'" in done.stdout

@@ -83,7 +83,7 @@ def test_api_version(site: Site, api_version: tuple[int, int], state: PluginStat
     found = registry.state("other")
     assert (found.state, found.remedy) == (state, remedy)
     if state is PluginState.INCOMPATIBLE:
-        with pytest.raises(BackendIncompatible, match=r"speaks version .* of the plugin API"):
+        with pytest.raises(BackendIncompatible, match=r"is written for version .* of the plugin API"):
             registry.aot("other")
 
 
@@ -92,11 +92,11 @@ BROKEN = {
     "exits": ("import sys\nsys.exit(3)", "fails to import: SystemExit: 3"),
     "imports": ("import a_library_that_is_absent", "No module named 'a_library_that_is_absent'"),
     "lacks": ("", "has no attribute 'INFO'"),
-    "gives": ("INFO = {'name': 'gives'}", "gives dict at gives_plugin:INFO, not a BackendInfo"),
+    "gives": ("INFO = {'name': 'gives'}", "provides dict at gives_plugin:INFO, not a BackendInfo"),
     "renamed": (
         "from delegate.backends.info import Availability, BackendInfo\n"
         "INFO = BackendInfo('other', '', 'a:B', 'a:C', lambda: Availability(True), '')",
-        "calls itself 'other', unlike its entry point 'renamed': both have to be the same",
+        "has the name 'other', but its entry point is 'renamed': both must be the same",
     ),
     "probing": (
         "from delegate.backends.info import BackendInfo\n"
@@ -106,7 +106,7 @@ BROKEN = {
     "probed": (
         "from delegate.backends.info import BackendInfo\n"
         "INFO = BackendInfo('probed', '', 'a:B', 'a:C', lambda: True, '')",
-        "gives bool, not Availability, when probed",
+        "returns bool, not Availability, when probed",
     ),
 }
 
@@ -153,8 +153,8 @@ def test_broken_and_not_asked_for_is_one_warning(site: Site) -> None:
         ("no_such_module:Aot", "fails to import no_such_module:Aot: ModuleNotFoundError"),
         ("collections:Aot", "AttributeError"),
         ("collections", "not of the form 'package.module:Class'"),
-        ("collections:OrderedDict", "no subclass of delegate.backends.aot.Backend"),
-        ("collections:abc", "no subclass of delegate.backends.aot.Backend"),
+        ("collections:OrderedDict", "not a subclass of delegate.backends.aot.Backend"),
+        ("collections:abc", "not a subclass of delegate.backends.aot.Backend"),
     ],
 )
 def test_broken_half(site: Site, aot: str, sentence: str) -> None:
@@ -234,8 +234,8 @@ ODD_PROBES: dict[str, tuple[dict[str, object], str]] = {
     "ok as text": ({"ok": "no"}, "Availability.ok should be True or False, not 'no'"),
     "no reason": ({"ok": False, "reason": None}, "Availability.reason should be text, not None"),
     "versions": ({"ok": True, "versions": None}, "Availability.versions should be a mapping"),
-    "devices as text": ({"ok": True, "devices": "CPU"}, "Availability.devices should be a tuple of texts"),
-    "devices as numbers": ({"ok": True, "devices": (0, 1)}, "Availability.devices should be a tuple of texts"),
+    "devices as text": ({"ok": True, "devices": "CPU"}, "Availability.devices should be a tuple of text values"),
+    "devices as numbers": ({"ok": True, "devices": (0, 1)}, "Availability.devices should be a tuple of text values"),
     "stand-in": ({"ok": True, "stand_in": 1}, "Availability.stand_in should be True or False, not 1"),
 }
 
@@ -283,7 +283,7 @@ def test_a_blocked_name_that_is_like_a_plugins_and_none_is_told(site: Site, monk
         registry = Registry()
     told = "the environment variable DELEGATE_BLOCK_PLUGINS names"
     assert [str(w.message) for w in caught] == [
-        f"{told} 'ader', which is no plugin here: did you mean 'adder'?",
-        f"{told} 'portabel', which is no plugin here: did you mean 'portable'?",
+        f"{told} 'ader', which is not an installed plugin: did you mean 'adder'?",
+        f"{told} 'portabel', which is not an installed plugin: did you mean 'portable'?",
     ]
     assert registry.blocked_in_vain()["no-such-plugin"] == []

@@ -51,8 +51,8 @@ def example_samples(exported: Mapping[str, ExportedProgram]) -> dict[str, list[S
     """Return the inputs that methods were exported with; raises InputError if a method has lost them."""
     missing = next((name for name, ep in exported.items() if ep.example_inputs is None), None)
     if missing is not None:
-        what = f"there are bounds to verify, but neither inputs nor the example inputs of method {missing}"
-        raise InputError(what, remedy="give some: to_backend(..., verify=inputs), or `delegate lower --verify FILE`")
+        what = f"there are bounds to verify, but no inputs, and method {missing} has no example inputs"
+        raise InputError(what, remedy="give inputs: to_backend(..., verify=inputs), or `delegate lower --verify FILE`")
     return {name: [Sample(*ep.example_inputs)] for name, ep in exported.items() if ep.example_inputs is not None}
 
 
@@ -88,10 +88,10 @@ def _value(array: Array, like: Any) -> Any:
 def _refuse_unknown(inputs: Any, exported: Mapping[str, ExportedProgram]) -> None:
     names = list(exported)
     if not isinstance(inputs, Mapping):
-        what = f"the program has {len(names)} methods, and the inputs to verify name none"
+        what = f"the program has {len(names)} methods, but the inputs to verify do not name one"
         raise InputError(what, remedy=f"give a dict of inputs by method: {', '.join(names)}")
     unknown = next((str(name) for name in inputs if name not in exported), "")
-    raise InputError(f"the inputs to verify name a method {unknown!r}", remedy=did_you_mean(unknown, names))
+    raise InputError(f"the inputs to verify name an unknown method {unknown!r}", remedy=did_you_mean(unknown, names))
 
 
 def _samples(calls: Any, method: str) -> list[Sample]:
@@ -111,4 +111,4 @@ def _sample(call: Any, method: str) -> Sample:
         return Sample(kwargs=dict(call))
     if isinstance(call, tuple | list):
         return Sample(tuple(call))
-    raise InputError(f"a {type(call).__name__} is no sample to verify method {method} on", remedy=_ACCEPTED)
+    raise InputError(f"cannot verify method {method} on a {type(call).__name__}", remedy=_ACCEPTED)

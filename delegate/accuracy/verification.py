@@ -164,8 +164,8 @@ def _eager(programs: Mapping[str, ExportedProgram]) -> EagerMethods:
 
 def _require_as_many(method: str, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
     if len(actual) != len(expected):
-        what = f"the program gives {len(actual)} outputs and its reference {len(expected)}"
-        raise AccuracyError(what, where=f"method {method}", remedy="give the model that the program was made of")
+        what = f"the program returns {len(actual)} outputs, but its reference {len(expected)}"
+        raise AccuracyError(what, where=f"method {method}", remedy="give the model that the program was lowered from")
 
 
 def _require_shapes(method: str, model: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> None:
@@ -173,17 +173,20 @@ def _require_shapes(method: str, model: Sequence[torch.Tensor], reference: Seque
     for number, (actual, expected) in enumerate(zip(model, reference, strict=True)):
         if actual.shape != expected.shape:
             what = (
-                f"output {number} of the program is {shape_text(actual)}, and of its reference {shape_text(expected)}"
+                f"output {number} of the program is {shape_text(actual)}, "
+                f"but that of its reference {shape_text(expected)}"
             )
-            raise AccuracyError(what, where=f"method {method}", remedy="give the model that the program was made of")
+            raise AccuracyError(
+                what, where=f"method {method}", remedy="give the model that the program was lowered from"
+            )
 
 
 def _require_same_inputs(method: str, model: ExportedProgram, reference: ExportedProgram) -> None:
     """Check that two models take as many inputs."""
     own, others = (ep.call_spec.in_spec.num_leaves for ep in (model, reference))
     if own != others:
-        what = f"the program takes {own} inputs and its reference {others}"
-        raise InputError(what, where=f"method {method}", remedy="give the model that the program was made of")
+        what = f"the program takes {own} inputs, but its reference {others}"
+        raise InputError(what, where=f"method {method}", remedy="give the model that the program was lowered from")
 
 
 @dataclass(slots=True)
@@ -279,8 +282,8 @@ class Verification:
         nodes = (first_nan(ep, flat_arguments(ep, call.args, call.kwargs)) for call in self.samples[name])
         in_torch = next(filter(None, nodes), "")
         first_here = next((n for n in method.delegates if partitions[n].gives_nan), "")
-        sources = [f"the reference gives NaN too, first in {in_torch}"] * bool(in_torch)
-        sources += [f"partition {first_here} is the first to give NaN where torch gives none"] * bool(first_here)
+        sources = [f"the reference returns NaN too, first in {in_torch}"] * bool(in_torch)
+        sources += [f"partition {first_here} is the first to return NaN where torch returns none"] * bool(first_here)
         return replace(accuracy, why="; ".join(filter(None, (accuracy.why, *sources))))
 
     def to_move(
@@ -304,7 +307,7 @@ class Verification:
         undefined = [m for m in methods if m.figures is not None and math.isnan(m.figures.sqnr_db)]
         if undefined:
             remedy = "verify on inputs whose results are finite in torch"
-            self._fail_or_warn([f"{_undefined_text(m)}, where {self.bounds} is asked" for m in undefined], "", remedy)
+            self._fail_or_warn([f"{_undefined_text(m)}, but {self.bounds} is required" for m in undefined], "", remedy)
             return {}
         quantized = [m.method for m in methods if self.bounds.excess(measured.between.get(m.method)) > 1]
         if quantized or self.on_failure != "move":
@@ -339,8 +342,8 @@ class Verification:
         noise = {name: e for name in own if (e := self._excess(measured.partitions[name])) > 0}
         self._rounds += 1
         if not noise or self._rounds > _ROUNDS:
-            left = "although every partition keeps it" if noise else "with nothing left on backends that is off at all"
-            remedy = "ask for less, or verify on inputs whose results depend less on rounding"
+            left = "although every partition meets the bound" if noise else "and no partition left is inaccurate"
+            remedy = "relax the bound, or verify on inputs whose results depend less on rounding"
             raise AccuracyError(f"{self._method_text(missed)}, {left}", where="verify", remedy=remedy)
         name = max(noise, key=noise.__getitem__)
         return {name: noise[name]}
@@ -375,19 +378,19 @@ class Verification:
     def _describe_blame(self, measured: MeasuredAccuracy, methods: Sequence[str]) -> tuple[str, str]:
         """Describe the methods whose quantization is at fault, and return the remedy."""
         if not methods:
-            remedy = "set verify.on_failure to move, which has the nodes that cause it run elsewhere, or ask for less"
+            remedy = "set verify.on_failure to move, which runs the inaccurate nodes elsewhere, or relax the bound"
             return "", remedy
         name = methods[0]
         if not is_quantized(self.precisions[name]) or self.blame is None:
-            what = f"the model itself, run by torch, is as far from the float reference: {measured.between[name]}"
-            return f"; {what}", "lower a model that is nearer to its reference, or ask for less"
+            what = f"the model itself, run by torch, reaches only {measured.between[name]} against the float reference"
+            return f"; {what}", "lower a model that is closer to its reference, or relax the bound"
         figures = ", ".join(f"{measured.between[name]} in method {name}" for name in methods)
         layers, remedy = self.blame(methods, self.bounds)
         if not self.is_quantized_here:
             remedy = f"quantize it again, and {remedy}"
         elif self.on_failure != "move":
             remedy += "\nor set verify.on_failure to move, which does that until the bound holds"
-        return f"; the quantization is at fault, not a backend: in torch it gives {figures}{layers}", remedy
+        return f"; the quantization is at fault, not a backend: in torch it reaches {figures}{layers}", remedy
 
     def _warn_by_default(self, measured: MeasuredAccuracy, lowered: Sequence[LoweredProgram]) -> None:
         """Warn of methods that miss the default bound of their precision."""
@@ -408,19 +411,19 @@ class Verification:
             worst = min(noise, key=lambda n: noise[n].sqnr_db, default="")
             if between is not None and between.sqnr_db < least:
                 fault = "the quantization is" if is_quantized(self.precisions[name]) else "the model itself is"
-                cause = f"{fault} at fault: in torch it gives {between}"
+                cause = f"{fault} at fault: in torch it reaches {between}"
             elif worst:
                 cause = f"the worst partition is {worst}: {noise[worst]}"
             else:
                 cause = "no partition was reached: the portable kernels are at fault"
             cause += f"; {accuracy.why}" if accuracy.why else ""
-            what = f"{accuracy.figures} in method {name} against {accuracy.reference}"
+            what = f"method {name} reaches {accuracy.figures} against {accuracy.reference}"
             remedy = (
                 f"lower it again with `verify: {{sqnr_db: {least:g}, on_failure: move}}` in the configuration "
-                "(`delegate lower --config FILE --verify INPUTS`), or set verify.sqnr_db to what is enough"
+                "(`delegate lower --config FILE --verify INPUTS`), or set verify.sqnr_db to a sufficient bound"
             )
             warnings.warn(
-                f"{what}, where {least:g} dB or more is usual of {precision}; {cause}: {remedy}",
+                f"{what}, but {least:g} dB or more is usual for {precision}; {cause}: {remedy}",
                 RuntimeWarning,
                 stacklevel=5,
             )
@@ -432,16 +435,17 @@ class Verification:
         warnings.warn(f"{what}: {remedy}" if cause else what, RuntimeWarning, stacklevel=5)
 
     def _text(self, measured: MeasuredAccuracy, name: str) -> str:
-        return f"{measured.partitions[name].differences.accuracy()} in partition {name}, where {self.bounds} is asked"
+        figures = measured.partitions[name].differences.accuracy()
+        return f"partition {name} reaches {figures}, but {self.bounds} is required"
 
     def _method_text(self, method: MethodAccuracy) -> str:
         against = f" against {method.reference}" if method.method in self.floats else ""
-        return f"{method.figures} in method {method.method}{against}, where {self.bounds} is asked"
+        return f"method {method.method} reaches {method.figures}{against}, but {self.bounds} is required"
 
 
 def _undefined_text(accuracy: MethodAccuracy) -> str:
     """Describe a method of which no result is finite, neither here nor in the reference."""
-    what = f"method {accuracy.method} gives no finite numbers that could be compared with {accuracy.reference}"
+    what = f"method {accuracy.method} returns no finite numbers to compare with {accuracy.reference}"
     return f"{what}; {accuracy.why}" if accuracy.why else what
 
 
@@ -492,10 +496,10 @@ def _method_accuracy(
     if is_random_method(method):
         return MethodAccuracy(name, reference, why="it draws random numbers, so its results are never the same")
     if len(differences.empty) == len(differences.outputs):
-        return MethodAccuracy(name, reference, why="it gives no numbers")
+        return MethodAccuracy(name, reference, why="it returns no numbers")
     states = set(method.program.states.values()).difference(eager.names(name))
-    gaps = [f"number {number} of what it gives is empty" for number in differences.empty]
+    gaps = [f"result {number} is empty" for number in differences.empty]
     if len(differences.nowhere_finite) < len(differences.outputs):
-        gaps += [f"number {number} of what it gives is finite nowhere" for number in differences.nowhere_finite]
+        gaps += [f"result {number} has no finite number" for number in differences.nowhere_finite]
     gaps += [f"the reference has no state {state}" for state in sorted(states)]
     return MethodAccuracy(name, reference, differences.accuracy(), "; ".join(gaps))

@@ -95,7 +95,7 @@ class PreprocessResult:
         except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"PreprocessResult.compile_specs should be plain JSON values: {error}") from error
         object.__setattr__(self, "compile_specs", specs)
-        expect(self, "notes", is_texts(self.notes), "a tuple of texts")
+        expect(self, "notes", is_texts(self.notes), "a tuple of text values")
         expect(self, "space", isinstance(self.space, str), "text")
         holds_bytes = isinstance(self.data, tuple) and all(isinstance(d, bytes | memoryview) for d in self.data)
         expect(self, "data", holds_bytes, "a tuple of bytes")
@@ -117,7 +117,7 @@ class RegionRefused(Exception):
     def __init__(self, reasons: Mapping[str, str]) -> None:
         self.reasons = dict(reasons)
         named = all(isinstance(text, str) for item in self.reasons.items() for text in item)
-        expect(self, "reasons", bool(self.reasons) and named, "names of nodes with the words on each")
+        expect(self, "reasons", bool(self.reasons) and named, "a mapping of names of nodes to reasons")
         super().__init__("; ".join(f"{n}: {why}" for n, why in self.reasons.items()))
 
 

@@ -41,7 +41,7 @@ class AskingBackend(Backend):
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
         """Return the same condition for every operator: the library is queried about each node."""
-        return (f"{cls.library} is asked about each node.",)
+        return (f"{cls.library} is queried about each node.",)
 
     @abstractmethod
     def ask(self, region: Region) -> Verdict:
@@ -63,7 +63,7 @@ class AskingBackend(Backend):
         if any(symbol_is_type(s, SymT.UNBACKED_INT) for s in unknown):
             return no(Reason.DYNAMIC_SHAPE, "the sizes of its results depend on data")
         if not all(isinstance(n.meta.get("val"), torch.Tensor) for n in region.outputs):
-            return no(Reason.OPERATOR, "it gives no tensor that is used")
+            return no(Reason.OPERATOR, "it returns no tensor that is used")
         if region.structure not in self._answers:
             self._answers[region.structure] = self._answer(region)
         return self._answers[region.structure]
@@ -102,7 +102,7 @@ class PrimsBackend(AskingBackend):
         try:
             prims, _ = in_prims(region)
         except DelegateError as error:
-            return no(Reason.OPERATOR, f"torch has no Prims of it: {error}")
+            return no(Reason.OPERATOR, f"torch cannot decompose it to Prims: {error}")
         verdicts = (self.takes(node) for node in prims.calls if is_compute(node))
         return next((verdict for verdict in verdicts if not verdict), YES)
 

@@ -105,7 +105,7 @@ class AotPart(NamedTuple):
             CannotIsolate: this system has no such processes, or they cannot import the class.
         """
         if not HAS_PROCESSES:
-            raise CannotIsolate("a compiler in a process of its own needs POSIX")
+            raise CannotIsolate("a compiler in a separate process requires POSIX")
         if not _stamp(path):
             what = f"the AOT part of backend {name!r} cannot be imported by another process"
             raise CannotIsolate(what, path, "define it in a module that has a file, or set `isolate: none`")
@@ -209,7 +209,7 @@ class CompilerProcess:
             except (OSError, EOFError):
                 return Replies(found, self._wait(), is_made=is_made)
             except _FAULTS:
-                return Replies(found, "gave an answer that makes no sense", is_made=is_made)
+                return Replies(found, "returned an invalid answer", is_made=is_made)
             finally:
                 self.used = time.monotonic()
                 if len(found) < len(names):

@@ -161,7 +161,7 @@ class _Sizes:
         if self._any_number:
             return self._computed(argument)
         if not isinstance(argument, torch.SymInt):
-            raise _UnknownSize(f"the number {argument.node.expr} is computed from sizes, and is none itself")
+            raise _UnknownSize(f"the number {argument.node.expr} is computed from sizes, and is not a size itself")
         return self._of(argument.node.expr)
 
     def _computed(self, number: Any) -> Any:

@@ -51,7 +51,7 @@ def collapsed_sizes(region: Region, operators: Set[str] | None = None) -> dict[s
     if not least:
         return {}
     return {
-        node.name: f"its input {source.name} may be empty, and its result is not; export the size with Dim(..., min=1)"
+        node.name: f"its input {source.name} may be empty, but its result is not; export the size with Dim(..., min=1)"
         for node in region.calls
         if operators is None or base_name(node) in operators
         for source in node.all_input_nodes
@@ -135,7 +135,7 @@ def returns_to_half(node: Node) -> Verdict:
         seen.add(value)
         if value.op != "call_function" or len(seen) > _MAX_OPERATORS or given.dtype in _HALVES:
             name, dtype = source.name, str(tensor(source).dtype).removeprefix("torch.")
-            return no(Reason.INACCURATE, f"it rounds {name}, which is {dtype} by itself")
+            return no(Reason.INACCURATE, f"it rounds {name}, whose own dtype is {dtype}")
         stack += value.all_input_nodes
     return YES
 
@@ -222,7 +222,7 @@ Nan = Annotated[
 def keeps_nan(node: Node, loses: Loses, nan: Nan) -> Verdict:
     """Refuse a node that loses NaN if the option is `exact`."""
     if nan == "exact" and loses(node):
-        return no(Reason.INACCURATE, "the library loses NaN there, and nan: exact is asked")
+        return no(Reason.INACCURATE, "the library loses NaN there, but nan: exact is requested")
     return YES
 
 

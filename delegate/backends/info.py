@@ -38,7 +38,7 @@ class Availability:
         for name in ("reason", "remedy"):
             expect(self, name, isinstance(getattr(self, name), str), "text")
         expect(self, "versions", isinstance(self.versions, Mapping), "a mapping of libraries to versions")
-        expect(self, "devices", is_texts(self.devices), "a tuple of texts")
+        expect(self, "devices", is_texts(self.devices), "a tuple of text values")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class BackendInfo:
         for field_ in ("name", "description", "aot", "runtime", "install", "licence"):
             expect(self, field_, isinstance(getattr(self, field_), str), "text")
         expect(self, "name", re.fullmatch(r"\w[\w.-]*", self.name) is not None, "letters, digits, '_', '-' and '.'")
-        expect(self, "name", self.name != PORTABLE, "another: so the project's own kernels are called")
+        expect(self, "name", self.name != PORTABLE, "different: this is the name of the project's own kernels")
         version = self.api_version
         pair = isinstance(version, tuple) and [type(part) for part in version] == [int, int]
         expect(self, "api_version", pair, "two whole numbers, (major, minor)")

@@ -41,7 +41,7 @@ _DIGITS = 2  # of a structure's digest: those that begin alike share an entry, s
 _MOST = 80  # outcomes of an entry; the first ones go
 _MOST_ENDS = 3  # processes that may end during the support checks of one graph, before the rest of it is refused
 _BY_OTHERS = tuple(ended(-signal.Signals[name]) for name in ("SIGKILL", "SIGTERM", "SIGINT") if hasattr(signal, name))
-_AGAIN = "in an earlier lowering; `delegate cache clear` has it tried again"
+_AGAIN = "in an earlier lowering; run `delegate cache clear` to try again"
 
 Key = tuple[Node, str]  # a node, and its text in the graph at the query
 
@@ -165,7 +165,7 @@ class IsolatedBackend:
         part = AotPart.of(self._name, self.path, self._options)
         replies = compiler_process.query(part, MAKE, None, ("",), self._limit)
         if replies.ending:
-            what = f"the AOT part of backend {self._name!r} {replies.ending} when it was made"
+            what = f"the AOT part of backend {self._name!r} {replies.ending} when it was created"
             raise BackendBroken(what, where=self.path.replace(":", "."), remedy=AUTHOR)
         attributes: tuple[frozenset[str], int | None] = _value(replies.items[0])
         self._part = part
@@ -229,7 +229,7 @@ class IsolatedBackend:
         """Raise an exception if a cached artifact of a region is impossible."""
         replies = self._query("check_artifact", (region, artifact))
         if replies.ending or not _value(replies.items[0]):
-            raise ValueError(f"the artifact of {region.name} is impossible")
+            raise ValueError(f"the artifact of {region.name} is invalid")
 
     def identity(self, state: BackendState) -> str | None:
         """Return the backend's identity, marked as isolated; None if its process ends at that."""
@@ -262,7 +262,7 @@ class IsolatedBackend:
             return region
         if outcome is not None:
             self.has_failed = True
-            return refuse(f"it {outcome.ending} when it was asked about it, {_AGAIN}")
+            return refuse(f"it {outcome.ending} when it was queried about it, {_AGAIN}")
         if node.graph in self._not_sent:
             return region
         new = {node: structure}
@@ -329,7 +329,7 @@ class IsolatedBackend:
             if waiting:
                 ends += 1
                 found[waiting[0]] = replies
-                why = f"it {replies.ending} when it was asked about it"
+                why = f"it {replies.ending} when it was queried about it"
                 refused, waiting = (waiting, []) if ends == _MOST_ENDS else (waiting[:1], waiting[1:])
                 answers.update((_key(n), refusal(why)) for n in refused)
         return found

@@ -203,7 +203,7 @@ def normal_numbers(node: Node) -> Verdict:
     """No number among the arguments is subnormal in float32."""
     for value in (*node.args, *node.kwargs.values()):
         if type(value) is float and 0 < abs(value) < _SMALLEST:
-            return no(Reason.INACCURATE, f"{value} is subnormal in float32, and counts as 0")
+            return no(Reason.INACCURATE, f"{value} is subnormal in float32, and is treated as 0")
     return YES
 
 
@@ -221,7 +221,7 @@ def first_result_only(node: Node) -> Verdict:
     """
     others = results_used(node) - {0}
     if others:
-        return no(Reason.ATTRIBUTE, f"result {min(others)} is used, and only the first can be given")
+        return no(Reason.ATTRIBUTE, f"result {min(others)} is used, but only the first can be returned")
     return YES
 
 
@@ -230,7 +230,7 @@ def one_index(node: Node) -> Verdict:
     indices = [i for i in arguments(node)["indices"] if i is not None]
     if len(indices) == 1 and not any(t.dtype.itemsize == 1 for t in tensors(indices[0])):
         return YES
-    return no(Reason.ATTRIBUTE, "only one tensor of integer indices is taken")
+    return no(Reason.ATTRIBUTE, "only one tensor of integer indices is supported")
 
 
 def of_dtypes(node: Node, allowed: Set[torch.dtype], taker: str) -> Verdict:
@@ -239,7 +239,7 @@ def of_dtypes(node: Node, allowed: Set[torch.dtype], taker: str) -> Verdict:
         for given in _used(other):
             if given.dtype not in allowed:
                 name = str(given.dtype).removeprefix("torch.")
-                return no(Reason.DTYPE, f"{other.name} is {name}, which {taker} does not take here")
+                return no(Reason.DTYPE, f"{other.name} is {name}, which {taker} does not support here")
     return YES
 
 

@@ -45,7 +45,7 @@ class MutationGuard:
         """Return a description of the change since the record; empty if there is none."""
         for node, elements in self._elements.items():
             if not torch.equal(elements, _sample(self._weights[node])):
-                return f"wrote to the weight {node.name}, which is the model's own"
+                return f"wrote to the weight {node.name} of the model"
         now = _nodes(self._graph)
         if list(now) != list(self._nodes):
             return "added, removed or moved nodes of a graph that others read too"

@@ -100,7 +100,7 @@ class SelectedBackend:
         except DelegateError:
             raise
         except (Exception, SystemExit) as error:
-            what = f"the AOT part of backend {name!r} fails when it is made: {one_line(error)}"
+            what = f"the AOT part of backend {name!r} fails when it is created: {one_line(error)}"
             raise BackendBroken(what, where=f"{part.__module__}.{part.__qualname__}", remedy=AUTHOR) from error
 
     @property
@@ -131,8 +131,8 @@ class SelectedBackend:
                 verdict = self._part.check(node) if early is None else early
             if isinstance(verdict, Verdict):
                 return verdict
-            what = f"the support check of backend {self.name} answered {reprlib.repr(verdict)}"
-            remedy = f"it should answer with a delegate.verdict.Verdict: {AUTHOR}"
+            what = f"the support check of backend {self.name} returned {reprlib.repr(verdict)}"
+            remedy = f"it should return a delegate.verdict.Verdict: {AUTHOR}"
             raise PartitionError(what, where=describe(node), remedy=remedy)
         except SizeDecided as decided:
             return no(Reason.DYNAMIC_SHAPE, decided_by(self.name, decided))
@@ -163,8 +163,8 @@ class SelectedBackend:
         guard = MutationGuard(program.graph)
         yield
         if change := guard.change():
-            what = f"backend {self.name}, asked what it supports, {change}"
-            remedy = f"{AUTHOR}; {BLOCK_VARIABLE}={self.name} keeps it out"
+            what = f"the support check of backend {self.name} {change}"
+            remedy = f"{AUTHOR}; {BLOCK_VARIABLE}={self.name} blocks it"
             raise PartitionError(what, where=program.name, remedy=remedy)
 
     def preprocess(self, region: Region) -> PreprocessResult:
@@ -248,7 +248,7 @@ class SelectedBackend:
             what = f"backend {self.name} compiled a partition to a {type(result).__name__}, not a PreprocessResult"
             raise LoweringError(what, where=region.name, remedy=AUTHOR)
         if change := guard.change():
-            remedy = f"it should work on region.copy() and on copies of weights; load the model anew: {AUTHOR}"
+            remedy = f"it should work on region.copy() and on copies of weights; load the model again: {AUTHOR}"
             raise LoweringError(f"backend {self.name} {change}", where=region.name, remedy=remedy)
         return result
 
@@ -262,7 +262,7 @@ class SelectedBackend:
         try:
             own = part.cache_key()
             if own is not None and not isinstance(own, str):
-                raise TypeError(f"it gives a {type(own).__name__}, not text or None")
+                raise TypeError(f"it returns a {type(own).__name__}, not text or None")
         except (Exception, SystemExit) as error:
             what = f"the AOT part of backend {self.name!r} fails in cache_key: {one_line(error)}"
             raise BackendBroken(what, remedy=AUTHOR) from error
@@ -319,14 +319,14 @@ def _says_more(record: logging.LogRecord) -> bool:
 
 def decided_by(backend: str, error: SizeDecided) -> str:
     """Return the condition on sizes that a backend evaluated, which ends in torch's words, e.g. "s77 > 4 == True"."""
-    return f"{backend} goes by sizes of the export alone: {str(error).rpartition(': ')[2]}"
+    return f"{backend} decides by the sizes of the export: {str(error).rpartition(': ')[2]}"
 
 
 def _require_claim(claim: object, node: Node, backend: str) -> None:
     """Raise PartitionError unless a backend's answer about a node is a claim of it and of others of its graph."""
     if isinstance(claim, Claim) and node in claim.nodes and all(n.graph is node.graph for n in claim.nodes):
         return
-    remedy = f"give delegate.backends.aot.Claims of nodes of the graph, the asked one among them: {AUTHOR}"
+    remedy = f"return delegate.backends.aot.Claims of nodes of the graph, including the queried node: {AUTHOR}"
     raise PartitionError(f"backend {backend} claims {reprlib.repr(claim)}", where=describe(node), remedy=remedy)
 
 

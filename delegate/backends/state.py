@@ -68,7 +68,7 @@ def broken(plugin: Plugin, problem: str, traceback: str = "") -> BackendState:
     """Return the state of a plugin that is broken: "it " and the problem."""
     detail = f"backend {plugin.name!r} of {plugin.label} is broken: it {problem}"
     if plugin.owner == IN_PROCESS:
-        remedy = "mend it"
+        remedy = "fix it"
     else:
         remedy = f"`delegate backends {plugin.name}` shows the traceback; " if traceback else ""
         remedy += f"update or uninstall {plugin.owner}"
@@ -84,7 +84,7 @@ def found(plugin: Plugin) -> BackendState | BackendAlias:
     except (Exception, SystemExit) as error:
         return broken(plugin, f"fails to import: {one_line(error)}", full_traceback(error))
     if not isinstance(info, BackendInfo | BackendAlias):
-        return broken(plugin, f"gives {type(info).__name__} at {plugin.value}, not a BackendInfo")
+        return broken(plugin, f"provides {type(info).__name__} at {plugin.value}, not a BackendInfo")
     if info.name != plugin.name:
         return broken(plugin, misnamed(plugin, info.name))
     return probed(info, plugin) if isinstance(info, BackendInfo) else info
@@ -96,8 +96,8 @@ def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
     (major, minor), ours = info.api_version, API_VERSION
     if major != ours[0] or minor > ours[1]:
         detail = (
-            f"backend {info.name!r} of {plugin.owner} speaks version {major}.{minor} of the plugin API, "
-            f"this project {ours[0]}.{ours[1]}"
+            f"backend {info.name!r} of {plugin.owner} is written for version {major}.{minor} of the plugin API, "
+            f"but this project has version {ours[0]}.{ours[1]}"
         )
         remedy = f"update {plugin.owner if (major, minor) < ours else 'delegate'}"
         return _state(place, PluginState.INCOMPATIBLE, None, detail, remedy)
@@ -106,7 +106,7 @@ def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
     except (Exception, SystemExit) as error:
         return broken(plugin, f"fails when it is probed: {one_line(error)}", full_traceback(error))
     if not isinstance(availability, Availability):
-        return broken(plugin, f"gives {type(availability).__name__}, not Availability, when probed")
+        return broken(plugin, f"returns {type(availability).__name__}, not Availability, when probed")
     if availability.ok:
         return _state(place, PluginState.OK, availability, remedy=availability.remedy)
     detail = f"backend {info.name!r} is not available here: {' '.join(availability.reason.split())}"
@@ -140,9 +140,9 @@ def load_part(info: BackendInfo, part: str) -> type:
             raise BackendUnavailable(what, remedy="pip install 'delegate[aot]'") from error
         raise PartBroken(f"fails to import {path}: {one_line(error)}") from error
     if not (isinstance(made, type) and _BASES[part] in {(c.__module__, c.__qualname__) for c in made.__mro__}):
-        raise PartBroken(f"gives {path}, which is no subclass of {'.'.join(_BASES[part])}")
+        raise PartBroken(f"provides {path}, which is not a subclass of {'.'.join(_BASES[part])}")
     if problem := _incomplete(made, part, info.name):
-        raise PartBroken(f"gives {path}, {problem}")
+        raise PartBroken(f"provides {path}, {problem}")
     return made
 
 
@@ -155,7 +155,7 @@ def _incomplete(part: type, which: str, name: str) -> str:
             return f"whose name is {own!r}"
         options = getattr(part, "Options", None)
         if _OPTIONS not in {(c.__module__, c.__qualname__) for c in getattr(options, "__mro__", ())}:
-            return f"whose Options is no subclass of {'.'.join(_OPTIONS)}"
+            return f"whose Options is not a subclass of {'.'.join(_OPTIONS)}"
     return ""
 
 
@@ -201,7 +201,7 @@ def from_json(data: Mapping[str, Any], plugin: Plugin) -> BackendState | Backend
         versions = {library: text(mapping(found, "versions"), library) for library in found["versions"]}
         availability = Availability(**{**found, "versions": versions, "devices": texts(found, "devices")})
         if availability.ok != (state is PluginState.OK):
-            raise ValueError(f"it is {state}, and its probe says otherwise")
+            raise ValueError(f"it is {state}, but its probe reports otherwise")
         expected.add("availability")
     _require_keys(data, expected)
     detail, remedy, traceback = (text(data, key) for key in ("detail", "remedy", "traceback"))
@@ -239,7 +239,7 @@ def check_answer(data: Mapping[str, Any], question: str, plugin: Plugin) -> None
 
 def _require_keys(data: Mapping[str, Any], expected: Set[str]) -> None:
     if data.keys() != expected:
-        raise KeyError(f"keys {sorted(data)}, where {sorted(expected)} are expected")
+        raise KeyError(f"keys {sorted(data)}, but {sorted(expected)} are expected")
 
 
 def _require_name(name: str, plugin: Plugin) -> None:

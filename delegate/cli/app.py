@@ -83,7 +83,7 @@ def root(
         bool, typer.Option("--debug", help="Show the traceback of an error, and verify the program after each pass.")
     ] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Run an exported PyTorch model on several backends, from one file."""

@@ -108,9 +108,9 @@ def read_archive(method: str, names: Sequence[str], path: str) -> dict[str, Arra
         raise InputError(f"there is no file {path!r}", remedy="check the path") from None
     except (OSError, ValueError) as error:
         what = f"{path!r} cannot be read: {' '.join(str(error).split())}"
-        raise InputError(what, remedy="give what numpy.savez wrote") from error
+        raise InputError(what, remedy="give a file that numpy.savez wrote") from error
     if not isinstance(arrays, dict):
-        raise InputError(f"{path!r} holds one array, as a .npy file does", remedy="give what numpy.savez wrote")
+        raise InputError(f"{path!r} holds one array, as a .npy file does", remedy="give a file that numpy.savez wrote")
     if list(arrays) == [f"arr_{i}" for i in range(len(names))]:
         arrays = dict(zip(names, arrays.values(), strict=True))
     if set(arrays) != set(names):
@@ -127,7 +127,9 @@ def read_array(name: str, path: str) -> Array:
         raise InputError(f"there is no file {path!r} for input {name!r}", remedy="check the path") from None
     except (OSError, ValueError) as error:
         what = f"{path!r} for input {name!r} cannot be read: {' '.join(str(error).split())}"
-        raise InputError(what, remedy="give what numpy.save wrote") from error
+        raise InputError(what, remedy="give a file that numpy.save wrote") from error
     if isinstance(loaded, dict):
-        raise InputError(f"{path!r} for input {name!r} holds several arrays", remedy="give what numpy.save wrote")
+        raise InputError(
+            f"{path!r} for input {name!r} holds several arrays", remedy="give a file that numpy.save wrote"
+        )
     return loaded

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def backends(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show all that is known of one backend.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
-    refresh: Annotated[bool, typer.Option("--refresh", help="Ask plugins again that were asked before.")] = False,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show the details of one backend.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Probe all plugins again, without the cache.")] = False,
 ) -> None:
     """List the installed backends and other plugins with their states, and remedies for those that are not ok."""
     registry = Registry(refresh=refresh)
@@ -61,7 +61,7 @@ def _list(registry: Registry) -> None:
         if not matches:  # of the others the registry warns
             print(blocked_in_vain(name, matches))
     if any(s.kept for s in states):
-        print("some of this is what was found earlier: `delegate backends --refresh` asks again")
+        print("some of these results are cached: `delegate backends --refresh` probes again")
     print()
     libraries = registry.kernels.libraries
     kernels = [(lib.name, str(lib.state), f"{lib.owner} {lib.version}".strip(), _count(lib)) for lib in libraries]
@@ -200,9 +200,9 @@ def _check(registry: Registry, name: str, part: str) -> str:
 
 def check_backend(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A backend, as `delegate backends` lists it.")],
-    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run the tests of every backend on common modules; say what it takes of them, and what a call costs."""
+    """Run the tests that every backend must pass; show the supported operators and the cost of a call."""
     registry = Registry(refresh=True)
     name = registry.resolve(name)
     state = registry.state(name)
@@ -229,7 +229,7 @@ def _tried(name: str) -> tuple[list[TestOutcome], dict[str, str], CallTime | Non
         raise DelegateError(
             "the tests of backends need pytest, which is not installed", remedy="pip install pytest"
         ) from error
-    with output.working(f"asking {name} what it takes"):
+    with output.working(f"querying the operators of {name}"):
         checking.reports(name)
     with output.advancing(f"testing {name}") as advance:
         outcomes = checking.run_kit(name, advance)
@@ -266,22 +266,24 @@ _NAMES = {"pyproject.toml.txt": "pyproject.toml", "delegate_acme": "delegate_{na
 
 
 def new_backend(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What users will write, e.g. acme.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the backend, e.g. acme.")],
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="DIR", callback=options.PACKAGE, help="Where to. Default: delegate-NAME."
+            "--output", "-o", metavar="DIR", callback=options.PACKAGE, help="Folder to write. Default: delegate-NAME."
         ),
     ] = None,
 ) -> None:
-    """Write an installable backend that passes the tests of every backend, to go on from."""
+    """Write an installable backend as a start; it passes the tests that every backend must pass."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise DelegateError(f"{name!r} is no name for a new backend", remedy="use small letters, digits and '_'")
+        raise DelegateError(
+            f"{name!r} is not a valid name for a backend", remedy="use lowercase letters, digits and '_'"
+        )
     if name in Registry().names() or name == "portable":
-        raise DelegateError(f"there is a backend {name!r} here", remedy="use another name")
+        raise DelegateError(f"there is already a backend {name!r}", remedy="use another name")
     target = Path(_distribution(name)) if folder is None else folder
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DelegateError(f"{str(target)!r} is there already", remedy="give another folder by --output")
+        raise DelegateError(f"{str(target)!r} already exists", remedy="give another folder with --output")
     _write(resources.files("delegate.skeleton"), target, name)
     print(f"wrote {target}")
     print("next: pip install 'setuptools>=77'")

@@ -19,11 +19,11 @@ app = typer.Typer(no_args_is_help=True, help="Show or clear the cache.", rich_ma
 def path() -> None:
     """Print the folder of the cache."""
     folder = cache_folder()
-    print(folder if folder is not None else f"off, by the environment variable {VARIABLE}")
+    print(folder if folder is not None else f"off, because of the environment variable {VARIABLE}")
 
 
 @app.command("info")
-def info(as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False) -> None:
+def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show the folder of the cache, and the number and size of its entries."""
     folder = cache_folder()
     sizes = {kind: part.sizes() for kind, part in _parts().items()}

@@ -26,7 +26,7 @@ def check_config(path: Annotated[Path, typer.Argument(metavar="FILE", help="YAML
     if config.backends is None:
         chosen = "every available backend"
     else:
-        chosen = ", ".join(c.name for c in config.backends) or "no backend, portable kernels alone"
+        chosen = ", ".join(c.name for c in config.backends) or "no backend, only portable kernels"
     print(f"{path}: ok ({chosen})")
 
 
@@ -43,7 +43,7 @@ LockFile = Annotated[Path, typer.Argument(metavar="LOCK", help="Written by `dele
 
 @lock_app.command("diff")
 def diff_locks(first: LockFile, second: LockFile) -> None:
-    """Say what moved from one lockfile to another, and what that costs; nothing where all is the same."""
+    """Show the differences between two lockfiles: moved nodes, and their costs."""
     with output.working("importing torch"):
         from delegate.placement.lock import Lock
     for line in Lock.load(first).differences(Lock.load(second)):
@@ -59,7 +59,7 @@ def check_lock(
     inputs: Inputs = None,
     imports: Imports = None,
 ) -> None:
-    """Fail unless all nodes of a model can run where a lockfile has them. Nothing is compiled."""
+    """Check that all nodes of a model can run as in a lockfile, without compiling."""
     import_modules(imports)
     with output.working("importing torch"):
         from delegate.cli.models import load_model
@@ -68,4 +68,4 @@ def check_lock(
         notes = check_locked(load_model(model, inputs or []), lock, backend or None, config=config)
     for note in notes:
         print(note)
-    print(f"{lock} is kept")
+    print(f"{lock} can be applied")

@@ -24,7 +24,7 @@ from delegate.report import Report
 
 def inspect(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A program file.")],
-    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON, without the instructions.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, without the instructions.")] = False,
 ) -> None:
     """Show methods, values, instructions, memory, delegates and constants of a program file."""
     program = file.load(path)
@@ -85,12 +85,12 @@ def explain(
     backend: Backends = None,
     inputs: Inputs = None,
     imports: Imports = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Report the backend of each node and why others refuse it, without compiling; fail if `lower` would refuse."""
+    """Report the backend of each node and why others reject it, without compiling; fail if `lower` would fail."""
     if _is_program(Path(model)):
         if config or backend or inputs or imports:
-            raise typer.BadParameter("a saved program has been planned already: -c, -b, -i and --import are for models")
+            raise typer.BadParameter("a saved program is already planned: -c, -b, -i and --import are for models")
         report, refusal = Report.from_json(file.load(model).report), None
     else:
         import_modules(imports)

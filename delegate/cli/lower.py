@@ -22,19 +22,19 @@ Model = Annotated[
 ]
 Inputs = Annotated[
     list[str] | None,
-    typer.Option("--input", "-i", metavar="A.npy", help="Example input, in order, where MODEL is a TorchScript file."),
+    typer.Option("--input", "-i", metavar="A.npy", help="Example input of a TorchScript file, in order."),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file; see `delegate config schema`.")]
 Backends = Annotated[
     list[str] | None,
-    typer.Option("--backend", "-b", help="Backend; several in order of preference. Default: all here."),
+    typer.Option("--backend", "-b", help="Backend; several in order of preference. Default: all available."),
 ]
 Verify = Annotated[
     list[str] | None,
     typer.Option(
         "--verify",
         metavar="[NAME=]A.npy",
-        help="Input to verify the program on, by order or by name, or one .npz: how far its results are from torch's.",
+        help="Input for a comparison with torch's results, by order or by name, or one .npz.",
     ),
 ]
 
@@ -59,10 +59,10 @@ def lower(
     ] = None,
     verify: Verify = None,
     imports: Imports = None,
-    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Take compiled partitions from the cache.")] = True,
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Use compiled partitions of the cache.")] = True,
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Run plans of the backends here and take the best; see `placement`."),
+        typer.Option("--measure", help="Measure plans of the available backends and use the best; see `placement`."),
     ] = False,
     lock: Annotated[
         Path | None,
@@ -70,12 +70,12 @@ def lower(
             "--lock",
             metavar="FILE",
             callback=options.LOCK,
-            help="Write where nodes run, and what that was measured to cost.",
+            help="Write the measured plan and its costs.",
         ),
     ] = None,
     locked: Annotated[
         Path | None,
-        typer.Option("--locked", metavar="FILE", help="Have nodes run as this lockfile says; nothing is measured."),
+        typer.Option("--locked", metavar="FILE", help="Use the plan of this lockfile, without measuring."),
     ] = None,
     bundle: Annotated[
         Path | None,
@@ -83,18 +83,18 @@ def lower(
             "--bundle",
             metavar="FILE",
             callback=options.BUNDLE,
-            help="Write what `delegate measure` runs on another machine.",
+            help="Write the programs that `delegate measure` runs on another machine.",
         ),
     ] = None,
     costs: Annotated[
         list[Path] | None,
-        typer.Option("--costs", metavar="FILE", help="Take the best by what `delegate measure` found there."),
+        typer.Option("--costs", metavar="FILE", help="Use the best plan by the costs that `delegate measure` wrote."),
     ] = None,
     ray: Annotated[
         str | None,
         typer.Option("--ray", metavar="ADDRESS", help="Measure on nodes of this Ray cluster that have the backends."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Lower a model to a program file that runs without torch."""
     if out is None and bundle is None:
@@ -116,8 +116,8 @@ def lower(
     settings = None if config is None else load_config(config)
     if calibration is not None:
         if settings is None or settings.quantization is None:
-            remedy = "add a `quantization` section to the configuration, and give it by --config"
-            raise ConfigError("--calibration is for models that are to be quantized", remedy=remedy)
+            remedy = "add a `quantization` section to the configuration, and give it with --config"
+            raise ConfigError("--calibration is only for models that are quantized", remedy=remedy)
         section = settings.quantization.model_copy(update={"calibration": calibration})
         settings = settings.model_copy(update={"quantization": section})
     is_measured = measure or (settings is not None and settings.placement.policy == "measured")
@@ -139,7 +139,7 @@ def lower(
         return
     print(program.report.summary)
     if locked is not None:
-        print(f"nothing was measured: nodes run as {locked} says, and the costs are those that it has")
+        print(f"nothing was measured: the plan and its costs are those of {locked}")
     lock_notes = (note for note in program.report.notes if note.startswith(LOCKED))
     for line in (*lock_notes, *program.report.accuracy_lines(), *program.report.placement_lines()):
         print(line)

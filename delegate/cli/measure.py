@@ -29,21 +29,21 @@ def measure(
         ),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds for all. Default: as the bundle says.")
+        float | None, typer.Option(min=0.001, help="Seconds for all methods. Default: those of the bundle.")
     ] = None,
     kernels: Annotated[
         list[str] | None,
-        typer.Option("--kernels", "-k", help="Kernel library for what no backend takes; several by preference."),
+        typer.Option("--kernels", "-k", help="Kernel library for portable nodes; several in order of preference."),
     ] = None,
     trust_code: Annotated[
         bool,
         typer.Option(
-            "--trust-code", help="Open partitions that are machine code, as TVM's and QNN's: they run as you do."
+            "--trust-code", help="Open partitions of machine code, as of TVM and QNN, which runs with your permissions."
         ),
     ] = False,
     imports: Imports = None,
 ) -> None:
-    """Run the candidates of a bundle here, for `delegate lower --costs` on the machine that it is from."""
+    """Measure the candidates of a bundle on this machine, for `delegate lower --costs` on another."""
     options.require_distinct({"--output": out}, {"FILE": path})
     import_modules(imports)
     measure_bundle: MeasureBundle = default_registry().measurements.part(BUNDLE, "runtime")

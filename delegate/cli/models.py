@@ -60,7 +60,7 @@ def read_sample(model: ExportedProgram | Path, files: Sequence[str]) -> tuple[Ex
 
 def _convert(path: Path, inputs: Sequence[str]) -> ExportedProgram:
     if not inputs:
-        remedy = "give them by --input A.npy, in order"
+        remedy = "give them with --input A.npy, in order"
         raise ExportError(f"{str(path)!r} is a TorchScript file and needs example inputs", remedy=remedy)
     arrays = (read_array(f"number {i + 1}", file) for i, file in enumerate(inputs))
     return export(path, tuple(map(torch.from_numpy, arrays)))
@@ -76,7 +76,7 @@ def _check_file(path: Path) -> Path:
     with zipfile.ZipFile(path) as archive:
         names = [name.partition("/")[2] for name in archive.namelist()]
     if "data.pkl" in names:
-        raise ExportError(f"{str(path)!r} is what torch.save wrote, not an exported program", remedy=_EXPORT)
+        raise ExportError(f"{str(path)!r} was written by torch.save, and is not an exported program", remedy=_EXPORT)
     return path
 
 
@@ -95,7 +95,7 @@ def _call(text: str) -> ExportedProgram:
         raise ExportError(f"{text} returned a {kind}", remedy=_RETURN)
     module, inputs = result
     if not isinstance(module, torch.nn.Module):
-        raise ExportError(f"{text} returned a {type(module).__name__} where the module should be", remedy=_RETURN)
+        raise ExportError(f"{text} returned a {type(module).__name__} instead of a module", remedy=_RETURN)
     if not isinstance(inputs, tuple | list):
         raise ExportError(f"{text} returned inputs that are a {type(inputs).__name__}, not a tuple", remedy=_RETURN)
     return export_module(module.eval(), tuple(inputs), f"the module of {text}")
@@ -104,7 +104,7 @@ def _call(text: str) -> ExportedProgram:
 def _function(text: str) -> Callable[[], Any]:
     module_name, _, function_name = text.partition(":")
     if not (module_name and function_name.isidentifier()):
-        raise ExportError(f"{text!r} is no model", remedy="give a .pt2 file, or package.module:function")
+        raise ExportError(f"{text!r} is not a model", remedy="give a .pt2 file, or package.module:function")
     module = import_module(module_name, f"model {text}")
     function = getattr(module, function_name, None)
     if function is None:

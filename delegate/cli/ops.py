@@ -23,14 +23,16 @@ def ops(
         typer.Argument(metavar="[NAME]", help="An operator or a pattern: aten.add.Tensor, gelu, 'aten.conv*'."),
     ] = None,
     modules: Annotated[
-        list[str] | None, typer.Option("--import", metavar="MODULE", help="Import it first: it registers operators.")
+        list[str] | None, typer.Option("--import", metavar="MODULE", help="Module to import first, for its operators.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="The support matrix of the documentation.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the support matrix of the documentation.")
+    ] = False,
 ) -> None:
-    """Show operators: core or compound, their kernels and dtypes, which backends take them and when."""
+    """Show operators: core or compound, their kernels and dtypes, and the backends that support them."""
     _import(modules or ())
-    with output.working("looking at operators"):
+    with output.working("reading the tables of operators"):
         catalogue = Catalogue(Registry())
         names = catalogue.names() if name is None else catalogue.matching(name)
         operators = [catalogue.facts(n, expand=name is not None) for n in names]
@@ -61,10 +63,10 @@ def _list(operators: Sequence[OperatorFacts], catalogue: Catalogue) -> None:
     ]
     output.table(("operator", "kind", *libraries, *backends), rows)
     counts = [
-        f"{library} has kernels of {sum(any(k.library == library for k in f.kernels) for f in operators)}"
+        f"{library} has kernels for {sum(any(k.library == library for k in f.kernels) for f in operators)}"
         for library in libraries
     ]
-    counts += [f"{backend} takes {sum(backend in f.backends for f in operators)}" for backend in backends]
+    counts += [f"{backend} supports {sum(backend in f.backends for f in operators)}" for backend in backends]
     print(f"\n{len(operators)} operators: {', '.join(counts)}")
 
 
@@ -90,7 +92,7 @@ def _lines(facts: OperatorFacts) -> list[tuple[str, str]]:
             ("operator", f"{'native' if operator.native else 'custom'}, {core}{', a view' if operator.view else ''}")
         )
         parts = " ".join(facts.decomposition) or "torch decomposes it"
-        leaf = "core ATen, or without a decomposition: it is not taken apart"
+        leaf = "core ATen, or without a decomposition: it is never decomposed"
         lines.append(("compound", parts) if operator.compound else ("leaf", leaf))
         variants = [f"out= {operator.out}"] * bool(operator.out) + [f"in place {operator.in_place}"] * bool(
             operator.in_place
@@ -98,11 +100,11 @@ def _lines(facts: OperatorFacts) -> list[tuple[str, str]]:
         lines.append(("other forms", ", ".join(variants) or "none"))
     for kernel in facts.kernels:
         words = f"{dtype_text(kernel.dtypes)}{' (a view)' if kernel.kind == 'view' else ''}"
-        lines.append((kernel.library, words + (", faster where arrays are row-major" if kernel.contiguous else "")))
+        lines.append((kernel.library, words + (", faster for row-major arrays" if kernel.contiguous else "")))
     if not facts.kernels:
         lines.append(("kernels", "none"))
     for backend, conditions in facts.backends.items():
-        lines.append((backend, "takes it" + (" if:" if conditions else "")))
+        lines.append((backend, "supports it" + (" if:" if conditions else "")))
         lines += [("", c) for c in conditions]
     return lines
 
@@ -112,9 +114,9 @@ _HEAD = """\
 
 Made by `make docs-ops` from the tables of kernels and lowerings; `delegate ops NAME` shows more of one operator.
 
-- **kind**: *core* ATen; *compound*: torch decomposes it where neither a kernel nor a backend wants it whole; a *view*
+- **kind**: *core* ATen; *compound*: torch decomposes it where neither a kernel nor a backend supports it; a *view*
   costs nothing at run time.
-- **portable**: the element types that its portable kernel takes. *floats* are float16, bfloat16, float32 and float64;
+- **portable**: the element types of its portable kernel. *floats* are float16, bfloat16, float32 and float64;
   *integers* are uint8 and int8 to int64.
 - ATen mode (`kernels=["aten"]`) has a kernel of every operator that torch has.
 """

@@ -33,7 +33,7 @@ Imports = Annotated[
     typer.Option(
         "--import",
         metavar="MODULE[:FUNCTION]",
-        help="Import a module first, and call its function: to register classes of which the inputs are made.",
+        help="Import a module first, and call its function, e.g. to register classes of inputs.",
     ),
 ]
 
@@ -79,8 +79,8 @@ def import_module(name: str, purpose: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if name == missing or name.startswith(missing + "."):
-            what = f"there is no module {missing!r}, for {purpose}"
-            raise ExportError(what, remedy="it is looked for in this directory and in the installed packages") from None
+            what = f"there is no module {missing!r} for {purpose}"
+            raise ExportError(what, remedy="modules are searched here and in the installed packages") from None
         raise ExportError(f"importing {name} failed: {one_line(error)}", remedy="install it") from error
     except (Exception, SystemExit) as error:
         what = f"importing {name} failed: {one_line(error)}"
@@ -129,4 +129,4 @@ def require_distinct(written: Mapping[str, Path | None], read: Mapping[str, Path
             continue  # streams are not overwritten
         other = seen.setdefault(os.path.realpath(path), option)
         if other != option:
-            raise ConfigError(f"{option} would write over {other}", where=str(path), remedy="name another file")
+            raise ConfigError(f"{option} would overwrite {other}", where=str(path), remedy="name another file")

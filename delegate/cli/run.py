@@ -42,32 +42,32 @@ def run(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", callback=options.OUTPUTS, help="Write the outputs here."),
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="How often to run; times are of each run.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, help="Number of runs; each is timed.")] = 1,
     kernels: Annotated[
         list[str] | None,
         typer.Option("--kernels", "-k", help="Kernel library, e.g. aten; several in order of preference."),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="Method, where the program has several.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method to run, if the program has several.")] = None,
     fallback: Annotated[
         Literal["allow", "warn", "error"] | None,
-        typer.Option(help="Where a delegate fails and its partition was kept in kernels."),
+        typer.Option(help="Reaction if a delegate fails whose partition has kernels."),
     ] = None,
     trust_code: Annotated[
         bool,
         typer.Option(
-            "--trust-code", help="Open partitions that are machine code, as TVM's and QNN's: they run as this process."
+            "--trust-code", help="Open partitions of machine code, as of TVM and QNN, which runs with your permissions."
         ),
     ] = False,
     isolate: Annotated[
-        bool, typer.Option("--isolate", help="Run delegates in a process of their own, for a file from a stranger.")
+        bool, typer.Option("--isolate", help="Run delegates in a separate process, for an untrusted file.")
     ] = False,
     options: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="BACKEND.NAME=VALUE", help="Of a backend, e.g. xnnpack.threads=4."),
+        typer.Option("--option", metavar="BACKEND.NAME=VALUE", help="Option of a backend, e.g. xnnpack.threads=4."),
     ] = None,
     imports: Imports = None,
     profile: Annotated[bool, typer.Option("--profile", help="Show how long every instruction takes.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run a program file on .npy files, or on seeded random inputs, without torch."""
     import_modules(imports)
@@ -247,7 +247,7 @@ def _load_options(items: Sequence[str]) -> dict[str, dict[str, Any]]:
         backend, dot, option = name.rpartition(".")
         if not (equals and dot and backend and option):
             remedy = "write BACKEND.NAME=VALUE, e.g. xnnpack.threads=4"
-            raise InputError(f"--option {item!r} is no option", remedy=remedy)
+            raise InputError(f"--option {item!r} is not an option", remedy=remedy)
         own = options.setdefault(backend, {})
         try:
             own[option] = json.loads(value)

@@ -41,7 +41,7 @@ def load_config(
         raise_all(_semantics(source, Source(None), registry))
         return _resolved(source, registry)
     if not isinstance(source, str | os.PathLike | Mapping):
-        what = f"a {type(source).__name__} is no configuration"
+        what = f"a {type(source).__name__} is not a configuration"
         raise ConfigError(what, remedy="give the path of a YAML file, a dict, or a delegate.config.Config")
     written = Source(source) if isinstance(source, Mapping) else read_yaml(FilePath(source))
     if not isinstance(written.data, Mapping):
@@ -104,7 +104,7 @@ def backend_options(choice: BackendChoice, registry: Registry | None = None) -> 
 
 def options_of_alias(alias: str, backend: str) -> ConfigError:
     """Return the error for options of an alias."""
-    what = f"{alias!r} has no options: it stands for the best backend here"
+    what = f"{alias!r} has no options: it stands for the best available backend"
     return ConfigError(what, remedy=f"name the backend whose options they are, e.g. {backend}")
 
 
@@ -113,7 +113,8 @@ def _validated(model: type[Options], choice: BackendChoice) -> Options:
     try:
         text = json.dumps(choice.options, default=str)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"the options of backend {choice.name!r} are no plain values: {error}") from error
+        what = f"the options of backend {choice.name!r} must be plain values (numbers, text, lists, mappings): {error}"
+        raise ConfigError(what) from error
     return model.model_validate_json(text, strict=True)
 
 
@@ -126,8 +127,8 @@ def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[C
         if meant in seen:
             other = {choice.name, seen[meant]} - {meant}
             subject = f"{meant!r}, which {other.pop()!r} means here," if other else repr(meant)
-            remedy = f"give one a name of its own, e.g. {backend_of(meant)}{INSTANCE}second"
-            yield ConfigError(f"{dotted(path)}: {subject} stands twice", where=source.where(path), remedy=remedy)
+            remedy = f"give one of them another name, e.g. {backend_of(meant)}{INSTANCE}second"
+            yield ConfigError(f"{dotted(path)}: {subject} appears twice", where=source.where(path), remedy=remedy)
         seen[meant] = choice.name
         if backend_of(choice.name) in registry.names() or config.policy.unavailable == "error":
             yield from _backend(choice, path, source, registry)
@@ -142,8 +143,8 @@ def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[C
 
 def _backend(choice: BackendChoice, path: Path, source: Source, registry: Registry) -> Iterator[ConfigError]:
     if choice.name == PORTABLE:
-        what = f"{dotted(path)}: {PORTABLE!r} is no backend: its kernels run whatever no backend takes"
-        yield ConfigError(what, where=source.where((*path, "name")), remedy="take it out; [] means it alone")
+        what = f"{dotted(path)}: {PORTABLE!r} is not a backend: its kernels run the nodes that no backend supports"
+        yield ConfigError(what, where=source.where((*path, "name")), remedy="remove it; [] means only portable kernels")
         return
     try:
         state = registry.state(choice.name)

@@ -296,7 +296,7 @@ class Placing(_Model):
         if self.candidates and len(set(map(repr, self.candidates))) < len(self.candidates):
             raise ValueError("candidates: one of them is named twice")
         if self.accuracy is None and any(c.quantization is not None for c in self.candidates or ()):
-            raise ValueError("a candidate that is quantized needs accuracy.sqnr_db: how far results may be off")
+            raise ValueError("a quantized candidate requires accuracy.sqnr_db, the bound on its errors")
         return self
 
 

@@ -64,10 +64,10 @@ def parse(text: str) -> Parsed | None:
         problem = " ".join(part for part in (error.context, error.problem) if part)
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        raise NotPlain(f"no valid YAML: {' '.join(problem.split())}", place) from None
+        raise NotPlain(f"not valid YAML: {' '.join(problem.split())}", place) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise NotPlain(f"no valid YAML: {error.reason}", (line, 0)) from None
+        raise NotPlain(f"not valid YAML: {error.reason}", (line, 0)) from None
 
 
 def dotted(path: Path) -> str:
@@ -141,7 +141,7 @@ class _Reader:
         except yaml.MarkedYAMLError:
             raise
         except Exception as error:  # of a scalar, such as the date 2026-13-01
-            problem = f"this is no value: {one_line(error)}"
+            problem = f"this is not a valid value: {one_line(error)}"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark) from None
         self.loader.constructed_objects.clear()  # which would keep every node
         return value
@@ -156,8 +156,8 @@ class _Reader:
                 raise NotPlain(f"{dotted(path) or 'the top level'}: a key must be text", place)
             key = str(event.value)
             if key in seen:
-                remedy = f"the first is in line {seen[key][0]}; take one away"
-                raise NotPlain(f"{dotted((*path, key))}: the key stands twice", place, remedy)
+                remedy = f"the first is in line {seen[key][0]}; remove one"
+                raise NotPlain(f"{dotted((*path, key))}: the key appears twice", place, remedy)
             seen[key] = self.keys[(*path, key)] = place
             yield key, self._read((*path, key), self.loader.get_event())
 

@@ -62,7 +62,7 @@ def _problem(details: ErrorDetails, schema: Mapping[str, Any], source: Source, p
         where = source.where(path, of_key=True)
         return ConfigError(f"{key}: unknown key", where=where, remedy=did_you_mean(str(path[-1]), known))
     if kind == "missing":
-        return ConfigError(f"{key}: missing", where=source.where(path), remedy="give it")
+        return ConfigError(f"{key}: missing", where=source.where(path), remedy="add it")
     sentence = _SENTENCES.get(kind) or details["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if kind != "value_error":
         sentence += f", not {_short(details['input'])}"
@@ -140,7 +140,7 @@ def read_yaml(file: FilePath) -> Source:
             data = opened.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             what = f"the configuration has more than {MOST_BYTES} bytes"
-            raise ConfigError(what, where=str(file), remedy="give a YAML file of a few lines")
+            raise ConfigError(what, where=str(file), remedy="give a smaller YAML file")
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1

@@ -83,7 +83,7 @@ class CompileOptions:
             what = (
                 f"quantization.calibration: the data is for a model's inputs, and torch splits the model: {graph_break}"
             )
-            remedy = "take out the cause, which fullgraph=True names, or give a dynamic scheme"
+            remedy = "remove the cause, which fullgraph=True reports, or use a dynamic scheme"
             raise ConfigError(what, where="options of torch.compile", remedy=remedy)
 
     def require_no_samples(self) -> None:
@@ -95,7 +95,7 @@ class CompileOptions:
             "placement.policy": config.placement.policy == "measured",
         }
         for key in (key for key, is_set in needing.items() if is_set):
-            what = f"{key}: it is for graphs without gradients, and these are computed here"
+            what = f"{key}: it is only for graphs without gradients, but this graph computes them"
             remedy = "call the model under torch.no_grad(), or leave the key out"
             raise ConfigError(what, where="options of torch.compile", remedy=remedy)
 

@@ -88,7 +88,7 @@ def to_exported_program(
         )
     except SpecViolationError as error:  # e.g. of checkpoints that save the state of random numbers
         remedy = "let torch run it, or change the model"
-        raise ExportError(f"the graph is no exported program: {one_line(error)}", remedy=remedy) from error
+        raise ExportError(f"the graph is not a valid exported program: {one_line(error)}", remedy=remedy) from error
     program._guards_code = []  # torch's compiler checks its own guards before every call
     return program
 

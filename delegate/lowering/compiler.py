@@ -282,15 +282,15 @@ def _fallback_notes(spec: DelegateSpec, keep: Mapping[str, bool]) -> tuple[str, 
     """Return the notes on the kernel fallback of a partition whose backend was selected automatically."""
     if keep.get(spec.backend, True):
         return ()
-    state = "is kept in kernels too" if spec.fallback >= 0 else "has no fallback, as no kernels run all of it"
-    return (f"nobody named {spec.backend}: it {state}",)
+    state = "also saved in kernels" if spec.fallback >= 0 else "without a fallback, because no kernels run all of it"
+    return (f"{spec.backend} was selected automatically: its partition is {state}",)
 
 
 def _require_no_portable(plan: Plan, selection: Selection) -> None:
     """Raise PartitionError if nodes stay portable and the policy forbids that."""
     nodes = [n for part in plan.walk() for n in part.nodes if n.backend is None and n.op not in CONTROL_FLOW]
     if selection.on_portable == "error" and nodes and selection.backends:
-        remedy = "`delegate explain` says why; or set policy.portable to allow"
+        remedy = "`delegate explain` shows why; or set policy.portable to allow"
         raise PartitionError(portable_message([n.node.name for n in nodes]), where=plan.program.name, remedy=remedy)
 
 

@@ -137,6 +137,6 @@ def configured() -> Callable[..., dict[str, ExportedProgram]]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torchao":
             raise
-        what = "quantization takes torchao, which is not installed"
+        what = "quantization needs torchao, which is not installed"
         raise ConfigError(what, remedy="pip install 'delegate[quantization]'") from error
     return quantize_as_configured

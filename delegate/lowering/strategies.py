@@ -172,7 +172,7 @@ class _Locked(Strategy):
         try:
             section = Quantization.model_validate(self._lock.quantization)
         except ValueError as error:
-            what = f"the lock's quantization makes no sense: {one_line(error)}"
+            what = f"the quantization in the lock is invalid: {one_line(error)}"
             raise PartitionError(what, where=self._where, remedy=AGAIN) from error
         return configured()(exported, section, tuple(selection.backends), registry)
 
@@ -234,7 +234,7 @@ class _Measuring(Strategy):
 
     def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
         if not selection.backends:
-            raise ConfigError("places are to be measured, and there is no backend", where=_WHERE, remedy="name some")
+            raise ConfigError("placements cannot be measured without a backend", where=_WHERE, remedy="name some")
 
     def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
         if self._settings.accuracy is not None:
@@ -294,7 +294,7 @@ class _Measuring(Strategy):
             name += f" ({same + 1})" * bool(same)
             is_late = time.monotonic() - begun > _QUANTIZED * settings.budget
             if is_late and self._remote is None and any(base.candidates for base in bases):
-                not_tried.append(f"{name}: the budget was over before it was quantized")
+                not_tried.append(f"{name}: the budget was spent before it was quantized")
                 continue
             programs = configured()(exported, section, tuple(selection.backends), registry)
             other = Compiler(selection, compiler.kernels, None, compiler.artifact_cache)

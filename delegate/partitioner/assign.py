@@ -298,8 +298,8 @@ class _Assignment:
         call = call_seconds(sum([self._sizes[n] for n in (*sources, *results)]))
         if kernels >= call or not self._is_small_share(sum(map(work, working))):
             return None
-        what = f"its call would take about {call * 1e6:.0f} us, and kernels {kernels * 1e6:.0f} us for its nodes"
-        return no(Reason.SLOWER, what, "partitioning.min_partition_size: 0 delegates it all the same")
+        what = f"its call would take about {call * 1e6:.0f} us, but kernels about {kernels * 1e6:.0f} us for its nodes"
+        return no(Reason.SLOWER, what, "partitioning.min_partition_size: 0 delegates it anyway")
 
     def _is_small_share(self, share: int) -> bool:
         """Return if some work is a small share of the graph's work, which is summed only until this is decided."""

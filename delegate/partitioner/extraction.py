@@ -282,7 +282,8 @@ class PlannedRegion:
             origin = self.origins.get(node.name)
             if origin is not None and node.name in reasons:
                 why = reasons[node.name]
-                by_origin.setdefault(origin, why if origin.name == node.name else f"in parts, {op_name(node)}: {why}")
+                part = "" if origin.name == node.name else f"in its decomposition, {op_name(node)}: "
+                by_origin.setdefault(origin, part + why)
         return by_origin
 
 
@@ -342,4 +343,4 @@ def refused_parts(candidate: PlannedRegion, backend: SelectedBackend) -> dict[No
 
 def _in_words(node: Node, verdict: Verdict) -> str:
     reason = verdict.reason or Reason.OPERATOR
-    return f"in parts, {node.name}: {verdict.message or reason}"
+    return f"in its decomposition, {node.name}: {verdict.message or reason}"

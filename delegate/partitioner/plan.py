@@ -147,9 +147,9 @@ def _require_independent(plan: Plan, group: Group) -> None:
             others = [name for number, name in before.items() if number != own]
             if others:
                 raise PartitionError(
-                    f"{others[0]} and {unit.name} cannot run at the same time: the second needs what the first makes",
+                    f"{others[0]} and {unit.name} cannot run at the same time: the second needs results of the first",
                     where=plan.program.name,
-                    remedy="name parts of the model that need nothing of each other",
+                    remedy="name parts of the model that do not depend on each other",
                 )
             before[own] = unit.name
         depends_on.update(dict.fromkeys(nodes, before))

@@ -58,7 +58,7 @@ def plan(
     names = [p.backend for p in partitioners]
     for name, count in Counter(names).items():
         if count > 1 or name not in backends:
-            what = f"backend {name} is asked for {count} times" if count > 1 else f"backend {name} has no support check"
+            what = f"backend {name} is requested {count} times" if count > 1 else f"backend {name} has no support check"
             raise PartitionError(what, where=program.name, remedy="name every backend once")
     book = RuleBook(rules, names)
     planner = _Planner(partitioners, backends, rules, book, refusals or {}, set(taken), has_kernel)
@@ -97,9 +97,7 @@ class _Planner:
         claims = self._by_branch(verdicts, collected)
         decomposed = self._partly_supported(candidates, verdicts, queries, claims)
         for node in decomposed:
-            verdicts[node] = {
-                name: v and no(Reason.OPERATOR, "it is taken apart") for name, v in verdicts[node].items()
-            }
+            verdicts[node] = {name: v and no(Reason.OPERATOR, "it is decomposed") for name, v in verdicts[node].items()}
         pinned = frozenset(n for n, pin in pins.items() if pin.place != PORTABLE)
         most = {name: self.backends[name].most_constants for name in names}
         threshold = CostThreshold(self.rules.min_partition_size, pinned, self.has_kernel, most)
@@ -135,13 +133,13 @@ class _Planner:
             return claims
         claimed = {n for claim in claims for n in claim.nodes}
         answers = partitioner.partition(program, lambda node: YES if node in claimed else query.check(node))
-        missing = no(Reason.EXCLUDED, f"{type(partitioner).__name__} gave no verdict on it")
+        missing = no(Reason.EXCLUDED, f"{type(partitioner).__name__} returned no verdict on it")
         accepted = set(claimed)
         for node, by_backend in verdicts.items():
             answer = answers.get(node, missing)
             if not isinstance(answer, Verdict):
-                what = f"{type(partitioner).__name__} answered {answer!r}"
-                raise PartitionError(what, where=describe(node), remedy="answer with a delegate.verdict.Verdict")
+                what = f"{type(partitioner).__name__} returned {answer!r}"
+                raise PartitionError(what, where=describe(node), remedy="return a delegate.verdict.Verdict")
             own = query.check(node) if answer else answer  # for a claimed node, its verdict outside of the pattern
             if own and own.in_parts and not answer.in_parts:
                 answer = replace(answer, in_parts=True)

@@ -68,7 +68,7 @@ def _missing_support(method: str, backends: Iterable[str], nodes: Iterable[NodeR
             if share >= _MOST:
                 costliest = max(members, key=lambda n: n.work).verdicts[backend]
                 details = "; ".join(part for part in (costliest.message, costliest.remedy) if part)
-                yield f"{method}: {share:.0%} of the operations, on {dtype}, is not on {backend}: {reason}: {details}"
+                yield f"{method}: {share:.0%} of the operations, in {dtype}, are not on {backend}: {reason}: {details}"
 
 
 def _seconds(plan: Plan, boundaries: Iterable[Boundary]) -> float:

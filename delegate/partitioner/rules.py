@@ -89,7 +89,7 @@ class RuleBook:
             raise PartitionError(f"min_partition_size is {rules.min_partition_size}", remedy="give 0 or more")
         for place in sorted({*rules.pins.values(), *rules.node_pins.values()} - {*backends, PORTABLE}):
             remedy = did_you_mean(place, [*backends, PORTABLE])
-            raise PartitionError(f"a pin names {place!r}, which is not among the backends asked for", remedy=remedy)
+            raise PartitionError(f"a pin names {place!r}, which is not among the requested backends", remedy=remedy)
         self._include, self._exclude = _operators(rules.include, "include"), _operators(rules.exclude, "exclude")
         self._own_include = {b: _operators(p, f"{b}.include") for b, p in rules.backend_include.items()}
         self._own_exclude = {b: _operators(p, f"{b}.exclude") for b, p in rules.backend_exclude.items()}

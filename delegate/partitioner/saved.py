@@ -92,10 +92,10 @@ class SavedPlan:
         try:
             data = json.loads(text)
             if type(data["format"]) is not int or not 1 <= data["format"] <= _FORMAT:
-                raise ValueError(f"its format is {data['format']!r}, known are 1 to {_FORMAT}")
+                raise ValueError(f"its format is {data['format']!r}, but only formats 1 to {_FORMAT} are supported")
             whole = data.get("whole")
             if whole is not None and not _is_texts(whole):
-                raise TypeError("whole is a list of operators")
+                raise TypeError("whole should be a list of operators")
             partitions = tuple(_partition(p) for p in items(data, "partitions"))
             _require_unique_nodes(partitions)
             together = _groups(data.get("together", []), {p.name for p in partitions})
@@ -138,7 +138,7 @@ class SavedPlan:
         ]
         for word, before, after in (("no longer", other, self), ("now", self, other)):
             moved += sorted(_concurrent(word, before._concurrency(), after._concurrency()))
-        note = f"operators that only one of the plans holds whole, so that nodes differ: {', '.join(in_one)}"
+        note = f"operators that only one of the plans preserves, so that nodes differ: {', '.join(in_one)}"
         return (note, *moved) if in_one and None not in (self.whole, other.whole) else tuple(moved)
 
     def _concurrency(self) -> list[list[list[str]]]:
@@ -201,7 +201,7 @@ class SavedPlan:
                 f"{node} of {graph} on {backend} ({why})" for why, graph, node, backend in causes[:_NAMED]
             )
             more = f"; and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-            raise PartitionError(f"the plan cannot be kept: {named}{more}", where=where, remedy=remedy)
+            raise PartitionError(f"the plan cannot be applied: {named}{more}", where=where, remedy=remedy)
 
 
 @dataclass(slots=True)
@@ -291,21 +291,21 @@ def _partition(data: Mapping[str, Any]) -> SavedPartition:
     texts = {key: data[key] for key in ("graph", "name", "backend")}
     nodes = data["nodes"]
     if not all(isinstance(t, str) for t in texts.values()) or not _is_texts(nodes):
-        raise TypeError("a partition has the texts graph, name and backend, and a list of nodes")
+        raise TypeError("a partition should have graph, name and backend as text, and a list of nodes")
     return SavedPartition(**texts, nodes=tuple(nodes))
 
 
 def _groups(data: Any, names: Set[str]) -> tuple[Group, ...]:
     """Return the parallel groups of a saved plan; raise if a partition is in several branches or does not exist."""
     if not isinstance(data, list) or not all(isinstance(group, list) and all(map(_is_texts, group)) for group in data):
-        raise TypeError("together is a list of groups, each a list of branches, each a list of names of partitions")
+        raise TypeError("together should be a list of groups of branches, each branch a list of names of partitions")
     for group in data:
         if len(group) < 2 or not all(group):
-            raise ValueError("a group of together has at least two branches, and each branch a partition")
+            raise ValueError("a group of together should have at least two branches, and each branch a partition")
     seen: set[str] = set()
     for name in (name for group in data for branch in group for name in branch):
         if name not in names or name in seen:
-            raise ValueError(f"together names {name!r}, {'twice' if name in names else 'which is no partition'}")
+            raise ValueError(f"together names {name!r}, {'twice' if name in names else 'which is not a partition'}")
         seen.add(name)
     return tuple(tuple(map(tuple, group)) for group in data)
 
@@ -336,5 +336,5 @@ def _require_unique_nodes(partitions: Iterable[SavedPartition]) -> None:
             if (partition.graph, node) in partition_of:
                 other = partition_of[partition.graph, node]
                 places = f"in {other} and in {partition.name}" if other != partition.name else f"twice in {other}"
-                raise ValueError(f"{node} of {partition.graph} stands {places}")
+                raise ValueError(f"{node} of {partition.graph} appears {places}")
             partition_of[partition.graph, node] = partition.name

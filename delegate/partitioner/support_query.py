@@ -109,7 +109,7 @@ class SupportQuery:
     def _decomposed(self, node: Node, own: Verdict) -> Verdict:
         """Return the verdict on a compound node by its decomposition, after the refusal of the node itself."""
         if op_name(node) in LOOPS and self.has_kernel(node):
-            return own if own.message else no(Reason.OPERATOR, "a loop over steps, which a kernel runs whole")
+            return own if own.message else no(Reason.OPERATOR, "a loop over steps, which one kernel runs as a whole")
         verdict = self._query_decomposed(node)
         if verdict or not own.message:
             return verdict
@@ -121,18 +121,18 @@ class SupportQuery:
         except LoweringError as error:
             return no(Reason.OPERATOR, error.what)
         if not parts:
-            return no(Reason.OPERATOR, "it has no parts that compute")
+            return no(Reason.OPERATOR, "its decomposition computes nothing")
         verdicts = [self._query_part(part) for part in parts]
         refused = next(((p, v) for p, v in zip(parts, verdicts, strict=True) if not v), None)
         if refused is None and len({v.tag for v in verdicts}) > 1:
-            refused = parts[0], no(Reason.OPERATOR, "its parts cannot share a partition")
+            refused = parts[0], no(Reason.OPERATOR, "the operators of its decomposition cannot share a partition")
         if refused is None:
             slower = self._slower(node, parts)
             return replace(verdicts[0], in_parts=True, message="", remedy="") if slower is None else slower
         if any(v and not is_layout(p) for p, v in zip(parts, verdicts, strict=True)):
             self.partial.add(node)
         part, why = refused
-        return replace(why, message=f"in parts, {op_name(part)}: {why.message or why.reason}")
+        return replace(why, message=f"in its decomposition, {op_name(part)}: {why.message or why.reason}")
 
     def _query_part(self, node: Node) -> Verdict:
         verdict = self.book.excluded(op_name(node), self.backend.name)
@@ -147,7 +147,7 @@ class SupportQuery:
         factor = sum(traffic(p) for p in parts if not is_layout(p)) / max(traffic(node), 1)
         if factor <= MOST_TRAFFIC:
             return None
-        return no(Reason.SLOWER, f"its parts move {factor:.0f} times the bytes that a kernel of the whole does")
+        return no(Reason.SLOWER, f"its decomposition moves {factor:.0f} times as many bytes as one kernel")
 
 
 def not_for_delegates(nodes: Iterable[Node]) -> dict[Node, Verdict]:
@@ -166,10 +166,10 @@ def _not_for_delegates(node: Node) -> Verdict | None:
     if any(source.op == "get_attr" for source in sources):
         return no(Reason.OPERATOR, "control flow is run by the runtime, which may delegate the graphs inside it")
     if not tensors(node):
-        return no(Reason.OPERATOR, "it gives no tensor")
+        return no(Reason.OPERATOR, "it returns no tensor")
     number = unknown_number(node)
     if number is not None:
-        what = f"its argument {number.name} is a number that the shapes of its tensors do not tell"
+        what = f"its argument {number.name} is a number that does not follow from the shapes of its tensors"
         return no(Reason.DYNAMIC_SHAPE, what, "make that size static")
     return None
 

@@ -52,7 +52,7 @@ def _compile_each(search: Search) -> None:
     state, seen = search.state, dict[Hashable, str]()
     for candidate in search.task.candidates:
         if state.plans and not search.has_time(_COMPILE_SHARE):
-            state.not_tried.append(f"{candidate.name}: the budget was over before it was compiled")
+            state.not_tried.append(f"{candidate.name}: the budget was spent before it was compiled")
             continue
         search.progress(f"compiling for {candidate.name}")
         try:
@@ -64,7 +64,7 @@ def _compile_each(search: Search) -> None:
             continue
         key = _plan_key(candidate, lowered)
         if key in seen:
-            state.not_tried.append(f"{candidate.name}: it gives the same plan as {seen[key]}")
+            state.not_tried.append(f"{candidate.name}: it has the same plan as {seen[key]}")
             continue
         seen[key] = candidate.name
         state.plans[candidate.name] = MethodPlan(candidate.name, lowered, candidate, options=candidate.options)
@@ -161,7 +161,7 @@ def _survey(search: Search, plans: Mapping[str, MethodPlan]) -> None:
     state = search.state
     state.segments = split_into_segments(next(iter(plans.values())).candidate.lowering.edge())
     if len(state.segments) < 2:
-        state.not_tried.append("plans on several candidates: the method is narrow nowhere")
+        state.not_tried.append("plans on several candidates: the method cannot be divided into segments")
         return
     arguments = (state.segments, plans, search.known, search.factory, search.noise_filter)
     state.survey = Survey(search.task, *arguments, may_store=state.is_quiet)

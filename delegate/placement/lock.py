@@ -79,7 +79,7 @@ class Lock:
             what = f"the lockfile cannot be read, {error.what}"
             raise PartitionError(what, where=error.where(where), remedy=error.remedy or AGAIN) from error
         except KeyError as error:
-            what = f"the lockfile cannot be read, there is no {error} in it"
+            what = f"the lockfile cannot be read, it has no {error}"
             raise PartitionError(what, where=where, remedy=AGAIN) from error
         except (TypeError, ValueError, AttributeError) as error:
             what = f"the lockfile cannot be read, {one_line(error)}"
@@ -92,14 +92,14 @@ class Lock:
         """Return the lock of parsed data; raises KeyError, TypeError, ValueError or PartitionError for other data."""
         require_format(data, FORMAT)
         if unknown := sorted(data.keys() - _KEYS):
-            raise ValueError(f"{unknown[0]!r} is no key of a lock")
+            raise ValueError(f"{unknown[0]!r} is not a key of a lock")
         model, versions = mapping(data, "model"), mapping(data, "versions")
         options, measured = mapping(data, "options"), mapping(data, "measured")
         plan = SavedPlan.from_json(json.dumps(data["plan"], default=str))
         placements = {name: Placement.from_data(mapping(measured, name)) for name in measured}
         for name, placement in placements.items():
             if name != placement.method or name not in model:
-                raise ValueError(f"what was measured of {name!r} is of no method, or of another one")
+                raise ValueError(f"the measurement {name!r} is of an unknown method, or of another one")
         return cls(
             model={name: text(model, name) for name in model},
             machine=text(data, "machine"),
@@ -128,7 +128,7 @@ class Lock:
         for name in sorted({*self.model, *fingerprints}):
             if self.model.get(name) != fingerprints.get(name):
                 both = name in self.model and name in fingerprints
-                what = f"method {name!r} is built otherwise" if both else f"only one of both has a method {name!r}"
+                what = f"method {name!r} differs" if both else f"only one of them has a method {name!r}"
                 raise PartitionError(f"the lock is of another model: {what}", where=where, remedy=AGAIN)
 
     def require_backends(self, backends: Collection[str], where: str) -> None:
@@ -137,8 +137,8 @@ class Lock:
         `where` is the origin of the lock, for the message.
         """
         for name in sorted(self.options.keys() - {*self.plan.backends}):
-            what = f"the lock has options of {name!r}, on which it runs no node"
-            raise PartitionError(what, where=where, remedy=f"take them away, or {AGAIN}")
+            what = f"the lock has options of {name!r}, but runs no node on it"
+            raise PartitionError(what, where=where, remedy=f"remove them, or {AGAIN}")
         for name in self.plan.backends:
             if name not in backends:
                 what = f"the lock runs nodes on {name!r}, which is not among the backends"
@@ -151,9 +151,9 @@ class Lock:
         for partition in self.plan.partitions:
             parts = {partition_of[partition.graph, node] for node in partition.nodes}
             if len(parts) > 1:
-                what = f"partition {partition.name!r} of {partition.graph} cannot be one, it would be {len(parts)}"
-                why = "what is between its nodes runs elsewhere"
-                raise PartitionError(f"the lock cannot be kept: {what}, for {why}", where=where, remedy=AGAIN)
+                what = f"partition {partition.name!r} of {partition.graph} would be split into {len(parts)} partitions"
+                why = "nodes between its nodes run elsewhere"
+                raise PartitionError(f"the lock cannot be applied: {what}, because {why}", where=where, remedy=AGAIN)
 
     def notes(self, here: Lock) -> tuple[str, ...]:
         """Return the differences between the machine of the measurement and this one, for the report."""
@@ -211,7 +211,8 @@ def _costs(ours: Placement, theirs: Placement) -> Iterator[str]:
     """Yield the cost of a method, and the segments that moved."""
     first, second = (next((p.cost for p in one.plans if p.name == one.chosen), None) for one in (ours, theirs))
     if first and second and ours.objective == theirs.objective:
-        by = f"{second / first:.3f} of the {ours.objective}, {UNITS[ours.objective]} as measured by each"
+        unit = UNITS[ours.objective]
+        by = f"{second / first:.3f} times the {ours.objective} in {unit}, as measured by each lockfile"
         yield f"{ours.method}: {ours.chosen} -> {theirs.chosen}: {by}"
     places = {s.name: s for s in ours.stretches}
     for segment in theirs.stretches:

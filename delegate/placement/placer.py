@@ -62,7 +62,7 @@ class Placer:
         state.records = search.measure(list(state.plans.values()), 1.0 if search.is_simple else _SINGLE_BACKEND_SHARE)
         best = choose_winner(state.records, search.accurate(state.plans))
         if best is None:
-            state.not_tried.append("a choice: not one plan that may be taken was measured")
+            state.not_tried.append("a measured choice: no plan that may be chosen was measured")
             return self._result(self._choose_unmeasured())
         raced = search.spent
         others = [*compile_cross_backend_plans(search, best), *compile_parallel_plans(search, best)]
@@ -96,7 +96,7 @@ class Placer:
         won = choose_winner(final, search.accurate(p.name for p in (*again, *others)))
         was_disturbed = won is not None and not final[won].is_quiet and state.records[best].is_quiet
         if won is None or was_disturbed:
-            state.not_tried += ["the best plan once more: other work had the cores"] * was_disturbed
+            state.not_tried += ["the best plan again: other processes used the cores"] * was_disturbed
             state.final = {p.name: final[p.name] for p in others}
             return best
         state.final = final
@@ -125,21 +125,21 @@ class Placer:
         """Return the notes for the report on the accuracy of the chosen plan."""
         comparator, sqnr_db = self._search.comparator, self._search.comparator.sqnr_db(chosen)
         if comparator.is_random:
-            return ["results: not compared, for the method draws random numbers"]
+            return ["results: not compared, because the method draws random numbers"]
         if self._state.records_of(chosen)[chosen].failure == BUDGET_OVER and sqnr_db is None:
-            return ["results: not compared with torch's, for the budget was over"]
+            return ["results: not compared with torch's, because the budget was spent"]
         if sqnr_db is None or sqnr_db >= _MIN_SQNR_DB:
             return []
         if math.isnan(sqnr_db):
-            return ["results: not compared, for torch's are empty, or have no finite numbers"]
-        return [f"a plan that is near torch's results: this one keeps {sqnr_db:.1f} dB, see docs/accuracy.md"]
+            return ["results: not compared, because torch's results are empty or have no finite numbers"]
+        return [f"a plan with more accurate results: this one reaches {sqnr_db:.1f} dB, see docs/accuracy.md"]
 
     def _result(self, chosen: str) -> ChosenPlan:
         search, state = self._search, self._state
         state.not_tried += self._accuracy_notes(chosen)
         spent = search.spent
         if not search.has_time():
-            state.not_tried.append("more rounds: the budget was over")
+            state.not_tried.append("more rounds: the budget was spent")
         plan = state.plans[chosen]
         placement = report_placement(state, search.task, search.comparator, chosen, spent)
         return ChosenPlan(plan.candidate, plan.lowered.plan, plan.options, placement)

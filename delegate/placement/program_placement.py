@@ -30,7 +30,7 @@ from delegate.placement.runtime.trials import ProcessRunnerFactory, answer_timeo
 from delegate.registry import Registry
 from delegate.verdict import Reason, no
 
-MEASURED = no(Reason.SLOWER, "as measured", "the table of plans says by how much")
+MEASURED = no(Reason.SLOWER, "as measured", "the table of plans shows by how much")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -
     first = bases[0]
     methods = list(first.exported)
     if len(methods) > 1 and len(bases) > 1:
-        what = f"candidates that are quantized are for one method, and the program has {len(methods)}"
+        what = f"quantized candidates require a program of one method, but the program has {len(methods)}"
         raise ConfigError(what, where="placement.candidates", remedy="lower the methods one by one, or quantize first")
     share = context.settings.budget / len(methods)
     chosen = [

@@ -95,8 +95,8 @@ class ReferenceComparator:
         count = sum(isinstance(output, Ref | Expr | bool | int | float) for output in outputs)
         count += len(compared_inputs(program, name)) + len(program.states)
         if count != expected:
-            what = f"the program gives {count} results, with written inputs and states, and its reference {expected}"
-            remedy = "give the model that the program was made of, or leave accuracy out"
+            what = f"the program returns {count} results, with written inputs and states, but its reference {expected}"
+            remedy = "give the model that the program was lowered from, or leave accuracy out"
             raise AccuracyError(what, where=f"method {name}", remedy=remedy)
 
     def _run(self, written: Sequence[int]) -> list[list[torch.Tensor]]:
@@ -149,7 +149,7 @@ def samples_to_place(
     source, where = None if settings.accuracy is None else settings.accuracy.inputs, "verify"
     if source is not None:
         if len(exported) > 1:
-            what = f"accuracy.inputs is for one method, and the program has {len(exported)}"
+            what = f"accuracy.inputs is for one method, but the program has {len(exported)}"
             raise ConfigError(what, where=_INPUTS, remedy="give `verify` a dict of inputs by method")
         where = _INPUTS
         samples = {name: _read_samples(source, ep) for name, ep in exported.items()}
@@ -172,7 +172,7 @@ def _read_samples(source: str, ep: ExportedProgram) -> list[Sample]:
         if (error.name or "").partition(".")[0] != "torchao":
             raise
         remedy = "pip install 'delegate[quantization]', or give the inputs as `verify`"
-        raise ConfigError("data is read by what quantizes, and torchao is not installed", remedy=remedy) from error
+        raise ConfigError("reading the data needs torchao, which is not installed", remedy=remedy) from error
     batches = list(itertools.islice(read_calibration(source, input_names(ep), _INPUTS), MAX_SAMPLES))
     return samples_of(batches, {"forward": ep})["forward"]
 

@@ -62,8 +62,8 @@ class SearchState:
         """The note on other processes for the report; empty if there was no disturbance."""
         counts = [max((r.busy for r in records.values()), default=0) for records in (self.records, self.final)]
         if not self.is_quiet:
-            return "other work had the cores all the time: the least busy rounds count, and nothing of it is kept"
-        return f"{sum(counts)} rounds do not count, for other work had the cores" if sum(counts) else ""
+            return "other processes used the cores all the time: only the least busy rounds count, and none is cached"
+        return f"{sum(counts)} rounds do not count, because other processes used the cores" if sum(counts) else ""
 
 
 def report_placement(state: SearchState, task: Task, comparator: Comparator, chosen: str, spent: float) -> Placement:
@@ -217,7 +217,7 @@ class Search:
             fields: other fields of the `MethodPlan`.
         """
         if not self.has_time():
-            self.state.not_tried.append(f"{name}: the budget was over before it was compiled")
+            self.state.not_tried.append(f"{name}: the budget was spent before it was compiled")
             return None
         first = plans[candidates[0]].candidate
         self.progress(f"compiling for {name}")
@@ -243,7 +243,7 @@ class Search:
             if plan.candidate.lowering is not own:
                 continue
             if ran[name] > _TOO_SLOW * least:
-                self.state.not_tried.append(f"parts on {name}: it takes {ran[name] / least:.1f} times as long")
+                self.state.not_tried.append(f"segments on {name}: its plan takes {ran[name] / least:.1f} times as long")
             else:
                 competitive.append(plan)
         return competitive

@@ -181,7 +181,7 @@ class Survey:
         """
         title = "/".join(names)
         if not has_time():
-            self.notes.append(f"segments on {title}: the budget was over before they were compiled")
+            self.notes.append(f"segments on {title}: the budget was spent before they were compiled")
             return None
         count = len(self._segments)
         new = [i for i in range(count) if len(names) > 1 or self._segment_rounds[names[0]][i] is None]

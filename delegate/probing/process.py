@@ -64,7 +64,7 @@ class Child:
 
     def __init__(self, main: str, arguments: Sequence[Any], pass_fds: Sequence[int], popen: dict[str, Any]) -> None:
         if not sys.executable:
-            raise OSError("Python does not know its own program")
+            raise OSError("Python does not report the path of its executable")
         module, _, function = main.partition(":")
         lifeline = Lifeline() if os.name == "posix" else None
         bind = f"end_with_parent({lifeline.child_end}); " if lifeline else ""

@@ -58,7 +58,7 @@ def _read(path: Path, names: Sequence[str], where: str) -> tuple[torch.Tensor, .
         arrays = {name: torch.from_numpy(array) for name, array in loaded.items()}
     except (OSError, ValueError, TypeError) as error:  # torch lacks some of NumPy's dtypes
         what = f"{str(path)!r} cannot be read: {one_line(error)}"
-        raise InputError(what, where=where, remedy="give what numpy.savez wrote") from error
+        raise InputError(what, where=where, remedy="give a file that numpy.savez wrote") from error
     if list(arrays) == [f"arr_{i}" for i in range(len(names))]:
         return tuple(arrays.values())
     if set(arrays) != set(names):
@@ -130,14 +130,14 @@ class CalibrationBatches:
         for name, value, varies in zip(self._names, self._values, self._varies, strict=True):
             if isinstance(value, torch.Tensor) and value.is_floating_point() and not varies:
                 what = f"input {name!r} is the same number everywhere in all calibration data"
-                raise InputError(what, remedy="give data as the model will meet it: its range is measured")
+                raise InputError(what, remedy="give realistic data: its range is measured")
 
     def _arguments(self, batch: Batch, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         where = f"calibration batch {number}"
         args, kwargs = _as_arguments(batch)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if len(leaves) != len(self._names):
-            what = f"{where} has {len(leaves)} inputs, and the model takes {len(self._names)}"
+            what = f"{where} has {len(leaves)} inputs, but the model takes {len(self._names)}"
             raise InputError(what, remedy=f"give {', '.join(self._names)}")
         if spec != self._spec:  # arguments by name, or another nesting
             if len(kwargs) == len(leaves) > 1:
@@ -164,12 +164,12 @@ class CalibrationBatches:
             raise InputError(what, where=where, remedy="give tensors or NumPy arrays")
         fits = leaf.dtype == example.dtype and leaf.dim() == example.dim()
         if not fits or any(type(w) is int and w != s for w, s in zip(example.shape, leaf.shape, strict=True)):
-            what = f"input {name!r} is {shape_text(leaf)}, and the model takes {shape_text(example)}"
-            raise InputError(what, where=where, remedy="give data as the model will meet it")
+            what = f"input {name!r} is {shape_text(leaf)}, but the model takes {shape_text(example)}"
+            raise InputError(what, where=where, remedy="give data with the shape and dtype of real inputs")
         if leaf.is_floating_point() and leaf.numel():
             if not torch.isfinite(leaf).all():
                 what = f"input {name!r} holds NaN or infinity"
-                raise InputError(what, where=where, remedy="take such data out: its range is measured")
+                raise InputError(what, where=where, remedy="remove such data: its range is measured")
             first = leaf.reshape(-1)[0].item() if self._first[i] is None else self._first[i]
             self._first[i] = first
             self._varies[i] |= bool((leaf != first).any())
@@ -191,5 +191,7 @@ def _inputs(ep: ExportedProgram) -> tuple[list[str], list[Any]]:
     nodes = {n.name: n for n in ep.graph.find_nodes(op="placeholder")}
     names = [str(n) for n in ep.graph_signature.user_inputs]
     if any(name not in nodes for name in names):
-        raise ExportError("a model whose inputs are fixed numbers cannot be calibrated", remedy="export it without")
+        raise ExportError(
+            "a model whose inputs are fixed numbers cannot be calibrated", remedy="export it without them"
+        )
     return names, [nodes[name].meta.get("val") for name in names]

@@ -67,8 +67,8 @@ def _calibration(section: Quantization, methods: Sequence[str]) -> Mapping[str, 
     where = "quantization.calibration"
     if isinstance(sources, str):
         if len(methods) > 1:
-            what = f"one source of calibration data is for one method, and the program has {len(methods)}"
-            raise ConfigError(what, where=where, remedy=f"give each its own: {{{methods[0]}: DATA, ...}}")
+            what = f"one source of calibration data is for one method, but the program has {len(methods)}"
+            raise ConfigError(what, where=where, remedy=f"give data for each method: {{{methods[0]}: DATA, ...}}")
         return {methods[0]: sources}
     for name in sources:
         if name not in methods:
@@ -100,7 +100,7 @@ def _backend(section: Quantization, backends: Sequence[str], registry: Registry)
     if able:
         return able[0]
     if not backends:
-        raise ConfigError("quantization is for a backend, and none is used", remedy="name one that runs integers")
+        raise ConfigError("quantization requires a backend, but none is used", remedy="name one that runs integers")
     schemes(backends[0], registry)  # raises the error that names those that run integers
     raise AssertionError("a backend without schemes has some")
 
@@ -272,8 +272,10 @@ def _quantize_method(
     """Calibrate a method if its ranges are measured, then convert it."""
     if prepared.needs_data:
         if calibration is None:
-            what = f"static quantization measures the range of activations, and {name!r} has no calibration data"
-            raise ConfigError(what, where="quantization.calibration", remedy="give some, or a dynamic scheme")
+            what = f"static quantization measures the range of activations, but {name!r} has no calibration data"
+            raise ConfigError(
+                what, where="quantization.calibration", remedy="give calibration data, or use a dynamic scheme"
+            )
         with torch.no_grad(), _quiet():
             for number, (args, kwargs) in enumerate(CalibrationBatches(calibration, prepared.program, batches), 1):
                 try:
@@ -288,9 +290,9 @@ def _quantize_method(
 def _not_finite(module: GraphModule, error: NotFinite, number: int) -> InputError:
     """Return the error that names the activation with NaN or infinity in a batch of calibration data."""
     node = next(node for node, observer in _observers(module) if observer is error.observer)
-    what = f"{_place(node)} has NaN or infinity, and its range is measured"
+    what = f"{_place(node)} has NaN or infinity, but its range is measured"
     rule = f"quantization.nodes: {{{node.args[0]}: off}}"
-    remedy = f"take such data out, or keep the nodes that compute and read it in float, e.g. {rule}"
+    remedy = f"remove such data, or keep the nodes that compute and read it in float, e.g. {rule}"
     return InputError(what, where=f"calibration batch {number}", remedy=remedy)
 
 
@@ -325,7 +327,8 @@ def _warn_of_nothing(module: GraphModule, settings: Settings) -> None:
         return
     floats = {t.dtype for n in module.graph.nodes for t in tensors(n) if t.is_floating_point()} - {torch.float32}
     names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in floats))
-    why = f"it computes in {names}: quantize it in float32" if floats else f"{settings.backend} has no operator of it"
+    why = f"{settings.backend} quantizes none of its operators"
+    why = f"it computes in {names}: quantize it in float32" if floats else why
     why = "the rules keep its layers in float" if OFF in schemes else why
     warnings.warn(f"nothing of the model is quantized: {why}", RuntimeWarning, stacklevel=4)
 

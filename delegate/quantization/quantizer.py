@@ -190,14 +190,14 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         paths = stack(node)
         where = f"{paths[-1][0] if paths else weight.target}, whose weight is {list(shape)}"
         if size % least:
-            what = f"quantization.group_size {size}: {self.settings.backend} takes multiples of {least}"
-            raise ConfigError(what, where=where, remedy="or 0 for a scale per channel")
+            what = f"quantization.group_size {size}: {self.settings.backend} supports only multiples of {least}"
+            raise ConfigError(what, where=where, remedy="give such a number, or 0 for a scale per channel")
         if shape[-1] % size:
             what = f"quantization.group_size {size} does not divide {shape[-1]} inputs"
             remedy = f"give a divisor that is a multiple of {least}, 0, or switch this module off"
             raise ConfigError(what, where=where, remedy=remedy)
         if self.qat:
-            raise ConfigError("training has no groups of weights", where=where, remedy="set group_size: 0")
+            raise ConfigError("training does not support groups of weights", where=where, remedy="set group_size: 0")
         return size
 
 

@@ -88,7 +88,7 @@ def schemes(backend: str, registry: Registry | None = None) -> dict[str, Quantiz
     if not schemes_by_name:
         others = [n for n in registry.names() if n != backend and _runs_integers(n, registry)]
         remedy = f"quantize for one that does: {', '.join(others)}" if others else "leave quantization out"
-        raise ConfigError(f"backend {backend!r} takes no quantized programs", remedy=remedy)
+        raise ConfigError(f"backend {backend!r} does not support quantized programs", remedy=remedy)
     return schemes_by_name
 
 

@@ -61,7 +61,7 @@ def test_a_model_quantized_by_the_user(way: str, monkeypatch: pytest.MonkeyPatch
         coded, floats = quantize(net(), X), export(net(), (X,))
     assert precision_of(coded) == precision
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*is usual of")
+        warnings.filterwarnings("error", message=".*is usual for")
         alone = delegate.to_backend(coded, "xnnpack", verify=(X,))
         beside = delegate.to_backend(coded, "xnnpack", verify=delegate.Verify((X,), reference=floats))
     assert [a.reference for a in alone.report.accuracy] == ["the quantized reference"]
@@ -77,7 +77,7 @@ def test_a_model_quantized_by_the_user(way: str, monkeypatch: pytest.MonkeyPatch
     assert "quantize it again, and keep these layers in float:\nquantization:\n  nodes:\n" in text
 
     monkeypatch.setattr("delegate.accuracy.verification.DEFAULTS", {**DEFAULTS, precision: 99.0})
-    with pytest.warns(RuntimeWarning, match=f"99 dB or more is usual of {precision}; the quantization is at fault"):
+    with pytest.warns(RuntimeWarning, match=f"99 dB or more is usual for {precision}; the quantization is at fault"):
         delegate.to_backend(coded, [], verify=delegate.Verify((X,), reference=floats))
 
 

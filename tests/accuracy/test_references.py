@@ -170,7 +170,7 @@ class Halves(nn.Module):
 def test_without_a_bound_there_is_a_warning_by_precision() -> None:
     ep = export(Halves(), (torch.randn(2, 64),))
     with pytest.warns(
-        RuntimeWarning, match=r"40 dB or more is usual of float32; the worst partition is dsp_0: .*--verify"
+        RuntimeWarning, match=r"40 dB or more is usual for float32; the worst partition is dsp_0: .*--verify"
     ):
         delegate.to_backend(ep, "dsp", verify=(torch.randn(2, 64),))
 
@@ -185,7 +185,7 @@ def test_nan_has_its_first_node() -> None:
     with pytest.warns(RuntimeWarning, match="no finite numbers .* first in aten.log.default"):
         program = delegate.to_backend(export(Logarithm(), (x,)), [], verify=[(x - 5,)])
     (accuracy,) = program.report.accuracy
-    assert "the reference gives NaN too, first in aten.log.default (log) at" in str(accuracy)
+    assert "the reference returns NaN too, first in aten.log.default (log) at" in str(accuracy)
 
 
 @pytest.mark.parametrize("on_failure", ["error", "move"])
@@ -196,7 +196,7 @@ def test_a_reference_without_numbers_is_no_fault_of_a_backend(backends: list[str
     with pytest.raises(AccuracyError) as caught:
         delegate.to_backend(export(Logarithm(), (x,)), config={"backends": backends, "verify": verify})
     text = str(caught.value)
-    assert "the reference gives NaN too, first in aten.log.default (log) at" in text
+    assert "the reference returns NaN too, first in aten.log.default (log) at" in text
     assert text.endswith("verify on inputs whose results are finite in torch")
 
 
@@ -210,7 +210,7 @@ def test_a_result_that_is_finite_nowhere_leaves_the_others_their_figures() -> No
     program = delegate.to_backend(export(Masked(), (x,)), config={"backends": ["xnnpack"], "verify": {"sqnr_db": 30}})
     (accuracy,) = program.report.accuracy
     assert accuracy.figures.max_error == 0
-    assert "number 0 of what it gives is finite nowhere" in accuracy.why
+    assert "result 0 has no finite number" in accuracy.why
 
 
 class Relu(nn.Module):
@@ -231,8 +231,8 @@ class Sum(nn.Module):
 @pytest.mark.parametrize(
     ("reference", "inputs", "error", "text"),
     [
-        (Cut(), 1, AccuracyError, r"output 0 of the program is float32\[2, 4\], and of its reference float32\[2, 2\]"),
-        (Sum(), 2, InputError, "the program takes 1 inputs and its reference 2"),
+        (Cut(), 1, AccuracyError, r"is float32\[2, 4\], but that of its reference float32\[2, 2\]"),
+        (Sum(), 2, InputError, "the program takes 1 inputs, but its reference 2"),
     ],
 )
 def test_a_reference_of_another_form(reference: nn.Module, inputs: int, error: type[DelegateError], text: str) -> None:

@@ -21,7 +21,7 @@ from delegate.verdict import Reason
 from tests.support import vector_backend
 
 # The backend of these tests is 5 % off on purpose; the warning itself is tested in test_references.py.
-pytestmark = pytest.mark.filterwarnings("ignore:.*is usual of float32")
+pytestmark = pytest.mark.filterwarnings("ignore:.*is usual for float32")
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 ROUGH = "aten.tanh.default"  # what the backend computes 5 % off
@@ -88,7 +88,7 @@ def test_the_cause_is_moved_and_the_rest_stays(compiled):
     verdict = moved[0].verdicts["vector"]
     assert verdict.reason is Reason.INACCURATE
     assert "dB, max error" in verdict.message
-    assert "where 100 dB or more is asked" in verdict.message
+    assert "but 100 dB or more is required" in verdict.message
     assert [p.accuracy.sqnr_db > 100 for p in program.report.partitions] == [True, True]
     assert len(compiled) == len(set(compiled)), "a region was compiled twice"
     assert f"inaccurate: {verdict.message}" in str(program.report)
@@ -110,11 +110,11 @@ def test_only_as_much_is_moved_as_has_to():
 def test_error_and_warning(tmp_path):
     with pytest.raises(
         AccuracyError,
-        match=r"dB, .* in partition vector_0, where 100 dB or more is asked; .* in method "
+        match=r"partition vector_0 reaches .* dB, .*, but 100 dB or more is required; method forward reaches .*"
         r"forward, .*set verify.on_failure to move",
     ):
         verified(Chain(), (X,), bounds={"sqnr_db": 100})
-    with pytest.warns(RuntimeWarning, match="partition vector_0, where a relative error of 0.0001 or less is asked"):
+    with pytest.warns(RuntimeWarning, match="vector_0 reaches .*, but a relative error of 0.0001 or less is required"):
         program = verified(Chain(), (X,), bounds={"sqnr_db": None, "relative_error": 1e-4, "on_failure": "warn"})
     assert {n.backend for n in program.report.nodes} == {"vector"}
 
@@ -129,7 +129,9 @@ def test_a_bound_that_nothing_reaches():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return ((x @ x).tanh() + 1).softmax(1)
 
-    with pytest.raises(AccuracyError, match="in method forward, where 500 dB or more is asked, with nothing left on"):
+    with pytest.raises(
+        AccuracyError, match=r"forward reaches .*, but 500 dB or more is required, and no partition left"
+    ):
         verified(Rounded(), (torch.randn(64, 64),), bounds={"sqnr_db": 500, "on_failure": "move"})
 
 
@@ -139,7 +141,7 @@ def test_the_example_inputs_of_the_export_are_taken_where_bounds_are_set():
     with pytest.raises(AccuracyError, match="partition vector_0"):
         delegate.to_backend(exported, config=config)
     exported._example_inputs = None
-    with pytest.raises(InputError, match="neither inputs nor the example inputs of method forward: give some"):
+    with pytest.raises(InputError, match="no inputs, and method forward has no example inputs: give inputs"):
         delegate.to_backend(exported, config=config)
 
 
@@ -246,10 +248,12 @@ def test_the_program_that_another_was_made_of():
     assert bounded.figures.max_error == pytest.approx(0.5, rel=1e-5)
     assert "forward against the float reference: " in str(program.report)
     config = {"backends": [], "verify": {"sqnr_db": 40, "on_failure": "move"}}
-    with pytest.raises(AccuracyError, match="the model itself, run by torch, is as far from the float reference"):
+    with pytest.raises(
+        AccuracyError, match=r"the model itself, run by torch, reaches only .* against the float reference"
+    ):
         delegate.to_backend(exported, config=config, verify=delegate.Verify((X,), reference=original))
     two = export(Calls(lambda x, t: (x, x), False), (X,))
-    with pytest.raises(AccuracyError, match=r"the program gives 1 outputs and its reference 2.*method forward"):
+    with pytest.raises(AccuracyError, match=r"the program returns 1 outputs, but its reference 2.*method forward"):
         delegate.to_backend(exported, [], verify=delegate.Verify((X,), reference=two))
     with pytest.raises(InputError, match="there is no method 'forwards' for its reference: did you mean 'forward'"):
         delegate.to_backend(exported, [], verify=delegate.Verify((X,), reference={"forwards": original}))
@@ -309,12 +313,11 @@ def test_what_may_draw_is_compared_where_it_does_not(name: str, is_training: boo
 def test_what_was_not_compared_is_said() -> None:
     some = verified(Calls(lambda x, t: (x * 2, x[:0], None, {"counts": x.argmax(1)}), False), (X,))
     assert str(some.report.accuracy[0]) == (
-        "forward against the float reference: exact, max error 0 (0 relative), top-1 1; "
-        "not compared: number 1 of what it gives is empty"
+        "forward against the float reference: exact, max error 0 (0 relative), top-1 1; not compared: result 1 is empty"
     )
     assert Report.from_json(some.report.to_json()) == some.report
     nothing = verified(Calls(lambda x, t: (x[:0] * 2, None), False), (X,))
-    assert str(nothing.report.accuracy[0]) == "forward against the float reference: it gives no numbers"
+    assert str(nothing.report.accuracy[0]) == "forward against the float reference: it returns no numbers"
 
 
 class Sum(nn.Module):
@@ -325,8 +328,8 @@ class Sum(nn.Module):
 # What is given, and what is said of it.
 BAD = [
     ([], "there are no inputs to verify method forward on"),
-    ("inputs.npy", "a str is no sample to verify method forward on: give a tuple of arguments"),
-    ([(X, X, 2), 7], "a int is no sample"),
+    ("inputs.npy", "cannot verify method forward on a str: give a tuple of arguments"),
+    ([(X, X, 2), 7], "cannot verify method forward on a int"),
     ([(X[:2], X[:2], 2)], r"verify"),
     ([(X,)], "verify"),
     ([(X.double(), X, 2)], "verify"),
@@ -349,9 +352,9 @@ def test_forms_of_samples(given):
 
 def test_methods_that_are_not_named():
     exported = {"a": export(Chain(), (X,)), "b": export(Chain(), (X,))}
-    with pytest.raises(InputError, match=r"2 methods, and the inputs to verify name none: .*: a, b"):
+    with pytest.raises(InputError, match=r"2 methods, but the inputs to verify do not name one: .*: a, b"):
         delegate.to_backend(exported, "vector", verify=(X,))
-    with pytest.raises(InputError, match="name a method 'c'"):
+    with pytest.raises(InputError, match="name an unknown method 'c'"):
         delegate.to_backend(exported, "vector", verify={"a": (X,), "c": (X,)})
 
 
@@ -388,7 +391,7 @@ def test_a_plan_that_verification_would_break():
     exported = export(Chain(), (X,))
     plan = delegate.to_backend(exported, "vector").plan
     config = {"backends": ["vector"], "verify": {"sqnr_db": 100, "on_failure": "move"}}
-    with pytest.raises(delegate.errors.PartitionError, match=r"the plan cannot be kept.*inaccurate"):
+    with pytest.raises(delegate.errors.PartitionError, match=r"the plan cannot be applied.*inaccurate"):
         delegate.to_backend(exported, config=config, placement=plan)
     kept = delegate.to_backend(exported, config=config).plan
     assert delegate.to_backend(exported, "vector", placement=kept).plan == kept

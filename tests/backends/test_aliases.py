@@ -72,7 +72,7 @@ def test_of_several_that_one_name_stands_for_only_the_best_is_used_unasked(site)
 def test_it_stands_for_backends_alone(of):
     registry = registry_of(HERE, HERE)
     registry.register(BackendAlias("wrong", "wrong", of))
-    with pytest.raises(BackendBroken, match=f"stands for '{of[0]}', which is no backend"):
+    with pytest.raises(BackendBroken, match=f"stands for '{of[0]}', which is not a backend"):
         registry.state("best") and registry.info("wrong")
 
 
@@ -106,8 +106,8 @@ def test_plans_and_reports_hold_the_real_name(asked):
     ("config", "message"),
     [
         ({"backends": [{"name": "fast", "options": {"level": 2}}]}, "'fast' has no options.*e.g. vector"),
-        ({"backends": ["fast", "vector"]}, "'vector', which 'fast' means here, stands twice"),
-        ({"backends": ["vector", "fast"]}, "'vector', which 'fast' means here, stands twice"),
+        ({"backends": ["fast", "vector"]}, "'vector', which 'fast' means here, appears twice"),
+        ({"backends": ["vector", "fast"]}, "'vector', which 'fast' means here, appears twice"),
     ],
 )
 def test_what_a_configuration_cannot_say_of_it(vector, config, message):

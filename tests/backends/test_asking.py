@@ -161,4 +161,4 @@ def test_a_region_that_was_extracted_for_the_outcome_is_the_one_it_is_asked_abou
 
 
 def test_it_says_of_every_operator_that_the_library_is_asked():
-    assert Asking.conditions("aten.relu.default") == ("a toy is asked about each node.",)
+    assert Asking.conditions("aten.relu.default") == ("a toy is queried about each node.",)

@@ -124,7 +124,7 @@ WAYS = {
     "signal": (lambda a, b: (a + b) * b, "its compiler was killed by SIGSEGV"),
     "exit": (lambda a, b: (a + b) - b, "its compiler ended with exit code 7"),
     "hang": (lambda a, b: -(a + b), "its compiler gave no answer in 3 s"),
-    "nonsense": (lambda a, b: (a + b).sin(), "its compiler gave an answer that makes no sense"),
+    "nonsense": (lambda a, b: (a + b).sin(), "its compiler returned an invalid answer"),
 }
 
 

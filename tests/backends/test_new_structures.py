@@ -118,7 +118,7 @@ def test_a_compiler_that_ends_its_process(ends: Site, monkeypatch: pytest.Monkey
     without_a_process(monkeypatch)
     program = lower(function)
     assert backends_of(program) == {"add": "ends", node: "portable"}
-    assert f"its compiler {ending} in an earlier lowering; `delegate cache clear`" in str(program.report)
+    assert f"its compiler {ending} in an earlier lowering; run `delegate cache clear`" in str(program.report)
 
 
 @pytest.mark.slow
@@ -142,9 +142,9 @@ def test_a_check_that_ends_its_process(ends: Site, monkeypatch: pytest.MonkeyPat
 
     program = lower(function)
     assert backends_of(program) == {"add": "ends", "maximum": "portable"}
-    assert "it was killed by SIGSEGV when it was asked about it" in str(program.report)
+    assert "it was killed by SIGSEGV when it was queried about it" in str(program.report)
     without_a_process(monkeypatch)
-    assert "it was killed by SIGSEGV when it was asked about it, in an earlier" in str(lower(function).report)
+    assert "it was killed by SIGSEGV when it was queried about it, in an earlier" in str(lower(function).report)
 
 
 class Biased(nn.Module):

@@ -88,5 +88,5 @@ def test_references_and_importers():
     region = one_node_region(next(n for n in exported.graph.nodes if "celu" in n.name))
     x = torch.rand(7, 6)
     assert_same(EagerRegion(region).results([x - 1]), [Celu()(x)])
-    with pytest.raises(RegionRefused, match="is computed from sizes, and is none itself"):
+    with pytest.raises(RegionRefused, match="is computed from sizes, and is not a size itself"):
         exported_program(region)

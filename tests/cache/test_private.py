@@ -25,7 +25,7 @@ def anew(monkeypatch):
 def test_one_that_others_may_write_to(tmp_path, mode, part):
     make_private(tmp_path / "cache" / part)
     (tmp_path / "cache" / part).chmod(mode)
-    with pytest.warns(RuntimeWarning, match=r"may be written by others.*chmod go-w"):
+    with pytest.warns(RuntimeWarning, match=r"other users can write to its folder.*chmod go-w"):
         assert private(tmp_path / "cache") is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -35,7 +35,7 @@ def test_one_that_others_may_write_to(tmp_path, mode, part):
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root gives folders away")
 def test_one_of_another_user(tmp_path):
     os.chown(tmp_path, 12345, 12345)
-    with pytest.warns(RuntimeWarning, match="belongs to the user 12345"):
+    with pytest.warns(RuntimeWarning, match="the user 12345 owns its folder"):
         assert private(tmp_path) is None
 
 

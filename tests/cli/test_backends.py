@@ -30,7 +30,7 @@ def test_list() -> None:
     text = "\n".join(lines)
     assert "adder-library 1.0" in text
     assert "absent-sdk is not installed; remedy: pip install absent-sdk" in text
-    assert "speaks version 9.0 of the plugin API" in text
+    assert "is written for version 9.0 of the plugin API" in text
     assert "RuntimeError: no license" in text
     assert "Traceback" not in text
     assert "portable" in text

@@ -63,13 +63,13 @@ def test_every_option_that_writes_is_here():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("lower", "file", "-o", "./file"), "--output would write over MODEL"),
-        (("lower", "m.pt2", "-c", "file", "-o", "file"), "--output would write over --config"),
-        (("lower", "m.pt2", "--locked", "file", "-o", "file"), "--output would write over --locked"),
-        (("lower", "m.pt2", "--costs", "file", "-o", "file"), "--output would write over --costs"),
-        (("lower", "m.pt2", "-o", "new", "--lock", "new"), "--lock would write over --output"),
-        (("lower", "m.pt2", "-o", "new", "--bundle", "new"), "--bundle would write over --output"),
-        (("measure", "file", "-o", "file"), "--output would write over FILE"),
+        (("lower", "file", "-o", "./file"), "--output would overwrite MODEL"),
+        (("lower", "m.pt2", "-c", "file", "-o", "file"), "--output would overwrite --config"),
+        (("lower", "m.pt2", "--locked", "file", "-o", "file"), "--output would overwrite --locked"),
+        (("lower", "m.pt2", "--costs", "file", "-o", "file"), "--output would overwrite --costs"),
+        (("lower", "m.pt2", "-o", "new", "--lock", "new"), "--lock would overwrite --output"),
+        (("lower", "m.pt2", "-o", "new", "--bundle", "new"), "--bundle would overwrite --output"),
+        (("measure", "file", "-o", "file"), "--output would overwrite FILE"),
     ],
 )
 def test_nothing_is_written_over_what_is_read(args, message):
@@ -86,7 +86,7 @@ def test_streams():
     with pytest.raises(PartitionError, match="there is no folder"):
         require_file("link", "the lockfile")
     for path in ("a\0b", ""):
-        with pytest.raises(PartitionError, match=r"is no path|is a folder"):
+        with pytest.raises(PartitionError, match=r"is not a path|is a folder"):
             require_file(path, "the lockfile")
     require_folder("new/below", "the outputs", InputError)
 

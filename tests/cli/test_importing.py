@@ -70,7 +70,7 @@ def test_classes_of_inputs(tmp_path: Path) -> None:
         assert words in stderr
         assert "--import MODULE[:FUNCTION]" in stderr
     assert absent[2] == (
-        "error: there is no module 'no_boxes', for --import no_boxes: it is looked for in this directory and in the "
+        "error: there is no module 'no_boxes' for --import no_boxes: modules are searched here and in the "
         "installed packages\n"
     )
     assert "module boxes has no function 'registr' (--import boxes:registr): did you mean 'register'?" in misspelt[2]

@@ -70,9 +70,9 @@ def test_functions(name: str) -> None:
         ("nothing", "my_models:nothing returned a NoneType: return (module, example_inputs)"),
         ("three", "my_models:three returned a tuple of 3"),
         ("tensor", "my_models:tensor returned inputs that are a Tensor, not a tuple"),
-        ("swapped", "my_models:swapped returned a tuple where the module should be"),
+        ("swapped", "my_models:swapped returned a tuple instead of a module"),
         ("bad", "torch.export failed on the module of my_models:bad"),
-        ("a.b", "'my_models:a.b' is no model"),
+        ("a.b", "'my_models:a.b' is not a model"),
     ],
 )
 def test_functions_that_give_no_model(folder: Path, name: str, message: str) -> None:
@@ -85,14 +85,14 @@ def test_functions_that_give_no_model(folder: Path, name: str, message: str) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("no_such_module:f", "there is no module 'no_such_module', for model no_such_module:f"),
+        ("no_such_module:f", "there is no module 'no_such_module' for model no_such_module:f"),
         ("torch.no_such_part:f", "there is no module 'torch.no_such_part'"),
         ("importing:f", "importing importing failed: ModuleNotFoundError: No module named 'no_such_library'"),
         ("dividing:f", "importing dividing failed: ZeroDivisionError"),
         ("absent.pt2", "'absent.pt2' does not exist"),
         ("folder", "'folder' is a directory"),
         ("text.pt2", "'text.pt2' is not a .pt2 file: export it"),
-        ("weights.pt", "'weights.pt' is what torch.save wrote"),
+        ("weights.pt", "'weights.pt' was written by torch.save"),
     ],
 )
 def test_what_is_no_model(folder: Path, text: str, message: str) -> None:
@@ -113,7 +113,9 @@ def test_torchscript_file(folder: Path) -> None:
     program = load_model("script.pt", ["given.npy"])
     assert isinstance(program, ExportedProgram)
     assert torch.equal(program.module()(torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
-    with pytest.raises(ExportError, match=r"'script\.pt' is a TorchScript file and needs example inputs: give them by"):
+    with pytest.raises(
+        ExportError, match=r"'script\.pt' is a TorchScript file and needs example inputs: give them with"
+    ):
         load_model("script.pt")
     with pytest.raises(InputError, match=r"there is no file 'absent\.npy' for input 'number 1'"):
         load_model("script.pt", ["absent.npy"])

@@ -40,10 +40,10 @@ def test_the_tutorial_shows_what_it_writes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("xnnpack", "there is a backend 'xnnpack' here: use another name"),
-        ("Acme", "'Acme' is no name for a new backend: use small letters"),
-        ("class", "'class' is no name for a new backend"),
-        ("../acme", "'../acme' is no name for a new backend"),
+        ("xnnpack", "there is already a backend 'xnnpack': use another name"),
+        ("Acme", "'Acme' is not a valid name for a backend: use small letters"),
+        ("class", "'class' is not a valid name for a backend"),
+        ("../acme", "'../acme' is not a valid name for a backend"),
     ],
 )
 def test_names_that_cannot_be(tmp_path: Path, name: str, words: str) -> None:
@@ -53,7 +53,7 @@ def test_names_that_cannot_be(tmp_path: Path, name: str, words: str) -> None:
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    assert "is there already: give another folder by --output" in write(tmp_path, "acme")
+    assert "already exists: give another folder with --output" in write(tmp_path, "acme")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 

@@ -39,7 +39,7 @@ def test_a_compound_operator():
         "out= aten.hardswish.out",
         "in place aten.hardswish_.default",
         "portable:      floats",
-        "xnnpack:       takes it if:",
+        "xnnpack:       supports it if:",
         "float32, float16 or bfloat16, of rank 6 at most",
     ):
         assert words in text
@@ -82,7 +82,7 @@ def test_a_pattern(pattern):
     assert text.startswith("operator")
     assert "aten.convolution.default" in text
     assert "aten.add.Tensor" not in text
-    assert "portable has kernels of" in text.splitlines()[-1]
+    assert "portable has kernels for" in text.splitlines()[-1]
 
 
 def test_an_unknown_operator():
@@ -117,7 +117,7 @@ def test_a_custom_operator(site: Site):
     site.distribution("twice-dist", "1.0", {"twice": "twice_kernels:TABLE"}, "delegate.kernels")
     text = invoke("delegate_ops_test::twice", "--import", "twice_op")
     assert "custom, not core ATen" in text
-    assert "twice:         floats but float64, faster where arrays are row-major" in text
+    assert "twice:         floats except float64, faster for row-major arrays" in text
     assert "aten:          all" in text
 
 
@@ -146,7 +146,7 @@ def test_every_lowering_says_its_conditions():
     [
         (DType, "all"),
         ({DType.float32}, "float32"),
-        ({DType.float16, DType.float32, DType.float64}, "floats but bfloat16"),
+        ({DType.float16, DType.float32, DType.float64}, "floats except bfloat16"),
         ({DType.bool, DType.int64}, "int64, bool"),
         ({DType.complex64}, "complex64"),
         ((), ""),

@@ -75,7 +75,7 @@ def test_the_same_by_to_backend() -> None:
 
 
 WRONG = {
-    "nothing to quantize": ((), "models that are to be quantized"),
+    "nothing to quantize": ((), "models that are quantized"),
     "no data": (("-c", "c.yaml", "--calibration", "quantized_models:nothing"), "no calibration data"),
     "no file": (("-c", "c.yaml", "--calibration", "nowhere"), "there is no file 'nowhere'"),
     "no function": (("-c", "c.yaml", "--calibration", "quantized_models:dat"), "did you mean 'data'"),

@@ -109,7 +109,7 @@ def test_inspect(folder: Path) -> None:
 def test_explain_a_saved_program(folder: Path) -> None:
     assert call("explain", "sum.dlg")[0] == f"{REPORT}\n"
     assert json.loads(call("explain", "sum.dlg", "--json")[0]) == json.loads(REPORT.to_json())
-    assert "has been planned already" in call("explain", "sum.dlg", "-b", "adder", code=2)[1]
+    assert "is already planned" in call("explain", "sum.dlg", "-b", "adder", code=2)[1]
 
 
 def test_numbers(folder: Path) -> None:

@@ -29,9 +29,9 @@ MESSAGES = {
     "backends:\n  - adder\n  - 3\n": (
         "backends[1]: should be the name of a backend, or a mapping that holds it (FILE:3:5)"
     ),
-    "backends: [{options: {}}]": "backends[0].name: missing (FILE:1:12): give it",
+    "backends: [{options: {}}]": "backends[0].name: missing (FILE:1:12): add it",
     "backends: [adder, adder]": (
-        "backends[1]: 'adder' stands twice (FILE:1:19): give one a name of its own, e.g. adder:second"
+        "backends[1]: 'adder' appears twice (FILE:1:19): give one of them another name, e.g. adder:second"
     ),
     "backends:\n  - name: adder\n    options:\n      thread: 2\n": (
         "backends[0].options.thread: unknown key (FILE:4:7): did you mean 'threads'?"
@@ -59,33 +59,33 @@ MESSAGES = {
         "did you mean 'adder'?"
     ),
     "policy: {portable: ignore}": "policy.portable: should be 'allow', 'warn' or 'error', not 'ignore' (FILE:1:20)",
-    "policy: {}\npolicy: {}": "policy: the key stands twice (FILE:2:1): the first is in line 1; take one away",
+    "policy: {}\npolicy: {}": "policy: the key appears twice (FILE:2:1): the first is in line 1; remove one",
     "partitioning:\n  pins:\n    a: adder\n    a: portable": (
-        "partitioning.pins.a: the key stands twice (FILE:4:5): the first is in line 3; take one away"
+        "partitioning.pins.a: the key appears twice (FILE:4:5): the first is in line 3; remove one"
     ),
-    "version: [1": ("no valid YAML: while parsing a flow sequence did not find expected ',' or ']' (FILE:2:1)"),
+    "version: [1": ("not valid YAML: while parsing a flow sequence did not find expected ',' or ']' (FILE:2:1)"),
     "a: 1\n\tb: 2": (
-        "no valid YAML: while scanning a plain scalar found a tab character that violates indentation (FILE:2:1)"
+        "not valid YAML: while scanning a plain scalar found a tab character that violates indentation (FILE:2:1)"
     ),
-    "a: &a [1]\nb: *a": "no valid YAML: aliases (*name) are not supported (FILE:2:4)",
+    "a: &a [1]\nb: *a": "not valid YAML: aliases (*name) are not supported (FILE:2:4)",
     "a: !!python/name:os.system ''": (
-        "no valid YAML: could not determine a constructor for the tag 'tag:yaml.org,2002:python/name:os.system' "
+        "not valid YAML: could not determine a constructor for the tag 'tag:yaml.org,2002:python/name:os.system' "
         "(FILE:1:4)"
     ),
     "backends: !!python/object/apply:os.system ['ls']": (
-        "no valid YAML: the tag 'tag:yaml.org,2002:python/object/apply:os.system' is not supported (FILE:1:11)"
+        "not valid YAML: the tag 'tag:yaml.org,2002:python/object/apply:os.system' is not supported (FILE:1:11)"
     ),
-    "backends: !!set {adder}": "no valid YAML: the tag 'tag:yaml.org,2002:set' is not supported (FILE:1:11)",
+    "backends: !!set {adder}": "not valid YAML: the tag 'tag:yaml.org,2002:set' is not supported (FILE:1:11)",
     "backends: [adder, portable]": (
-        "backends[1]: 'portable' is no backend: its kernels run whatever no backend takes (FILE:1:19): "
-        "take it out; [] means it alone"
+        "backends[1]: 'portable' is not a backend: its kernels run the nodes that no backend supports (FILE:1:19): "
+        "remove it; [] means only portable kernels"
     ),
     "a: 1\n---\nb: 2": (
-        "no valid YAML: expected a single document in the stream but found another document (FILE:2:1)"
+        "not valid YAML: expected a single document in the stream but found another document (FILE:2:1)"
     ),
-    "a: 1\nb: \x00": "no valid YAML: control characters are not allowed (FILE:2)",
+    "a: 1\nb: \x00": "not valid YAML: control characters are not allowed (FILE:2)",
     "? [a]\n: 1": "the top level: a key must be text (FILE:1:3)",
-    "[" * 1000: "no valid YAML: too deeply nested (FILE:1:65)",
+    "[" * 1000: "not valid YAML: too deeply nested (FILE:1:65)",
 }
 
 
@@ -170,7 +170,7 @@ def test_options_that_are_no_plain_values(registry: Registry) -> None:
     circular: dict[str, object] = {}
     circular["self"] = circular
     choice = BackendChoice.model_construct(name="adder", options=circular)
-    with pytest.raises(ConfigError, match="the options of backend 'adder' are no plain values"):
+    with pytest.raises(ConfigError, match="the options of backend 'adder' must be plain values"):
         backend_options(choice, registry)
 
 
@@ -233,9 +233,9 @@ def test_a_backend_that_is_not_installed_waits_for_the_policy(registry: Registry
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (3, "a int is no configuration: give the path of a YAML file"),
-        (["adder"], "a list is no configuration"),
-        (b"c.yaml", "a bytes is no configuration"),
+        (3, "a int is not a configuration: give the path of a YAML file"),
+        (["adder"], "a list is not a configuration"),
+        (b"c.yaml", "a bytes is not a configuration"),
         ("a\0b", "cannot read the configuration 'a\\x00b'"),
     ],
 )

@@ -265,7 +265,7 @@ def test_command_line(saved, tmp_path):
     fails(
         run(CLI, "lower", "some_models:fine", "-o", tmp_path / "no" / "x.dlg", path=str(site)),
         "no folder",
-        "make it first",
+        "create it first",
     )
     saved.write_bytes(saved.read_bytes()[:-1])
     for command in ("run", "inspect", "explain"):

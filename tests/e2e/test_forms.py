@@ -229,9 +229,9 @@ def test_runtime_that_breaks(fault, message):
     ("request_", "message"),
     [
         (["vector", "vector"], "named twice"),
-        ([3], "a int is no backend"),
-        (7, "a int is no backend"),
-        (nn.ReLU(), "a ReLU is no backend"),
+        ([3], "a int is not a backend"),
+        (7, "a int is not a backend"),
+        (nn.ReLU(), "a ReLU is not a backend"),
     ],
 )
 def test_wrong_requests(request_, message):

@@ -77,7 +77,11 @@ def test_names_of_partitions_are_never_the_same():
 @pytest.mark.parametrize(
     ("backends", "error", "message"),
     [
-        (["xnnpack:one", "xnnpack:one"], ConfigError, "named twice: give one a name of its own, e.g. xnnpack:second"),
+        (
+            ["xnnpack:one", "xnnpack:one"],
+            ConfigError,
+            "named twice: give one of them another name, e.g. xnnpack:second",
+        ),
         (["xnnpak:one"], BackendNotFound, "no backend is named 'xnnpak': did you mean 'xnnpack'"),
         (["xnnpack:"], BackendNotFound, "no backend is named 'xnnpack:'"),
         (["xnnpack:a:b"], BackendNotFound, "no backend is named 'xnnpack:a:b'"),
@@ -92,7 +96,7 @@ def test_options_of_instances_are_checked():
     wrong = {"backends": ["xnnpack", {"name": "xnnpack:a", "options": {"thread": 1}}, "xnnpack"]}
     with pytest.raises(ConfigError, match="thread") as raised:
         load_config(wrong)
-    assert "give one a name of its own, e.g. xnnpack:second" in str(raised.value)
+    assert "give one of them another name, e.g. xnnpack:second" in str(raised.value)
 
 
 def test_an_instance_of_an_alias_is_one_of_what_it_stands_for():

@@ -103,8 +103,8 @@ def test_without_a_fault():
 
 
 AOT_FAULTS = {
-    "check gives True": ({"check": lambda s, n: True}, PartitionError, "backend faulty answered True (node add"),
-    "check gives None": ({"check": lambda s, n: None}, PartitionError, "backend faulty answered None"),
+    "check gives True": ({"check": lambda s, n: True}, PartitionError, "backend faulty returned True (node add"),
+    "check gives None": ({"check": lambda s, n: None}, PartitionError, "backend faulty returned None"),
     "check raises": ({"check": bang}, PartitionError, "RuntimeError: bang in two lines (node add"),
     "check exits": ({"check": leave}, PartitionError, "failed with SystemExit: 3 (node add"),
     "reason": ({"check": lambda s, n: Verdict("why")}, PartitionError, "Verdict.reason should be a Reason"),  # type: ignore[arg-type]
@@ -123,20 +123,20 @@ AOT_FAULTS = {
     "specs with a number of NumPy": (gives(b"", {"a": np.int64(3)}), LoweringError, "should be plain JSON"),
     "specs with NaN": (gives(b"", {"a": float("nan")}), LoweringError, "compile_specs should be plain JSON"),
     "specs in a circle": (gives(b"", circular()), LoweringError, "compile_specs should be plain JSON"),
-    "notes as text": (gives(b"", {}, "three"), LoweringError, "PreprocessResult.notes should be a tuple of texts"),
-    "notes of numbers": (gives(b"", {}, (1,)), LoweringError, "PreprocessResult.notes should be a tuple of texts"),
+    "notes as text": (gives(b"", {}, "three"), LoweringError, "notes should be a tuple of text values"),
+    "notes of numbers": (gives(b"", {}, (1,)), LoweringError, "notes should be a tuple of text values"),
     "space": (gives(b"", {}, (), 5), LoweringError, "PreprocessResult.space should be text, not 5"),
-    "refuses nothing": ({"preprocess": refuse({})}, LoweringError, "RegionRefused.reasons should be names"),
+    "refuses nothing": ({"preprocess": refuse({})}, LoweringError, "reasons should be a mapping of names"),
     "refuses others": ({"preprocess": refuse({"x": "no"})}, LoweringError, "but no node of it: x: no"),
-    "refuses with numbers": ({"preprocess": refuse({"add": 3})}, LoweringError, "reasons should be names"),
-    "cannot be made": ({"__init__": bang}, BackendBroken, "'faulty' fails when it is made: RuntimeError"),
-    "keeps None": ({"preserve_ops": None}, BackendBroken, "fails when it is made: TypeError"),
+    "refuses with numbers": ({"preprocess": refuse({"add": 3})}, LoweringError, "reasons should be a mapping"),
+    "cannot be made": ({"__init__": bang}, BackendBroken, "'faulty' fails when it is created: RuntimeError"),
+    "keeps None": ({"preserve_ops": None}, BackendBroken, "fails when it is created: TypeError"),
     "keeps a text": ({"preserve_ops": "aten.gelu.default"}, BackendBroken, "preserve_ops should be a set of names"),
     "keeps operators": (
         {"preserve_ops": {torch.ops.aten.gelu.default}}, BackendBroken, "preserve_ops should be a set of names",
     ),
-    "no options": ({"Options": None}, ConfigError, "backend 'faulty' of this process is broken: it gives"),
-    "other options": ({"Options": dict}, ConfigError, "whose Options is no subclass of delegate.backends.aot.Options"),
+    "no options": ({"Options": None}, ConfigError, "backend 'faulty' of this process is broken: it provides"),
+    "other options": ({"Options": dict}, ConfigError, "Options is not a subclass of delegate.backends.aot.Options"),
     "no name": ({"name": None}, ConfigError, "whose name is None"),
     "another name": ({"name": "other"}, ConfigError, "whose name is 'other'"),
 }  # fmt: skip
@@ -287,7 +287,7 @@ def test_nobody_goes_by_sizes_of_the_export(attributes, asked, caplog):
     exported = torch.export.export(Scaled(), ARGS, dynamic_shapes=({0: torch.export.Dim("n", max=9)},) * 2)
     program = delegate.to_backend(exported, "faulty")
     found = {n.op: n for n in program.report.nodes}["aten.add.Tensor"].verdicts["faulty"]
-    assert re.fullmatch(f"faulty goes by sizes of the export alone: {asked}", found.message)
+    assert re.fullmatch(f"faulty decides by the sizes of the export: {asked}", found.message)
     given = torch.rand(7, 3), torch.rand(7, 3)
     assert_same(program(*given), Scaled()(*given))
     assert not [r for r in caplog.records if r.levelname == "WARNING"]

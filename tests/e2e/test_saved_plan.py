@@ -74,7 +74,7 @@ def edited(plan: delegate.SavedPlan, old: str, new: str) -> delegate.SavedPlan:
             *("first:aten.linear.default#0", "third:aten.linear.default#0"),
             "third:aten.linear.default#0 of forward on xnnpack (forward has no such node)",
         ),
-        ('"xnnpack", "nodes"', '"vector", "nodes"', "in parts, aten.addmm.default: vector has no"),
+        ('"xnnpack", "nodes"', '"vector", "nodes"', "in its decomposition, aten.addmm.default: vector has no"),
         ('"xnnpack", "nodes"', '"acme", "nodes"', "'acme', which is not among the backends"),
     ],
 )

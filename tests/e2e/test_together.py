@@ -208,12 +208,12 @@ def test_what_moved_is_told():
 @pytest.mark.parametrize(
     ("together", "message"),
     [
-        (3, "together is a list of groups"),
-        ([["xnnpack_0", "xnnpack_1"]], "together is a list of groups"),
-        ([[["xnnpack_0"], [1]]], "together is a list of groups"),
+        (3, "together should be a list of groups"),
+        ([["xnnpack_0", "xnnpack_1"]], "together should be a list of groups"),
+        ([[["xnnpack_0"], [1]]], "together should be a list of groups"),
         ([[["xnnpack_0"]]], "at least two branches"),
         ([[["xnnpack_0"], []]], "each branch a partition"),
-        ([[["xnnpack_0"], ["acme_3"]]], "'acme_3', which is no partition"),
+        ([[["xnnpack_0"], ["acme_3"]]], "'acme_3', which is not a partition"),
         ([[["xnnpack_0"], ["xnnpack_0"]]], "'xnnpack_0', twice"),
     ],
 )

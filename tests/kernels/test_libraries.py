@@ -83,7 +83,7 @@ def test_blocked(site: Site, monkeypatch: pytest.MonkeyPatch, value: str) -> Non
         ("TABLE = {}", "gives dict at bad_kernels:TABLE, not a KernelTable"),
         (
             "from delegate.kernels.table import KernelTable\nTABLE = KernelTable('good')",
-            "calls itself 'good', unlike its entry point 'bad': both have to be the same",
+            "has the name 'good', but its entry point is 'bad': both must be the same",
         ),
     ],
 )

@@ -240,7 +240,7 @@ class Bool(Partitioner):
 def test_a_partitioner_narrows_and_cannot_widen() -> None:
     made = plan(chain(RELU, SIN, COS), [EverySecond("a")], selected({"a": part(without("aten.cos"))}))
     assert reasons(made, "a") == {"relu": None, "sin": Reason.EXCLUDED, "cos": Reason.OPERATOR}
-    assert made.nodes[1].verdicts["a"].message == "EverySecond gave no verdict on it"
+    assert made.nodes[1].verdicts["a"].message == "EverySecond returned no verdict on it"
 
 
 def failing(node: Node) -> Verdict:
@@ -254,11 +254,11 @@ def failing_well(node: Node) -> Verdict:
 @pytest.mark.parametrize(
     ("partitioners", "checks", "error", "message"),
     [
-        ([Bool("a")], {"a": without()}, PartitionError, "Bool answered True .*node relu, .*: answer with"),
+        ([Bool("a")], {"a": without()}, PartitionError, "Bool returned True .*node relu, .*: return"),
         ([CapabilityPartitioner("a")], {"a": failing}, PartitionError, "backend a failed with ValueError: oops"),
         ([CapabilityPartitioner("a")], {"a": failing_well}, LoweringError, "my own words"),
         ([CapabilityPartitioner("a")], {}, PartitionError, "backend a has no support check"),
-        ([EverySecond("a"), Bool("a")], {"a": without()}, PartitionError, "backend a is asked for 2 times"),
+        ([EverySecond("a"), Bool("a")], {"a": without()}, PartitionError, "backend a is requested 2 times"),
     ],
 )
 def test_faults(partitioners, checks, error: type[Exception], message: str) -> None:

@@ -65,7 +65,7 @@ def test_a_later_call_is_looked_at_too(tmp_path) -> None:
 def test_a_file_of_something_else(tmp_path) -> None:
     path = tmp_path / "inputs.npz"
     path.write_text("hello")
-    with pytest.raises(InputError, match=r"it is no \.npy or \.npz file \(placement\.accuracy\.inputs\)"):
+    with pytest.raises(InputError, match=r"it is not a \.npy or \.npz file \(placement\.accuracy\.inputs\)"):
         delegate.to_backend(exported(), "xnnpack", config=measuring(str(path)))
 
 
@@ -117,10 +117,10 @@ def test_candidates_of_one_scheme_have_names_of_their_own(tmp_path) -> None:
     [
         (120.0, ""),
         (41.0, ""),
-        (40.4, "40.4 dB, where 40 dB is asked, and 1 dB more for inputs that are not measured"),
-        (39.9, "39.9 dB, where 40 dB is asked"),
-        (float("nan"), "nan dB, where 40 dB is asked"),
-        (float("-inf"), "-inf dB, where 40 dB is asked"),
+        (40.4, "40.4 dB, but 40 dB is required, and 1 dB more for inputs that are not measured"),
+        (39.9, "39.9 dB, but 40 dB is required"),
+        (float("nan"), "nan dB, but 40 dB is required"),
+        (float("-inf"), "-inf dB, but 40 dB is required"),
     ],
 )
 def test_a_bound_is_kept_on_other_inputs_too(near, why) -> None:

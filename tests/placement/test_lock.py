@@ -120,7 +120,7 @@ def test_what_moved_and_what_it_costs(path, tmp_path):
     assert "forward: first:aten.linear.default#0: xnnpack -> portable" in lines
     assert any(line.endswith(" -> another") for line in lines)
     assert "options of xnnpack: none -> {'threads': 1}" in lines
-    assert any(line.startswith("forward: xnnpack -> portable: 2.000 of the latency") for line in lines)
+    assert any(line.startswith("forward: xnnpack -> portable: 2.000 times the latency") for line in lines)
     assert "forward: first to second: xnnpack (5.000 ms) -> portable (10.000 ms)" in lines
     assert list(first.differences(measured(first, "xnnpack", 0.5))) == []
 
@@ -188,16 +188,16 @@ CUMSUM = ":aten.cumsum.default#0"
 BROKEN = {
     "no YAML": (lambda data: "{", "cannot be read, "),
     "a list": (lambda data: [], "should be a mapping"),
-    "another format": (edit(format=7), "its format is 7, known is 1"),
+    "another format": (edit(format=7), "its format is 7, but only format 1 is"),
     "no plan": (edit(plan=None), "the plan cannot be read|cannot be read, TypeError"),
     "another plan": (edit(plan={"format": 3, "partitions": [1]}), "cannot be read"),
     "no options": (edit(options=[]), "options should be a mapping"),
-    "another objective": (edit(measured={"forward": {"objective": "beauty"}}), "'beauty' is no objective"),
-    "another model": (edit(model={"forward": "0"}), "another model: method 'forward' is built otherwise"),
-    "another method": (edit(model={"decode": "0"}), "another model: only one of both has a method 'decode'"),
+    "another objective": (edit(measured={"forward": {"objective": "beauty"}}), "'beauty' is not an objective"),
+    "another model": (edit(model={"forward": "0"}), "another model: method 'forward' differs"),
+    "another method": (edit(model={"decode": "0"}), "another model: only one of them has a method 'decode'"),
     "a node that is not there": (rename, "third:aten.linear.default#0 of forward on xnnpack .forward has no such"),
-    "a node that cannot run there": (move, f"cannot be kept: {CUMSUM} of forward on xnnpack"),
-    "a node twice": (twice, "stands twice in"),
+    "a node that cannot run there": (move, f"cannot be applied: {CUMSUM} of forward on xnnpack"),
+    "a node twice": (twice, "appears twice in"),
     "two partitions of one name": (of_one_name, "two partitions of forward have the name"),
     "a negative cost": (costing(cost=-1.0), "cost should be a finite number of 0 or more, not -1.0"),
     "an endless cost": (costing(cost=float("inf")), "cost should be a finite number of 0 or more, not inf"),
@@ -205,20 +205,20 @@ BROKEN = {
     "a choice that is no plan": (costing(name="other"), "'xnnpack' is not among the plans"),
     "measured of another method": (
         lambda data: edit(measured={"decode": costing()(data)["measured"]["forward"]})(data),
-        "what was measured of 'decode' is of no method",
+        "the measurement 'decode' is of an unknown method",
     ),
     "a key twice": (
         added("plan: {format: 3, partitions: []}\n"),
-        "plan: the key stands twice .*:[0-9]+:1.: the first is in line",
+        "plan: the key appears twice .*:[0-9]+:1.: the first is in line",
     ),
     "a bomb": (added(BOMB), "aliases .*name. are not supported"),
     "an object": (added("x: !!python/object/apply:os.getcwd []\n"), "the tag .* is not supported"),
     "options of a backend without nodes": (
         edit(options={"openvino": {"threads": 1}}),
-        "options of 'openvino', on which it runs no node",
+        "options of 'openvino', but runs no node on it",
     ),
-    "a partition with a cycle": (as_one, "partition 'all' of forward cannot be one, it would be 2"),
-    "quantized by nothing": (edit(quantization={"scheme": 3}), "quantization makes no sense"),
+    "a partition with a cycle": (as_one, "partition 'all' of forward would be split into 2"),
+    "quantized by nothing": (edit(quantization={"scheme": 3}), "quantization in the lock is invalid"),
 }
 
 
@@ -238,11 +238,11 @@ def test_a_lock_that_cannot_be_kept_is_an_error(name, path):
 INTERVAL = {"ratio": 1.0, "low": 1.1, "high": 1.2}
 UNREADABLE = {
     "nothing": ("", "a lock should be a mapping"),
-    "another key": (edit(extra=1), "'extra' is no key of a lock"),
-    "no key": (lambda data: {k: v for k, v in data.items() if k != "model"}, "there is no 'model' in it"),
+    "another key": (edit(extra=1), "'extra' is not a key of a lock"),
+    "no key": (lambda data: {k: v for k, v in data.items() if k != "model"}, "it has no 'model'"),
     "a flag for a format": (edit(format=True), "its format is True"),
-    "a machine in numbers": (edit(machine=5), "machine should be a text"),
-    "a version of versions": (edit(versions={"torch": {"a": "b"}}), "torch should be a text"),
+    "a machine in numbers": (edit(machine=5), "machine should be text"),
+    "a version of versions": (edit(versions={"torch": {"a": "b"}}), "torch should be text"),
     "options in a list": (edit(options={"xnnpack": ["threads"]}), "xnnpack should be a mapping"),
     "fewer rounds than none": (costing(rounds=-3), "rounds should be a whole number of 0 or more, not -3"),
     "rounds beyond all numbers": (costing(rounds=10**400), "rounds should be a whole number of 0 or more"),
@@ -251,8 +251,8 @@ UNREADABLE = {
     "fewer partitions than none": (costing(partitions=-1), "partitions should be a whole number of 0 or more"),
     "a cost that is no number": (costing(cost=float("nan")), "cost should be a finite number"),
     "a cost beyond all numbers": (costing(cost=10**400), "cost should be a number"),
-    "an interval beside its ratio": (costing(against=INTERVAL), "is no ratio within an interval"),
-    "a reason in numbers": (costing(why=3), "why should be a text"),
+    "an interval beside its ratio": (costing(against=INTERVAL), "is not a ratio within its interval"),
+    "a reason in numbers": (costing(why=3), "why should be text"),
     "a huge file": ("x" * (2**22 + 1), "it has more than 4194304 bytes"),
     "nested deeply": ("[" * 5000, "too deeply nested"),
 }
@@ -298,7 +298,7 @@ def test_an_old_file_stays_where_a_new_one_cannot_be_written(path, monkeypatch):
 
 
 def test_other_sizes_are_another_model(path):
-    with pytest.raises(PartitionError, match="is built otherwise"):
+    with pytest.raises(PartitionError, match="differs"):
         delegate.to_backend(export(width=16), "xnnpack", placement=delegate.Replay(path))
 
 
@@ -359,12 +359,12 @@ import sys, delegate, torch
 program = delegate.to_backend(sys.argv[1], placement=delegate.Replay(sys.argv[2]), **eval(sys.argv[3]))
 assert {d.backend for d in program.program.delegates} == {"webgpu"}
 assert program.plan == delegate.SavedPlan.from_json(open(sys.argv[4]).read())
-assert "none is here" in str(program.report)
+assert "none was found" in str(program.report)
 program.save(sys.argv[5])
 try:
     program(torch.zeros(2, 8))
 except delegate.errors.BackendUnavailable as error:
-    assert "no GPU is here" in str(error)
+    assert "there is no GPU" in str(error)
 else:
     raise AssertionError("it ran")
 """

@@ -213,7 +213,7 @@ def test_sizes_that_differ_and_numbers_among_the_inputs() -> None:
 
 def test_explaining_measures_nothing_and_says_so(exported) -> None:
     report = explain(exported, config=measuring())
-    assert report.notes[0] == "places are by preference here: they are measured when it is lowered"
+    assert report.notes[0] == "nodes are placed by preference here: the plans are measured when the model is lowered"
     assert not report.placements
 
 
@@ -330,7 +330,7 @@ def test_results_that_say_nothing_put_nobody_out(name: str) -> None:
     (placement,) = program.report.placements
     assert placement.plans
     assert all(p.cost is not None and not p.why for p in placement.plans)
-    assert "results: not compared, for torch's are empty, or have no finite numbers" in placement.not_tried
+    assert "results: not compared, because torch's results are empty or have no finite numbers" in placement.not_tried
 
 
 def test_a_bound_lets_less_precision_in(exported) -> None:
@@ -347,7 +347,7 @@ def test_a_bound_lets_less_precision_in(exported) -> None:
     assert placement.chosen == "xnnpack:one"
     row = {p.name: p for p in placement.plans}["xnnpack:two dynamic_int8"]
     assert row.cost is not None  # the front has it all the same
-    assert "where 90 dB is asked" in row.why
+    assert "but 90 dB is required" in row.why
     assert_same(strict(X), MODEL(X))
 
 
@@ -363,7 +363,7 @@ def test_accuracy_is_measured_on_data_that_is_named(exported, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"placement": delegate.Measured(), "backends": []}, "there is no backend"),
+        ({"placement": delegate.Measured(), "backends": []}, "without a backend"),
         ({"config": measuring(budget=0)}, "placement.budget: should be greater than 0"),
         ({"config": measuring(budget="soon")}, "should be a number of seconds"),
         ({"config": measuring(candidates=["xnnpack:too"])}, "did you mean 'xnnpack:two'"),
@@ -407,7 +407,7 @@ def test_the_request_changes_the_configuration(exported) -> None:
 def test_without_inputs_there_is_nothing_to_measure_on(exported) -> None:
     bare = torch.export.export(MODEL, (X,))
     bare._example_inputs = None
-    with pytest.raises(InputError, match="nor the example inputs"):
+    with pytest.raises(InputError, match="has no example inputs"):
         delegate.to_backend(bare, config=measuring())
 
 
@@ -438,9 +438,9 @@ def test_the_command(tmp_path, monkeypatch) -> None:
     )
     done = CliRunner().invoke(app, ["lower", "net.pt2", "-c", "c.yaml", "--measure", "-o", "net.dlg"])
     assert done.exit_code == 0, done.output
-    assert "is placed by latency, measured in" in done.stdout
+    assert "is chosen by latency, measured in" in done.stdout
     shown = CliRunner().invoke(app, ["explain", "net.dlg"])
-    assert "is placed by latency, measured in" in shown.stdout
+    assert "is chosen by latency, measured in" in shown.stdout
     data = json.loads(CliRunner().invoke(app, ["explain", "net.dlg", "--json"]).stdout)
     assert {p["name"] for p in data["placements"][0]["plans"]} >= {"xnnpack", "xnnpack:one"}
 

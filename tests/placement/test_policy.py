@@ -322,9 +322,9 @@ def test_throughput_has_as_many_callers_as_asked(lowering: Alternatives) -> None
 
 
 BUSY: dict[str, tuple[Callable[[float], bool], str]] = {  # when, and what is said of it
-    "in bursts": (lambda now: now % 5 < 3, "rounds do not count, for other work had the cores"),
+    "in bursts": (lambda now: now % 5 < 3, "rounds do not count, because other processes used the cores"),
     "until the second race": (lambda now: now < 5, ""),  # what wins then has waited less than ever
-    "from then on": (lambda now: now > 3, "the best plan once more: other work had the cores"),
+    "from then on": (lambda now: now > 3, "the best plan again: other processes used the cores"),
 }
 PREFERRED = {NAMES[0]: flat(1.0), NAMES[1]: flat(1.2), NAMES[2]: flat(1.6)}
 
@@ -361,7 +361,7 @@ def test_where_other_work_never_ends_that_is_said_and_nothing_is_kept(lowering: 
     chosen = search.place()
     assert chosen.placement.chosen == NAMES[0]
     assert search.was_disturbed
-    assert chosen.placement.busy.startswith("other work had the cores all the time")
+    assert chosen.placement.busy.startswith("other processes used the cores all the time")
     assert not memory.known
     assert factory.now < 60 * 1.1
 
@@ -411,7 +411,7 @@ def test_measuring_ends_with_the_budget_and_what_one_program_does_then(lowering,
     assert factory.now < 10 + 7 + 1
     assert chosen.chosen == NAMES[0]
     notes = " ".join((*chosen.not_tried, *(p.why for p in chosen.plans)))
-    assert "the budget was over" in notes
+    assert "the budget was spent" in notes
 
 
 def test_what_there_was_no_time_for_is_taken_before_what_failed(lowering) -> None:
@@ -432,7 +432,7 @@ def test_what_there_was_no_time_for_is_taken_before_what_failed(lowering) -> Non
     assert chosen.chosen == NAMES[1]
     why = {p.name: p.why for p in chosen.plans}
     assert why[NAMES[0]] == "gave no answer in 20 s"
-    assert why[NAMES[1]] == "the budget was over before it ran"
+    assert why[NAMES[1]] == "the budget was spent before it ran"
 
 
 def test_what_is_spent_before_is_of_the_budget(lowering) -> None:
@@ -443,4 +443,4 @@ def test_what_is_spent_before_is_of_the_budget(lowering) -> None:
     ).place()
     assert not factory.opened
     assert late.placement.spent >= 11
-    assert any("the budget was over before it was compiled" in what for what in late.placement.not_tried)
+    assert any("the budget was spent before it was compiled" in what for what in late.placement.not_tried)

@@ -38,7 +38,7 @@ def test_a_bound_is_for_results_against_the_float_program(
     assert placement.plans
     for plan in placement.plans:
         assert plan.sqnr_db == pytest.approx(noise, abs=1)
-        assert ("where 70 dB is asked" in plan.why) == (bound == 70)
+        assert ("but 70 dB is required" in plan.why) == (bound == 70)
 
 
 def test_without_a_float_program_the_quantized_one_is_the_reference(small: ExportedProgram) -> None:
@@ -81,7 +81,7 @@ class Counting(nn.Module):
 
 @pytest.mark.parametrize(("module", "reference"), [(nn.ReLU(), Two()), (Counting(), nn.ReLU())])
 def test_a_reference_of_another_number_of_results_is_an_error(module: nn.Module, reference: nn.Module) -> None:
-    with pytest.raises(AccuracyError, match=r"gives \d results.*its reference \d.*method forward.*made of"):
+    with pytest.raises(AccuracyError, match=r"returns \d results.*its reference \d.*method forward.*lowered from"):
         delegate.to_backend(
             export(module, (X,)),
             config=config(20.0),

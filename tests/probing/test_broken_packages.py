@@ -40,13 +40,13 @@ BROKEN = {
     "import_hang": "gave no answer in 4 s while probed",
     "import_leaves": "ended with exit code 0 while probed",
     "nothing": "No module named 'broken_plugins.no_such_module'",
-    "nonsense": "gives dict at broken_plugins.infos:NONSENSE, not a BackendInfo",
-    "another_name": "calls itself 'healthy', unlike its entry point 'another_name': both have to be the same",
+    "nonsense": "provides dict at broken_plugins.infos:NONSENSE, not a BackendInfo",
+    "another_name": "has the name 'healthy', but its entry point is 'another_name': both must be the same",
     "probe_error": "fails when it is probed: RuntimeError: bang in two lines",
     "probe_crash": "was killed by SIGSEGV while probed",
     "probe_hang": "gave no answer in 4 s while probed",
-    "probe_nonsense": "gives dict, not Availability, when probed",
-    "twice": "several distributions claim the backend 'twice': broken-plugins 1.0 and broken-twin 2.0",
+    "probe_nonsense": "returns dict, not Availability, when probed",
+    "twice": "several distributions provide the backend 'twice': broken-plugins 1.0 and broken-twin 2.0",
 }
 OTHERS = {"future": "incompatible", "absent": "unavailable", "healthy": "ok", "xnnpack": "ok"}
 
@@ -95,10 +95,10 @@ def test_each_is_listed_with_what_is_wrong(installed: Path, tmp_path: Path) -> N
     assert 'File "' in states["probe_crash"]["traceback"], "where it crashed"
     assert "waiting for a licence server" in states["probe_hang"]["traceback"], "what it printed"
     assert "in hang" in states["probe_hang"]["traceback"], "where it hangs"
-    assert "`delegate backends --refresh` asks it again" in states["probe_hang"]["remedy"]
+    assert "run `delegate backends --refresh` to probe it again" in states["probe_hang"]["remedy"]
     (refused,) = listed["refused"]
     assert (refused["name"], refused["owner"]) == ("xnnpack", "broken-twin")
-    assert "which is delegate's own and stays: uninstall broken-twin" in refused["detail"]
+    assert "which is built into delegate and cannot be replaced: uninstall broken-twin" in refused["detail"]
     # Answers are kept: nothing waits again. Asked anew, a plugin says what is so now.
     kept = sorted((tmp_path / "plugins").iterdir())
     assert command(installed, tmp_path, "backends", "--json") == listed
@@ -185,8 +185,8 @@ def assert_right(program: Any) -> None:
 # What of the net each runs after all, and the reason that stands in the report.
 COMPILES: dict[str, tuple[set[str], str]] = {
     "healthy": ({"add", "mul", "add_1"}, ""),
-    "check_crash": (set(), "it was killed by SIGSEGV when it was asked about it"),
-    "check_hang": (set(), "it gave no answer in 3 s when it was asked about it"),
+    "check_crash": (set(), "it was killed by SIGSEGV when it was queried about it"),
+    "check_hang": (set(), "it gave no answer in 3 s when it was queried about it"),
     "claims_crash": ({"add", "mul", "add_1"}, ""),
     "preprocess_crash": (set(), "its compiler was killed by SIGSEGV"),
     "preprocess_crash_at_mul": ({"add", "add_1"}, "its compiler was killed by SIGSEGV"),
@@ -227,10 +227,10 @@ def test_the_same_from_python(site: Path) -> None:
 
 
 ASKED: dict[str, tuple[type[Exception], str]] = {
-    "made_error": (BackendBroken, "fails when it is made: RuntimeError: bang in two lines"),
-    "made_crash": (BackendBroken, "was killed by SIGSEGV when it was made"),
+    "made_error": (BackendBroken, "fails when it is created: RuntimeError: bang in two lines"),
+    "made_crash": (BackendBroken, "was killed by SIGSEGV when it was created"),
     "check_error": (delegate.errors.PartitionError, "failed with RuntimeError: bang in two lines"),
-    "check_nonsense": (delegate.errors.PartitionError, "check_nonsense answered {'nonsense'"),
+    "check_nonsense": (delegate.errors.PartitionError, "check_nonsense returned {'nonsense'"),
     "preprocess_error": (delegate.errors.LoweringError, "RuntimeError: bang in two lines"),
     "preprocess_nonsense": (delegate.errors.LoweringError, "to a dict, not a PreprocessResult"),
 }
@@ -281,7 +281,8 @@ def test_nobody_asked_for_one_that_fails_at_run_time(site: Path, monkeypatch: py
     default_registry.cache_clear()
     program = delegate.to_backend(exported())
     assert {p.backend for p in program.report.partitions} == {name}
-    assert all(f"nobody named {name}: it is kept in kernels too" in p.notes for p in program.report.partitions)
+    note = f"{name} was selected automatically: its partition is also saved in kernels"
+    assert all(note in p.notes for p in program.report.partitions)
     data = serialize(program.program)
     with pytest.warns(RuntimeWarning, match=re.escape(AT_RUN_TIME[name])):
         assert {event.backend for event in run_twice(data)} == {name}

@@ -75,7 +75,7 @@ def test_wrong(name: str) -> None:
 
 def test_a_backend_of_floats(site: Site) -> None:
     site.backend("floats")
-    with pytest.raises(ConfigError, match=r"'floats' takes no quantized programs.*xnnpack"):
+    with pytest.raises(ConfigError, match=r"'floats' does not support quantized programs.*xnnpack"):
         quantize(exported(), Settings("floats"), good(), registry=Registry())
 
 

@@ -40,7 +40,7 @@ def probe() -> Availability:
     except DelegateError as error:
         return Availability(ok=False, reason=f"{error.what}: {error.where}")
     if not registered.devices:
-        return Availability(ok=False, reason=f"{PROVIDER} finds no device that it runs on")
+        return Availability(ok=False, reason=f"{PROVIDER} finds no supported device")
     emulated = is_emulated(registered)
     device = f"Hexagon HTP{' (emulated)' if emulated else ''}"
     return Availability(ok=True, versions=versions(), devices=(device,), stand_in=emulated)

@@ -6,6 +6,6 @@ from delegate.backends.info import BackendAlias
 
 INFO = BackendAlias(
     name="gpu",
-    description="GPUs: NVIDIA's by TVM where one is here, else those of any vendor by WebGPU",
+    description="GPUs: NVIDIA's by TVM if there is one, else those of any vendor by WebGPU",
     stands_for=("cuda", "webgpu"),
 )

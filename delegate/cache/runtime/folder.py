@@ -54,16 +54,16 @@ def private(folder: Path | None) -> Path | None:
             continue
         problem = ""
         if status.st_uid not in (0, os.getuid()):
-            problem, remedy = f"belongs to the user {status.st_uid}", "name a folder of your own"
+            problem, remedy = f"the user {status.st_uid} owns", "choose a folder that you own"
         elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            problem, remedy = "may be written by others", f"run `chmod go-w {place}`, and `delegate cache clear`"
+            problem, remedy = "other users can write to", f"run `chmod go-w {place}`, and `delegate cache clear`"
         if problem:
             if place not in _warned:
                 import warnings
 
                 _warned.add(place)
-                what = f"the cache is not used, for its folder {place} {problem}, who could have any code run"
-                warnings.warn(f"{what}: {remedy}; {VARIABLE} names another folder", RuntimeWarning, stacklevel=3)
+                what = f"the cache is not used: {problem} its folder {place}, and could make this process run code"
+                warnings.warn(f"{what}: {remedy}; {VARIABLE} sets another folder", RuntimeWarning, stacklevel=3)
             return None
     return folder
 

@@ -79,7 +79,7 @@ class Store(BoundedFolder):
         try:
             return make(entry)
         except Exception:  # a checksum says nothing of who wrote it, and impossible contents fail in many ways
-            logger.info("%s makes no sense, and is removed", self._path(key))
+            logger.info("%s is invalid, and is removed", self._path(key))
             self.remove(key)
             return None
 
@@ -101,7 +101,7 @@ class Store(BoundedFolder):
             if self.folder not in _warned:
                 _warned.add(self.folder)
                 what = f"the compile cache cannot be written: {error.strerror or error} ({self.folder})"
-                warnings.warn(f"{what}: partitions are compiled anew every time", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"{what}: partitions are compiled again every time", RuntimeWarning, stacklevel=2)
             return None
         self.evict(size)
         return digests

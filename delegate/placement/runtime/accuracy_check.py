@@ -68,10 +68,10 @@ def check_accuracy(
 def _missed(sqnr_db: float, bound: float) -> str:
     """Return the reason that an SQNR misses a bound, with a margin for other inputs; empty if it does not."""
     if not sqnr_db >= bound:
-        return f"{sqnr_db:.1f} dB, where {bound:g} dB is asked"
+        return f"{sqnr_db:.1f} dB, but {bound:g} dB is required"
     if sqnr_db < min(bound + _MARGIN, _OWN_PRECISION):
         return (
-            f"{sqnr_db:.1f} dB, where {bound:g} dB is asked, and {_MARGIN:g} dB more for inputs that are not measured"
+            f"{sqnr_db:.1f} dB, but {bound:g} dB is required, and {_MARGIN:g} dB more for inputs that are not measured"
         )
     return ""
 

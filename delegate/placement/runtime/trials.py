@@ -23,7 +23,7 @@ from delegate.program.model import Program
 
 ROUND_SECONDS = 0.04  # of calls in a round
 MIN_TIMEOUT = 10.0  # seconds for an answer, for any budget
-BUDGET_OVER = "the budget was over before it ran"
+BUDGET_OVER = "the budget was spent before it ran"
 _MAX_STDERR = 200  # characters in the failure message
 
 

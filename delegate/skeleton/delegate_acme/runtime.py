@@ -40,7 +40,7 @@ class AcmeDelegate(Delegate):
         """Compare the program's tensors with the blob, because a program file may be forged."""
         fits = (len(inputs), len(outputs)) == (self._inputs, len(self._outputs))
         if not fits or any(t.dtype != np.float32 for t in (*inputs, *outputs)):
-            raise BackendFailed("the blob takes or gives other tensors than its program says")
+            raise BackendFailed("the blob has other inputs or outputs than its program")
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Compute all rows, and fill the outputs."""

@@ -61,7 +61,7 @@ class OnnxRuntimeBackend(OnnxBackend):
         row = cls.table.get(op)
         if row is None:
             return None
-        onnx = f"As ONNX's {', '.join((*row.lower.onnx, *row.lower.between))}, on the dtypes that the provider says."
+        onnx = f"As ONNX's {', '.join((*row.lower.onnx, *row.lower.between))}, on dtypes that the provider supports."
         return (onnx, *conditions(row.check))
 
     def check(self, node: Node) -> Verdict:

@@ -19,7 +19,7 @@ def find(name: str) -> Provider:
     """Return a provider by its name; register its library with ONNX Runtime if it has a separate one.
 
     Raises:
-        BackendUnavailable: no such provider is installed, or it finds no device that it runs on.
+        BackendUnavailable: no such provider is installed, or it finds no supported device.
     """
     if name in built_in():
         return Provider(name, built_in=True)
@@ -31,7 +31,7 @@ def find(name: str) -> Provider:
     wheel, library = plugins[name]
     provider = register(name, library, f"pip install --upgrade {wheel}")
     if not provider.devices:
-        raise BackendUnavailable(f"{name} finds no device that it runs on", remedy="install the device's driver")
+        raise BackendUnavailable(f"{name} finds no supported device", remedy="install the device's driver")
     return provider
 
 

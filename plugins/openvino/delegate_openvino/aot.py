@@ -56,14 +56,14 @@ _GIVE_INDICES = frozenset(
 
 # Operators that OpenVINO 2026.4 converts but computes differently from torch, found by tests/test_rows.py.
 _OTHERWISE = {
-    "aten.div.Tensor_mode": "it rounds quotients at the brink of a whole number otherwise",
-    "aten.atan2.default": "it takes -0.0 for 0.0, of which the angle is another",
+    "aten.div.Tensor_mode": "it rounds quotients close to a whole number differently",
+    "aten.atan2.default": "it treats -0.0 as 0.0, whose angle is different",
     "aten.expm1.default": "it loses the digits of small results",
     "aten.log1p.default": "it loses the digits of small results",
     "aten.erfc.default": "it loses the digits of small results",
     "aten.log_sigmoid.default": "it overflows",
     "aten.log_sigmoid_forward.default": "it overflows",
-    "aten._cdist_forward.default": "it gives NaN for the exponents 0 and infinity",
+    "aten._cdist_forward.default": "it returns NaN for the exponents 0 and infinity",
 }
 _AVERAGES = frozenset(f"aten.avg_pool{rank}d.default" for rank in (1, 2, 3))
 _GROUP_NORMS = frozenset({"aten.group_norm.default", "aten.native_group_norm.default"})
@@ -164,7 +164,7 @@ def _try(model: openvino.Model, region: Region, options: OpenVinoOptions) -> Non
     try:
         compiled = openvino.Core().compile_model(model, "CPU", settings(specs, model))
     except Exception as error:  # whatever OpenVINO raises across its boundary
-        raise RegionFailed(f"OpenVINO does not open it: {one_line(error)}") from error
+        raise RegionFailed(f"OpenVINO cannot load it: {one_line(error)}") from error
     if not (same := _same_types(compiled, region)):
         raise RegionFailed(same.message)
     for symbol, known in region.range_constraints.items():
@@ -189,10 +189,10 @@ def _run_on_nothing(compiled: openvino.CompiledModel, region: Region, symbol: An
             request.set_input_tensor(index, openvino.Tensor(ELEMENTS[node.meta["val"].dtype], shape(node)))
         request.infer()
     except Exception as error:  # whatever OpenVINO raises across its boundary
-        raise RegionFailed(f"OpenVINO does not run it where the size {symbol} is 0: {one_line(error)}") from error
+        raise RegionFailed(f"OpenVINO cannot run it if the size {symbol} is 0: {one_line(error)}") from error
     for index, node in enumerate(region.outputs):
         if list(request.get_output_tensor(index).shape) != shape(node):
-            raise RegionFailed(f"OpenVINO gives other sizes than torch where the size {symbol} is 0")
+            raise RegionFailed(f"OpenVINO returns other sizes than torch if the size {symbol} is 0")
 
 
 def _integers(region: Region) -> Verdict | None:
@@ -225,12 +225,12 @@ def _otherwise(region: Region) -> Verdict | None:
         elif correction != int(correction):
             why = f"it rounds the correction {correction}"
     if op_name(node) == "aten.index.Tensor" and sum(i is not None for i in arguments(node)["indices"]) > 1:
-        why = "of several indices it counts none from the end"
+        why = "of several indices, it counts none from the end"
     if op_name(node) in _AVERAGES:
         args = arguments(node)
         if args["ceil_mode"] and args["count_include_pad"] and any(args["padding"]):
-            why = "with ceil_mode and count_include_pad it counts what lies behind the padding"
-    return None if why is None else no(Reason.OPERATOR, f"OpenVINO's answer is another: {why}")
+            why = "with ceil_mode and count_include_pad it counts elements beyond the padding"
+    return None if why is None else no(Reason.OPERATOR, f"OpenVINO's result differs: {why}")
 
 
 def _is_integer(node: Node) -> bool:
@@ -241,14 +241,14 @@ def _is_integer(node: Node) -> bool:
 def _same_types(model: openvino.Model | openvino.CompiledModel, region: Region) -> Verdict:
     """Accept a model whose results have torch's number, known ranks and sizes, and element types."""
     if len(model.outputs) != len(region.outputs):
-        return no(Reason.OPERATOR, f"OpenVINO gives {len(model.outputs)} results for {len(region.outputs)}")
+        return no(Reason.OPERATOR, f"OpenVINO returns {len(model.outputs)} results for {len(region.outputs)}")
     for port, node in zip(model.outputs, region.outputs, strict=True):
         expected = node.meta["val"]
         if port.element_type != ELEMENTS[expected.dtype]:
-            return no(Reason.DTYPE, f"OpenVINO gives {port.element_type.get_type_name()} for {expected.dtype}")
+            return no(Reason.DTYPE, f"OpenVINO returns {port.element_type.get_type_name()} for {expected.dtype}")
         sizes = shape_of(node)
         if not port.partial_shape.compatible(sizes):
-            return no(Reason.ATTRIBUTE, f"OpenVINO gives {port.partial_shape} where torch gives {sizes}")
+            return no(Reason.ATTRIBUTE, f"OpenVINO returns {port.partial_shape}, but torch {sizes}")
     return YES
 
 

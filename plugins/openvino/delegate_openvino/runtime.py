@@ -39,7 +39,7 @@ class OpenVinoRuntime(BackendRuntime):
             here = ", ".join(self._core.available_devices)
             raise BackendUnavailable(f"OpenVINO has no device {device!r} here", remedy=f"lower it for one of: {here}")
         if bytes(blob[: len(_IR)]) != _IR:  # OpenVINO would also read ONNX, and files that ONNX names
-            raise BackendFailed("its blob is no model of OpenVINO's IR", remedy=_DAMAGED)
+            raise BackendFailed("its blob is not a model in OpenVINO's IR", remedy=_DAMAGED)
         starts = compile_specs.get("weights", ())
         try:
             weights = with_holes(blob[size:], starts, data) if data else np.frombuffer(blob[size:], np.uint8)
@@ -51,7 +51,7 @@ class OpenVinoRuntime(BackendRuntime):
             storage = (weights, *data, *copies)
             return OpenVinoDelegate(compiled, storage, compile_specs["dtypes"], compile_specs["results"])
         except Exception as error:  # whatever OpenVINO raises across its boundary
-            raise BackendFailed("OpenVINO does not open the model", where=_one_line(error)) from error
+            raise BackendFailed("OpenVINO cannot load the model", where=_one_line(error)) from error
 
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
         """Return true for a `cache`: OpenVINO runs compiled kernels from its folder, and writes there."""
@@ -79,7 +79,7 @@ class OpenVinoDelegate(Delegate):
             ("output", self._compiled.outputs, self._results, outputs),
         ):
             if not len(ports) == len(names) == len(tensors) or not all(map(_fits, ports, names, tensors)):
-                raise BackendFailed(f"the model has other {what}s than the program", remedy=_DAMAGED)
+                raise BackendFailed(f"the {what}s of the model differ from those of the program", remedy=_DAMAGED)
 
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         request = self._request
@@ -94,7 +94,7 @@ class OpenVinoDelegate(Delegate):
                 if actual != expected:
                     raise ValueError(f"output {number} has the shape {list(actual)}, not {list(expected)}")
         except Exception as error:  # whatever OpenVINO raises across its boundary
-            raise BackendFailed("OpenVINO failed at a partition", where=_one_line(error)) from error
+            raise BackendFailed("OpenVINO failed to run a partition", where=_one_line(error)) from error
 
     def close(self) -> None:
         del self._request, self._compiled

@@ -82,7 +82,7 @@ def fill_holes(model: Any, base: int, starts: Sequence[int], data: Sequence[memo
             constant.output(0).replace(own.output(0))
             left.discard(start)
     if left:
-        raise ValueError(f"no constant lies at byte {min(left)} of its weights")
+        raise ValueError(f"there is no constant at byte {min(left)} of its weights")
 
 
 def constant_over(constant: Any, data: np.ndarray[Any, Any]) -> Any:

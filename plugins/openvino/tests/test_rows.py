@@ -49,14 +49,14 @@ REFUSED: dict[str, list[str]] = {
         "aten.kthvalue.default, kept", "quantized_decomposed.quantize_per_tensor.default",
         "quantized_decomposed.dequantize_per_tensor.default", "quantized_decomposed.dequantize_per_channel.default",
     ],
-    "rounds quotients at the brink": [
+    "rounds quotients close to a whole number": [
         "aten.div.Tensor_mode, floor", "aten.div.Tensor_mode, trunc", "aten.div.Tensor_mode, brinks",
     ],
     "loses the digits of small results": [
         "aten.expm1.default", "aten.expm1.default, relative", "aten.log1p.default", "aten.log1p.default, relative",
         "aten.erfc.default", "aten.erfc.default, relative", "aten.softplus.default", "aten.softplus.default, beta",
     ],
-    "takes -0.0 for 0.0": [
+    "treats -0.0 as 0.0": [
         "aten.atan2.default", "aten.atan2.default, signs of zeros", "aten.atan2.default, axes",
     ],
     "it overflows": [
@@ -68,10 +68,10 @@ REFUSED: dict[str, list[str]] = {
     "rounds the correction 0.5": [
         "aten.var_mean.correction, a half",
     ],
-    "gives NaN for the exponents 0 and infinity": [
+    "returns NaN for the exponents 0 and infinity": [
         "aten._cdist_forward.default", "aten._cdist_forward.default, sums",
     ],
-    "counts what lies behind the padding": [
+    "counts elements beyond the padding": [
         "aten.avg_pool2d.default, ceil_mode pads counted", "aten.avg_pool2d.default, ceil_mode 1-D",
         "aten.avg_pool2d.default, ceil_mode beyond",
     ],

@@ -28,8 +28,8 @@ from delegate_remote.runtime.accuracy import widen_bfloat16
 from delegate_remote.runtime.costs import Costs, MethodCosts, ProgramCosts
 
 _AGAIN = "write a bundle again, `delegate lower --measure --bundle FILE`, and measure that"
-_OTHERS = "its weights, versions or options are others"
-_SECOND = "plans of several parts: `--costs FILE --bundle FILE` writes those that promise more, to be measured too"
+_OTHERS = "its weights, versions or options differ"
+_SECOND = "plans of several parts: `--costs FILE --bundle FILE` writes the promising ones for another measurement"
 
 
 class BundlePlacement(RemotePlacement):
@@ -66,8 +66,8 @@ class BundlePlacement(RemotePlacement):
             placer.survey()
         if factory.entries:
             self._tasks.append(_task(task, comparator, factory.entries))
-        notes = [f"{name}: it was measured elsewhere, and is no candidate here" for name in factory.unused()]
-        notes += ["more rounds: no more were run elsewhere"] * factory.is_over + [_SECOND] * (not mixes)
+        notes = [f"{name}: it was measured, but is not a candidate here" for name in factory.unused()]
+        notes += ["more rounds: no more were run on the other machine"] * factory.is_over + [_SECOND] * (not mixes)
         placement = replace(chosen.placement, not_tried=(*chosen.placement.not_tried, *notes))
         if known:
             budget, spent = (sum(getattr(k.costs, what) for k in known) for what in ("budget", "spent"))
@@ -84,8 +84,8 @@ class BundlePlacement(RemotePlacement):
         if self._path is None:
             return
         if not self._tasks:
-            what = "by these costs no other plan promises more than those that were measured"
-            raise PartitionError(what, where="bundle", remedy="lower with the costs alone")
+            what = "by these costs, no other plan promises to be better than the measured ones"
+            raise PartitionError(what, where="bundle", remedy="lower with the costs only")
         bundle.write(self._tasks, self._path)
 
 
@@ -102,7 +102,7 @@ def open_placement(to_bundle: PathLike | None, costs: Sequence[PathLike]) -> Bun
     for one, where in measurements[1:]:
         if one.machine != measurements[0][0].machine:
             what = f"costs of two machines, {measurements[0][0].machine} and {one.machine}, cannot be compared"
-            raise PartitionError(what, where=where, remedy="measure both bundles on one")
+            raise PartitionError(what, where=where, remedy="measure both bundles on one machine")
     return BundlePlacement(measurements, to_bundle)
 
 
@@ -119,7 +119,7 @@ def _require_same_program(costs: Costs, where: str, task: Task, inputs: Sequence
     if known is None:
         what = f"there are none of method {task.method!r}"
     elif known.objective != task.objective:
-        what = f"these are by {known.objective}, and {task.objective} is asked for"
+        what = f"they are measured by {known.objective}, but {task.objective} is requested"
     elif list(known.inputs) != list(inputs):
         what = f"method {task.method!r} was called with {_few(known.inputs)}, not {_few(inputs)}"
     if known is None or what:
@@ -162,11 +162,11 @@ class RemoteRunnerFactory:
         if remaining:
             costs = remaining[0].costs.programs[trial.name]
             if costs.digest != bundle.digest(trial.program):
-                what = f"the costs of {trial.name!r} are of another artifact than is compiled here: {_OTHERS}"
+                what = f"the costs of {trial.name!r} are of a different artifact than the one compiled here: {_OTHERS}"
                 raise PartitionError(what, where=remaining[0].where, remedy=_AGAIN)
             return _ReplayRunner(self, costs)
         if not self._collects:
-            raise TrialFailed("not among the costs that were measured elsewhere")
+            raise TrialFailed("not among the costs of the other machine")
         threads = {backend: int(load_options["threads"]) for backend, load_options in trial.options.items()}
         self.entries.append(bundle.Entry(trial.name, trial.program, threads, trial.is_watched))
         raise TrialFailed("not measured here: it is in the bundle")
@@ -198,7 +198,7 @@ class _ReplayRunner:
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
         """Raise TrialFailed: the costs do not have the results, which the other machine has compared."""
-        raise TrialFailed("what it gave elsewhere is not known here")
+        raise TrialFailed("its results on the other machine are not known here")
 
     def close(self) -> None:
         pass

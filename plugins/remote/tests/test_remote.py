@@ -83,7 +83,7 @@ def test_a_bundle_is_measured_without_torch_and_planned_with(tmp_path: Path, mon
     Path("c.yaml").write_text(json.dumps({**TWO, "placement": {"budget": 300}}))
     made = CliRunner().invoke(app, ["lower", "net.pt2", "-c", "c.yaml", "--measure", "--bundle", "net.bundle"])
     assert made.exit_code == 0, made.output
-    assert "xnnpack:one is placed by latency, not measured" in made.stdout
+    assert "xnnpack:one is chosen by latency, not measured" in made.stdout
     absent = "sys.modules.update(torch=None, yaml=None)"
     code = f"import sys; {absent}\nfrom delegate.cli.main import main\nmain()"
     command = [sys.executable, "-c", code, "measure", "net.bundle", "-o", "costs.json"]
@@ -217,7 +217,7 @@ def calls(program: delegate.CompiledProgram) -> list[StructuredCall]:
 
 def test_a_second_bundle_of_nothing_is_an_error(exported: Any, costs: Costs, tmp_path: Path) -> None:
     costs.save(tmp_path / "c")
-    with pytest.raises(PartitionError, match="no other plan promises more"):
+    with pytest.raises(PartitionError, match="no other plan promises to be better"):
         lowered(exported, config=ONE, placement=delegate.Remote(bundle=tmp_path / "b", costs=tmp_path / "c"))
     costs = Costs("another", costs.methods)
     costs.save(tmp_path / "d")
@@ -317,8 +317,8 @@ def test_candidates_that_are_missing_or_unknown_are_noted(exported: Any, costs: 
     program = lowered(exported, placement=delegate.Remote(costs=tmp_path / "c"))
     (placement,) = program.report.placements
     assert placement.chosen == NAMES[0]
-    assert rows(program)[NAMES[1]].why == "not among the costs that were measured elsewhere"
-    assert "openvino: it was measured elsewhere, and is no candidate here" in placement.not_tried
+    assert rows(program)[NAMES[1]].why == "not among the costs of the other machine"
+    assert "openvino: it was measured, but is not a candidate here" in placement.not_tried
 
 
 class Noisy(torch.nn.Module):
@@ -359,7 +359,7 @@ def test_a_bound_holds_there_and_here(exported: Any, tmp_path: Path) -> None:
     strict = lowered(exported, config=bounded(90), placement=delegate.Remote(costs=tmp_path / "c"))
     assert strict.report.placements[0].chosen == NAMES[0]
     row = rows(strict)[f"{NAMES[1]} dynamic_int8"]
-    assert (row.cost, "where 90 dB is asked" in row.why) == (1e-9, True)
+    assert (row.cost, "but 90 dB is required" in row.why) == (1e-9, True)
     loose = lowered(exported, config=bounded(10), placement=delegate.Remote(costs=tmp_path / "c"))
     assert loose.report.placements[0].chosen == f"{NAMES[1]} dynamic_int8"
 
@@ -384,7 +384,7 @@ def test_too_few_rounds_decide_nothing_and_that_is_said(exported: Any, costs: Co
     costs.save(tmp_path / "c")
     (placement,) = lowered(exported, placement=delegate.Remote(costs=tmp_path / "c")).report.placements
     assert placement.chosen == NAMES[0]
-    assert "more rounds: no more were run elsewhere" in placement.not_tried
+    assert "more rounds: no more were run on the other machine" in placement.not_tried
 
 
 RIGHT = "np.add(*inputs, out=outputs[0])"
@@ -501,17 +501,17 @@ def edit(data: dict[str, Any], path: str, value: Any) -> None:
 
 PROGRAM = f"methods/forward/programs/{NAMES[0]}"
 BAD_COSTS: dict[str, tuple[str, Any, str]] = {
-    "another format": ("format", 9, "its format is 9, known is 2"),
-    "another artifact": (f"{PROGRAM}/digest", "0" * 64, "are of another artifact than is compiled here"),
-    "another objective": ("methods/forward/objective", "memory", "by memory, and latency is asked for"),
-    "no objective": ("methods/forward/objective", "beauty", "'beauty' is no objective"),
+    "another format": ("format", 9, "its format is 9, but only format 2 is"),
+    "another artifact": (f"{PROGRAM}/digest", "0" * 64, "are of a different artifact than the one compiled here"),
+    "another objective": ("methods/forward/objective", "memory", "by memory, but latency is requested"),
+    "no objective": ("methods/forward/objective", "beauty", "'beauty' is not an objective"),
     "another method": ("methods", {}, "none of method 'forward'"),
     "other inputs": ("methods/forward/inputs", ["float32[8, 16]"], "called with float32.8, 16., not float32.4, 16."),
     "a negative cost": (f"{PROGRAM}/rounds", [-1.0], "rounds should be a finite number of 0 or more, not -1.0"),
     "an endless cost": (f"{PROGRAM}/rounds", ["inf"], "rounds should be a finite number of 0 or more, not 'inf'"),
     "no rounds": (f"{PROGRAM}/rounds", None, "TypeError"),
     "methods in a list": ("methods", [], "methods should be a mapping"),
-    "a digest that is a number": (f"{PROGRAM}/digest", 5, "digest should be a text"),
+    "a digest that is a number": (f"{PROGRAM}/digest", 5, "digest should be text"),
     "a cost in words": (f"{PROGRAM}/rounds", ["1"], "rounds should be a number, not '1'"),
     "a cost that is a flag": (f"{PROGRAM}/rounds", [True], "rounds should be a number, not True"),
     "a step below nothing": (f"{PROGRAM}/steps", [{"a": -1.0}], "a should be a finite number of 0 or more"),
@@ -530,7 +530,7 @@ def test_costs_of_something_else_are_an_error(exported: Any, costs: Costs, tmp_p
 
 def test_costs_that_cannot_be_read(exported: Any, tmp_path: Path) -> None:
     (tmp_path / "c").write_text("{")
-    with pytest.raises(PartitionError, match="no costs that were measured"):
+    with pytest.raises(PartitionError, match="not measured costs"):
         lowered(exported, placement=delegate.Remote(costs=tmp_path / "c"))
     with pytest.raises(PartitionError, match="No such file"):
         lowered(exported, placement=delegate.Remote(costs=tmp_path / "none"))
@@ -584,18 +584,21 @@ def first(change: dict[str, Any]) -> Callable[[Sequence[dict[str, Any]]], list[d
 
 
 BAD_BUNDLES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
-    "another format": (about("format", 9), "its format is 9, known is 3"),
-    "an earlier format": (about("format", 2), "its format is 2, known is 3"),
+    "another format": (about("format", 9), "its format is 9, but only format 3 is"),
+    "an earlier format": (about("format", 2), "its format is 2, but only format 3 is"),
     "nothing said": (put("bundle.json", b"{}"), "KeyError"),
     "nested without end": (put("bundle.json", b"[" * 100_000), "RecursionError"),
     "too much said": (put("bundle.json", b" " * (2**20 + 1)), "JSONDecodeError"),
     "no methods": (about("tasks", []), "has no methods"),
     "another method": (about("tasks/method", "decode"), "has no method 'decode'"),
-    "no objective": (about("tasks/objective", "beauty"), "'beauty' is no objective"),
+    "no objective": (about("tasks/objective", "beauty"), "'beauty' is not an objective"),
     "no time": (about("tasks/budget", 0), "greater than 0"),
     "no programs": (about("tasks/programs", []), "has nothing to measure"),
     "one name": (about("tasks/programs", lambda p: [{**p[0], "name": p[1]["name"]}, p[1]]), "two programs of one"),
-    "another program": (about("tasks/programs", first({"digest": "0"})), "another program than bundle.json says"),
+    "another program": (
+        about("tasks/programs", first({"digest": "0"})),
+        "is not the program that bundle.json describes",
+    ),
     "no such file": (about("tasks/programs", first({"file": 99})), "KeyError"),
     "a path for a file": (about("tasks/programs", first({"file": "../0"})), "ValueError"),
     "no threads": (about("tasks/programs", first({"threads": {"xnnpack": 0}})), "should be positive"),
@@ -630,7 +633,7 @@ def test_a_bundle_that_is_unsound_is_an_error(bundle: Path, tmp_path: Path, name
 
 def test_what_is_no_bundle_at_all(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(bundle.read_bytes()[:-40])
-    for name, message in (("b", "no sound bundle"), ("none", "No such file")):
+    for name, message in (("b", "not a valid bundle"), ("none", "No such file")):
         with pytest.raises(ProgramError, match=message):
             measure(tmp_path / name)
     with zipfile.ZipFile(tmp_path / "small", "w", zipfile.ZIP_DEFLATED) as archive:

@@ -49,7 +49,7 @@ def saved(tmp_path_factory):
 
 def test_the_report_says_who_stands_in():
     (partition,) = lowered("llvm").report.partitions
-    assert "for host CPU by TVM (stand-in), as asked" in partition.notes
+    assert "for host CPU by TVM (stand-in), as requested" in partition.notes
 
 
 def test_calls_do_not_disturb_each_other():
@@ -113,7 +113,7 @@ OF_QUARTERS = ("aten.avg_pool2d.default", "aten.relu.default", "aten.exp.default
     ("module", "size", "reasons", "portable"),
     [
         (Last(), torch.export.Dim("n", min=3, max=40), set(), ()),
-        (Quarters(), 4 * torch.export.Dim("n", max=40), {"TVM takes no input of size 4*"}, OF_QUARTERS),
+        (Quarters(), 4 * torch.export.Dim("n", max=40), {"TVM does not support inputs of size 4*"}, OF_QUARTERS),
     ],
 )
 def test_dynamic_sizes_that_tvm_has_trouble_with(module, size, reasons, portable):
@@ -195,13 +195,13 @@ def test_what_runs_where(made, gpu, runs):
 def test_a_program_for_another_gpu(monkeypatch):
     monkeypatch.setattr(library, "runtime", lambda device: None)
     monkeypatch.setattr(library, "local_gpu", lambda: (Target("sm_80"), "A100"))
-    with pytest.raises(BackendFailed, match=r"compiled for sm_90, and this machine's A100 is sm_80.*arch: sm_80"):
+    with pytest.raises(BackendFailed, match=r"compiled for sm_90, but this machine's A100 is sm_80.*arch: sm_80"):
         lowered("sm_90")(X)
 
 
 def test_a_library_of_another_version(monkeypatch, saved):
     monkeypatch.setattr(library, "version", lambda: "0.31.2")
-    with pytest.raises(BackendFailed, match=r"TVM 0\.27, and here is 0\.31.*lower it again"):
+    with pytest.raises(BackendFailed, match=r"TVM 0\.27, but this one is 0\.31.*lower it again"):
         delegate.load(saved, trust_code=True)
 
 
@@ -216,7 +216,7 @@ def test_tvm_is_absent(monkeypatch, saved):
 def test_a_blob_that_is_cut(size):
     blob, specs = pack(b"library", [Weight(DType.float32, np.ones((4, 4), np.float32))])
     assert unpack(memoryview(blob), specs)[1][0].array.shape == (4, 4)
-    with pytest.raises(ValueError, match=f"and its compile specs say {len(blob)}"):
+    with pytest.raises(ValueError, match=f"but its compile specs state {len(blob)}"):
         unpack(memoryview(blob)[:size], specs)
 
 
@@ -227,7 +227,9 @@ def test_a_library_that_is_damaged():
 
 def test_no_compiler(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name, *_: None)
-    with pytest.raises(LoweringError, match=r"neither nvcc nor NVRTC is here to compile for sm_80.*install"):
+    with pytest.raises(
+        LoweringError, match=r"compiling for sm_80 needs nvcc or NVRTC, and neither is installed.*install"
+    ):
         lowered("sm_80")
 
 
@@ -242,7 +244,7 @@ def test_no_linker(monkeypatch):
 @no_gpu
 def test_without_an_arch_it_is_what_is_here():
     (partition,) = lowered(None).report.partitions
-    assert "for host CPU by TVM (stand-in), no GPU is here" in partition.notes
+    assert "for host CPU by TVM (stand-in), no GPU was found" in partition.notes
 
 
 @nvcc

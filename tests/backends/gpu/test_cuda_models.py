@@ -30,4 +30,4 @@ def test_model_for_a_gpu(name, arch):
     program = delegate.to_backend(zoo.export(name), config={"backends": [{"name": "cuda", "options": {"arch": arch}}]})
     assert {n.backend for n in program.report.nodes} == {"cuda"}
     (partition,) = program.report.partitions
-    assert f"for {arch}, as asked" in partition.notes
+    assert f"for {arch}, as requested" in partition.notes

@@ -97,14 +97,14 @@ def test_a_dynamic_batch_has_the_default_schedules(tmp_path):
 
 @no_gpu
 def test_a_gpu_that_is_not_here_cannot_be_measured(tmp_path):
-    with pytest.raises(LoweringError, match=r"sm_90 are measured on such a GPU, and no NVIDIA GPU.*trials: 0"):
+    with pytest.raises(LoweringError, match=r"sm_90 are measured on such a GPU, but no NVIDIA GPU.*trials: 0"):
         lowered(10, tmp_path / "gpu.jsonl", "sm_90")
     assert not any(tmp_path.iterdir())
 
 
 def test_nor_can_another_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "local_gpu", lambda: (Target("sm_80"), "A100"))
-    with pytest.raises(LoweringError, match=r"this machine's A100 is sm_80.*: lower it on a machine with one, bring"):
+    with pytest.raises(LoweringError, match=r"this machine's A100 is sm_80.*: lower it on a machine with one, copy"):
         lowered(10, tmp_path / "gpu.jsonl", "sm_90")
 
 
@@ -126,16 +126,16 @@ def test_a_database_from_elsewhere_serves_a_gpu_that_is_not_here(tmp_path, monke
 def test_a_broken_line_is_named(line, tmp_path):
     path = tmp_path / "broken.jsonl"
     path.write_text(f"{json.dumps(RECORD)}\n{line}\n")
-    with pytest.raises(LoweringError, match=r"no record \(.*broken\.jsonl:2\): delete that line"):
+    with pytest.raises(LoweringError, match=r"not a record \(.*broken\.jsonl:2\): delete that line"):
         lowered(0, path)
 
 
 def test_a_database_that_is_absent_or_a_directory(tmp_path):
-    with pytest.raises(LoweringError, match=r"no tuning database \(.*none\.jsonl\): give trials"):
+    with pytest.raises(LoweringError, match=r"no tuning database \(.*none\.jsonl\): set trials"):
         lowered(0, tmp_path / "none.jsonl")
     with pytest.raises(LoweringError, match="cannot be read or written"):
         lowered(0, tmp_path)
-    with pytest.raises(LoweringError, match=r"directory where you may write"):
+    with pytest.raises(LoweringError, match=r"directory that you may write to"):
         lowered(1, tmp_path / "absent" / "new.jsonl")
 
 

@@ -241,8 +241,11 @@ def test_options_reach_the_library_and_run(options, heard, monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"htp_arch": 99, "soc_model": 9999}, r"nothing for htp_arch 99, soc_model 9999.*name a chip.*soc: SM8550"),
-        ({"vtcm_mb": 9999}, r"nothing for SM8550 with 9999 MiB of VTCM.*no vtcm_mb beyond"),
+        (
+            {"htp_arch": 99, "soc_model": 9999},
+            r"QNN cannot compile for htp_arch 99, soc_model 9999.*name a chip.*soc: SM8550",
+        ),
+        ({"vtcm_mb": 9999}, r"QNN cannot compile for SM8550 with 9999 MiB of VTCM.*a vtcm_mb that it has"),
     ],
 )
 def test_a_target_that_qnn_does_not_know(options, message):
@@ -256,7 +259,7 @@ def test_a_blob_for_another_chip(monkeypatch, tmp_path):
     program = compiled(nn.Linear(6, 5), (torch.ones(2, 6),), backends="dsp")
     program.save(tmp_path / "dsp.dlg")
     monkeypatch.setattr(runtime, "local_target", lambda: TARGETS["SM8750"])
-    with pytest.raises(BackendFailed, match=r"compiled for SM8550, and this machine is a SM8750.*soc: SM8750"):
+    with pytest.raises(BackendFailed, match=r"compiled for SM8550, but this machine is a SM8750.*soc: SM8750"):
         delegate.load(tmp_path / "dsp.dlg", trust_code=True)
 
 
@@ -270,7 +273,7 @@ def test_a_blob_of_another_library_version():
     specs["versions"] = {"onnxruntime": "1.0", "onnxruntime-qnn": "0.1"}
     runtime.DspRuntime().init(memoryview(blob), specs).close()
     damaged = blob[: len(blob) // 2] + bytes(len(blob) - len(blob) // 2)
-    with pytest.raises(BackendFailed, match=r"compiled by onnxruntime 1\.0 and onnxruntime-qnn 0\.1, and here is"):
+    with pytest.raises(BackendFailed, match=r"compiled by onnxruntime 1\.0 and onnxruntime-qnn 0\.1, but"):
         runtime.DspRuntime().init(memoryview(damaged), specs)
 
 

@@ -278,7 +278,7 @@ def test_schemes_of_the_dsp():
     assert said(nn.ConvTranspose2d(4, 4, 2), 1, 4, 5, 5) == ""
     assert "groups" in said(nn.ConvTranspose2d(4, 4, 2, groups=2), 1, 4, 5, 5)
     assert said(nn.ReLU(), 1, 2, 3, 4, 5) == ""
-    assert said(nn.ReLU(), 1, 2, 3, 4, 5, 6) == "6 dimensions, where the HTP takes 5"
+    assert said(nn.ReLU(), 1, 2, 3, 4, 5, 6) == "6 dimensions, but the HTP supports 5"
 
 
 class Rounded(nn.Module):

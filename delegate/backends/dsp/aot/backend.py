@@ -55,7 +55,7 @@ class DspOptions(aot.Options):
     soc: str = Field(default=DEFAULT.soc, description="The chip to compile for, e.g. SM8550, SM8650, SM8750.")
     htp_arch: PositiveInt | None = Field(
         default=None,
-        description="Architecture of the HTP, with soc_model in place of soc: for chips without a name here.",
+        description="Architecture of the HTP, with soc_model in place of soc: for chips that soc has no name for.",
     )
     soc_model: PositiveInt | None = Field(default=None, description="QNN's number of the chip, with htp_arch.")
     precision: Literal["float16", "integer"] = Field(
@@ -84,7 +84,7 @@ class DspOptions(aot.Options):
         if (self.htp_arch is None) != (self.soc_model is None):
             raise ValueError("htp_arch and soc_model must be given together")
         if self.soc not in TARGETS:
-            raise ValueError(f"there is no chip {self.soc!r} here: {did_you_mean(self.soc, TARGETS)}")
+            raise ValueError(f"there is no chip {self.soc!r}: {did_you_mean(self.soc, TARGETS)}")
         return self
 
     @property
@@ -112,10 +112,10 @@ class DspBackend(OnnxBackend):
     def check(self, node: Node) -> Verdict:
         for other in (node, *node.all_input_nodes):
             if not is_static(other):
-                return no(Reason.DYNAMIC_SHAPE, f"{other.name} has sizes that depend on the inputs, and QNN takes none")
+                return no(Reason.DYNAMIC_SHAPE, f"{other.name} has dynamic sizes, which QNN does not support")
             rank = max((t.dim() for t in tensors(other)), default=0)
             if rank > MAX_RANK:
-                return no(Reason.RANK, f"{other.name} has {rank} dimensions, and the HTP takes {MAX_RANK} at most")
+                return no(Reason.RANK, f"{other.name} has {rank} dimensions, but the HTP supports {MAX_RANK} at most")
         verdict = super().check(node) and without_infinity(node) and keeps_nan(node, _loses, self.options.nan)
         return in_integers(node) if verdict and self.options.precision == "integer" else verdict
 
@@ -160,9 +160,9 @@ class DspBackend(OnnxBackend):
         except Exception as error:  # see above
             vtcm = f" with {self.options.vtcm_mb} MiB of VTCM" if self.options.vtcm_mb else ""
             raise LoweringError(
-                f"QNN compiles nothing for {self.options.target}{vtcm}",
+                f"QNN cannot compile for {self.options.target}{vtcm}",
                 where=one_line(error),
-                remedy=f"name a chip that QNN knows, e.g. soc: {DEFAULT}, and no vtcm_mb beyond what it has",
+                remedy=f"name a chip that QNN supports, e.g. soc: {DEFAULT}, and a vtcm_mb that it has",
             ) from error
 
     def _where(self) -> list[str]:

@@ -152,7 +152,7 @@ def _plain_pool(node: Node) -> Verdict:
     """A pool has 2 dimensions and no dilation; steps exceed no window of several pixels: QNN 2.7 ends the process."""
     source, args = node.all_input_nodes[0], arguments(node)
     if tensor(source).dim() != 4:
-        return no(Reason.RANK, f"{source.name} has {tensor(source).dim()} dimensions, where QNN's pools have 4")
+        return no(Reason.RANK, f"{source.name} has {tensor(source).dim()} dimensions, but QNN's pools have 4")
     dilation = args.get("dilation") or [1]
     if any(d != 1 for d in dilation):
         return no(Reason.ATTRIBUTE, f"dilation={list(dilation)}")
@@ -172,7 +172,7 @@ def _bilinear(node: Node) -> Verdict:
     """The interpolation is bilinear: the HTP rounds coordinates half away from zero, where torch rounds to even."""
     mode = arguments(node)["interpolation_mode"]
     if mode == 1:
-        return no(Reason.INACCURATE, "nearest: the HTP takes another pixel for coordinates in the middle of two")
+        return no(Reason.INACCURATE, "nearest: the HTP selects another pixel for coordinates in the middle of two")
     return YES if mode == 0 else no(Reason.ATTRIBUTE, "QNN does not sample bicubic")
 
 
@@ -202,7 +202,7 @@ def _preserved_cast(node: Node) -> Verdict:
     """
     new, old = tensor(node).dtype, tensor(node.all_input_nodes[0]).dtype
     if old.is_floating_point and not new.is_floating_point and new is not torch.bool:
-        return no(Reason.INACCURATE, "QNN drops casts from floats to integers in front of casts back to floats")
+        return no(Reason.INACCURATE, "QNN drops casts from floats to integers before casts back to floats")
     return returns_to_half(node)
 
 
@@ -297,7 +297,7 @@ def _few_dimensions(node: Node) -> str:
     dims = max(
         value.dim() for n in (node, *node.all_input_nodes) if isinstance(value := n.meta.get("val"), torch.Tensor)
     )
-    return f"{dims} dimensions, where the HTP takes {MAX_RANK}" if dims > MAX_RANK else ""
+    return f"{dims} dimensions, but the HTP supports {MAX_RANK}" if dims > MAX_RANK else ""
 
 
 def _rows(*names: str, inputs: tuple[int, ...] = (0,), moves: bool = False) -> list[QuantizedOperator]:

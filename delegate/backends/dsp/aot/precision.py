@@ -39,7 +39,7 @@ def in_integers(node: Node) -> Verdict:
         return YES
     return no(
         Reason.INACCURATE,
-        f"{float_.name} is float beside it, which the HTP computes in float16",
+        f"{float_.name} is another operand in float, which the HTP computes in float16",
         "quantize it, or set precision: float16",
     )
 
@@ -158,7 +158,7 @@ _SOFTMAX = frozenset({"aten._softmax.default", "aten._safe_softmax.default", "at
 
 
 _Held = Mapping[Node, Set[float]]  # constant -> the infinities in it
-_WHY = "the HTP has no infinity, and the program names one here"
+_WHY = "the HTP has no infinity, but the program has one here"
 
 
 def without_infinity(node: Node, held: _Held = MappingProxyType({})) -> Verdict:

@@ -58,11 +58,11 @@ class DspRuntime(BackendRuntime):
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
         if not provider().devices:
-            raise BackendUnavailable(f"{PROVIDER} finds no device that it runs on", remedy=INSTALL)
+            raise BackendUnavailable(f"{PROVIDER} finds no supported device", remedy=INSTALL)
         target, here = Target(*compile_specs["target"]), local_target()
         if here is not None and here.htp_arch != target.htp_arch:
             raise BackendFailed(
-                f"it was compiled for {target}, and this machine is a {here}",
+                f"it was compiled for {target}, but this machine is a {here}",
                 remedy=f"lower it again with soc: {here.soc}",
             )
         model = unpack(blob, (), compile_specs)
@@ -73,9 +73,9 @@ class DspRuntime(BackendRuntime):
             if compiled_by == installed:
                 raise
             raise BackendFailed(
-                f"it was compiled by {_named(compiled_by)}, and here is {_named(installed)}: {error.what}",
+                f"it was compiled by {_named(compiled_by)}, but {_named(installed)} is installed: {error.what}",
                 where=error.where,
-                remedy="lower it again here, or install what it was compiled by",
+                remedy="lower it again here, or install the version that compiled it",
             ) from error
 
 

@@ -108,7 +108,7 @@ def write(tasks: Sequence[Task], path: str | os.PathLike[str]) -> None:
             archive.writestr(zipfile.ZipInfo(_ABOUT), json.dumps({"format": FORMAT, "tasks": methods}, indent=1))
     except (OSError, ValueError) as error:
         what = f"the bundle cannot be written: {getattr(error, 'strerror', None) or error}"
-        remedy = "name a file in a folder that is there, where you may write and there is space"
+        remedy = "name a file that you may write, in an existing folder, on a disk with free space"
         raise ProgramError(what, where=str(path), remedy=remedy) from error
 
 
@@ -135,7 +135,7 @@ def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
     except OSError as error:
         raise ProgramError(f"the bundle cannot be read: {error}", where=str(path), remedy=_AGAIN) from error
     except Exception as error:  # of zipfile, JSON and NumPy, which raise what they like: zlib.error, TokenError
-        what = f"this is no sound bundle, {one_line(error)}"
+        what = f"this is not a valid bundle, {one_line(error)}"
         raise ProgramError(what, where=str(path), remedy=_AGAIN) from error
     if not tasks or len({task.method for task in tasks}) < len(tasks):
         raise ProgramError("this bundle has no methods, or one of them twice", where=str(path), remedy=_AGAIN)
@@ -184,7 +184,7 @@ def _about(task: Task, members: Mapping[int, tuple[int, str]]) -> dict[str, Any]
 def _read(archive: zipfile.ZipFile, number: int, about: Mapping[str, Any], folder: Path) -> Task:
     method, call_count, programs_of = text(about, "method"), count(about, "calls"), items(about, "programs")
     if about["objective"] not in UNITS:
-        raise ValueError(f"{about['objective']!r} is no objective")
+        raise ValueError(f"{about['objective']!r} is not an objective")
     if not call_count or not programs_of:
         raise ValueError(f"method {method!r} has nothing to measure")
     place = folder / str(number)
@@ -193,7 +193,7 @@ def _read(archive: zipfile.ZipFile, number: int, about: Mapping[str, Any], folde
     programs = {i: _program(archive, f"{number}/{i}.dlg", folder) for i in files}
     entries = [_entry(entry, *programs[entry["file"]]) for entry in programs_of]
     if len({entry.name for entry in entries}) < len(entries):
-        raise ValueError(f"method {method!r} has two programs of one name")
+        raise ValueError(f"method {method!r} has two programs of the same name")
     for entry in entries:
         if method not in {m.name for m in entry.program.methods}:
             raise ValueError(f"the program of {entry.name!r} has no method {method!r}")
@@ -202,7 +202,7 @@ def _read(archive: zipfile.ZipFile, number: int, about: Mapping[str, Any], folde
     if flag(about, "is_compared"):
         expected = [_leaves(archive, f"{number}/expected{i}.npz", folder) for i in range(call_count)]
         if any(not isinstance(array, np.ndarray) or array.dtype.kind not in "biufc" for e in expected for array in e):
-            raise ValueError("what results are compared with are no numbers")
+            raise ValueError("the expected results are not numbers")
     bound = None if about["bound"] is None else finite(about, "bound")
     budget = amount(about, "budget")
     if not budget:
@@ -220,7 +220,7 @@ def _program(archive: zipfile.ZipFile, member: str, folder: Path) -> tuple[Progr
 
 def _entry(about: Mapping[str, Any], program: Program, known: str) -> Entry:
     if known != about["digest"]:
-        raise ValueError(f"the file of {about['name']!r} is another program than {_ABOUT} says")
+        raise ValueError(f"the file of {about['name']!r} is not the program that {_ABOUT} describes")
     counts = mapping(about, "threads")
     threads = {backend: count(counts, backend) for backend in counts}
     if not all(threads.values()):

@@ -34,7 +34,7 @@ from delegate.probing.process import PATIENCE
 from delegate.program import file
 
 _SHARE = 0.001  # of a resource, since all programs of a measurement are open and run one after the other
-_START = "start one, `ray start --head`, or correct this; for a cluster that asks for a token set RAY_AUTH_MODE=token"
+_START = "start one, `ray start --head`, or correct the address; for a cluster with a token set RAY_AUTH_MODE=token"
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class RayRunnerFactory(ClusterRunnerFactory):
             if nodes.get(node, {}).keys() >= set(needs):
                 self._used += [node] if node not in self._used else []
                 return node, needs
-        what = f"no node of the cluster carries {' and '.join(needs)} as resources"
+        what = f"no node of the cluster has {' and '.join(needs)} as resources"
         raise TrialFailed(what)
 
 

@@ -102,7 +102,7 @@ class Costs(RemoteCosts):
             methods = mapping(data, "methods")
             return cls(text(data, "machine"), {name: _method(mapping(methods, name)) for name in methods})
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            what = f"these are no costs that were measured, {one_line(error)}"
+            what = f"these are not measured costs, {one_line(error)}"
             raise PartitionError(what, where=where, remedy=_AGAIN) from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -128,7 +128,7 @@ class Costs(RemoteCosts):
 def _method(data: Mapping[str, Any]) -> MethodCosts:
     objective, programs = text(data, "objective"), mapping(data, "programs")
     if objective not in UNITS:
-        raise ValueError(f"{objective!r} is no objective")
+        raise ValueError(f"{objective!r} is not an objective")
     return MethodCosts(
         objective=objective,
         inputs=texts(data, "inputs"),

@@ -53,7 +53,9 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
         tasks = read(path, Path(folder))
         if budget is not None and not 0 < budget < math.inf:
-            raise ProgramError(f"a budget of {budget:g} s is no time to measure in", remedy="give more")
+            raise ProgramError(
+                f"a budget of {budget:g} s is not a valid budget", remedy="give a positive number of seconds"
+            )
         methods, begun = {}, time.monotonic()
         for number, task in enumerate(tasks):
             progress(f"{task.method}: measuring {', '.join(e.name for e in task.entries)}")

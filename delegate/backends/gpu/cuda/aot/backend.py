@@ -130,7 +130,7 @@ class CudaBackend(TableBackend):
         artifact.require_specs(_about(target, region))
         unpack(memoryview(artifact.blob), artifact.compile_specs)
         if artifact.space != ("stand-in" if target.is_host else "cuda"):
-            raise ValueError(f"{artifact.space!r} is no memory of a GPU")
+            raise ValueError(f"{artifact.space!r} is not memory of a GPU")
 
     def _tuner_for(self, target: Target) -> Tuner | None:
         """Return the tuner, one for all partitions, because they share the trials."""
@@ -141,11 +141,11 @@ class CudaBackend(TableBackend):
     def _target(self) -> tuple[Target, str]:
         """Return the architecture to compile for, and the reason for it."""
         if self.options.arch is not None:
-            return Target(self.options.arch), "as asked"
+            return Target(self.options.arch), "as requested"
         try:
             return library.local_gpu()[0], "the GPU here"
         except BackendUnavailable:
-            return Target(HOST), "no GPU is here"
+            return Target(HOST), "no GPU was found"
 
 
 def _require_tf32(target: Target) -> None:
@@ -161,7 +161,7 @@ def _require_known_sizes(region: Region) -> None:
     known = {expr for expr in sizes if expr.is_Symbol}
     lost = next((expr for expr in sizes if not expr.free_symbols <= known), None)
     if lost is not None:
-        reason = f"TVM takes no input of size {lost}"
+        reason = f"TVM does not support inputs of size {lost}"
         raise RegionRefused({n.name: reason for n in region.graph.nodes if n.op == "call_function"})
 
 

@@ -87,7 +87,7 @@ def _require_linker() -> None:
 
     if cc.get_cc() is None:
         raise LoweringError(
-            "TVM needs a C++ compiler to link a library, and none is here", remedy="install g++ or clang++"
+            "TVM needs a C++ compiler to link a library, and none is installed", remedy="install g++ or clang++"
         )
 
 
@@ -100,7 +100,7 @@ def _device_compiler(target: Target) -> dict[str, str]:
     if _has("cuda.bindings"):
         return {"TVM_CUDA_COMPILE_MODE": "nvrtc", **_EXACT}
     raise LoweringError(
-        f"neither nvcc nor NVRTC is here to compile for {target}",
+        f"compiling for {target} needs nvcc or NVRTC, and neither is installed",
         remedy="install the CUDA toolkit and have nvcc on PATH, or pip install cuda-bindings nvidia-cuda-nvrtc",
     )
 

@@ -103,11 +103,11 @@ class _Guard:
         if len(shape) != planned.dim() or any(
             isinstance(s, int) and isinstance(p, int) and s != p for s, p in zip(shape, planned.shape, strict=True)
         ):
-            raise ValueError(f"it makes a tensor of {shape} where torch makes {list(planned.shape)}")
+            raise ValueError(f"it returns a tensor of {shape}, but torch returns {list(planned.shape)}")
         if str(result.ty.dtype) == dtype:
             return result
         if not (planned.is_floating_point() and "float" in str(result.ty.dtype)):
-            raise ValueError(f"it makes {result.ty.dtype} where torch makes {dtype}")
+            raise ValueError(f"it returns {result.ty.dtype}, but torch returns {dtype}")
         return rounding.cast(self.importer, result, dtype)
 
 

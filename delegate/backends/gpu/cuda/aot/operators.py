@@ -53,14 +53,14 @@ def _whole_factor(node: Node) -> Verdict:
     old, new = tensor(node.all_input_nodes[0]).shape[2:], tensor(node).shape[2:]
     if all(m % g == 0 for g, m in zip(old, new, strict=True)):
         return YES
-    return no(Reason.ATTRIBUTE, f"{list(old)} to {list(new)} is no whole factor, and rounds otherwise than torch")
+    return no(Reason.ATTRIBUTE, f"{list(old)} to {list(new)} is not a whole factor, and rounds differently from torch")
 
 
 def _two_tensors(node: Node) -> Verdict:
     """The operands differ: TVM assumes that a tensor equals itself, but NaN does not."""
     if node.args[0] is not node.args[1] or not tensor(node.all_input_nodes[0]).dtype.is_floating_point:
         return YES
-    return no(Reason.INACCURATE, "TVM takes a tensor for equal to itself, and NaN is not")
+    return no(Reason.INACCURATE, "TVM assumes that a tensor equals itself, but NaN does not")
 
 
 def _fills(node: Node) -> Verdict:
@@ -82,7 +82,7 @@ def _attention(node: Node) -> Verdict:
         if args.get(name) not in (plain, None):
             return no(Reason.ATTRIBUTE, f"{name}={args[name]}")
     if args["is_causal"] and args["attn_mask"] is not None:
-        return no(Reason.ATTRIBUTE, "is_causal=True beside a mask")
+        return no(Reason.ATTRIBUTE, "is_causal=True with a mask")
     ranks = {tensor(args[name]).dim() for name in ("query", "key", "value")}
     return YES if ranks == {4} else no(Reason.RANK, f"{max(ranks)} dimensions, not 4")
 

@@ -101,7 +101,7 @@ def _record(line: str, where: str) -> TuningRecord:
         or sorted(record) != sorted(names)
         or not all(isinstance(record[name], _TYPES[name]) for name in names)
     ):
-        raise LoweringError("a line of the tuning database is no record", where=where, remedy="delete that line")
+        raise LoweringError("a line of the tuning database is not a record", where=where, remedy="delete that line")
     return TuningRecord(**record)
 
 
@@ -109,7 +109,7 @@ def _unusable(path: Path, error: Exception) -> LoweringError:
     return LoweringError(
         "the tuning database cannot be read or written",
         where=f"{path}: {error}",
-        remedy="give the path of a file in a directory where you may write",
+        remedy="give the path of a file in a directory that you may write to",
     )
 
 
@@ -129,7 +129,7 @@ class Tuner:
         if trials:
             _require_here(target, path)
         elif not path.exists():
-            raise LoweringError("there is no tuning database", where=str(path), remedy="give trials to make one")
+            raise LoweringError("there is no tuning database", where=str(path), remedy="set trials to create one")
         self._target, self._left, self._database, self._version = target, trials, Database(path), library.version()
         self.path, self.measured = path, 0
 
@@ -175,11 +175,11 @@ def _require_here(target: Target, path: Path) -> None:
         gpu, name = library.local_gpu()
         here = f"this machine's {name} is {gpu}"
     except BackendUnavailable:
-        gpu, here = None, "no NVIDIA GPU is here"
+        gpu, here = None, "no NVIDIA GPU was found"
     if gpu is None or not target.runs_on(gpu):
         raise LoweringError(
-            f"schedules for {target} are measured on such a GPU, and {here}",
-            remedy=f"lower it on a machine with one, bring {path} here, and set trials: 0, which uses what it knows",
+            f"schedules for {target} are measured on such a GPU, but {here}",
+            remedy=f"lower it on a machine with one, copy {path} here, and set trials: 0 to use its measurements",
         )
 
 

@@ -51,7 +51,7 @@ def unpack(blob: memoryview, specs: Mapping[str, Any]) -> tuple[memoryview, tupl
         LookupError, TypeError, ValueError: specs and blob do not fit together.
     """
     if blob.nbytes != specs["bytes"] or not 0 < specs["library"] <= blob.nbytes:
-        raise ValueError(f"the blob has {blob.nbytes} bytes, and its compile specs say {specs['bytes']}")
+        raise ValueError(f"the blob has {blob.nbytes} bytes, but its compile specs state {specs['bytes']}")
     return blob[: specs["library"]], tuple(_weight(blob, *row) for row in specs["weights"])
 
 
@@ -86,7 +86,7 @@ class CudaRuntime(BackendRuntime):
             gpu, name = library.local_gpu()
             if not target.runs_on(gpu):
                 raise BackendFailed(
-                    f"it was compiled for {target}, and this machine's {name} is {gpu}",
+                    f"it was compiled for {target}, but this machine's {name} is {gpu}",
                     remedy=f"lower it again with arch: {gpu}",
                 )
         code, weights = unpack(blob, compile_specs)
@@ -102,7 +102,9 @@ class CudaRuntime(BackendRuntime):
 
 def _require(what: str, version: str, here: str) -> None:
     if version != here:
-        raise BackendFailed(f"it was compiled by {what} {version}, and here is {here}", remedy="lower it again here")
+        raise BackendFailed(
+            f"it was compiled by {what} {version}, but this one is {here}", remedy="lower it again here"
+        )
 
 
 def _minor(version: str) -> str:
@@ -151,7 +153,7 @@ class Machine:
         """Run the library on tensors from `give`, and copy its results to `outputs`."""
         for result, array in zip(self._main(*tensors), outputs, strict=True):
             if tuple(result.shape) != array.shape:
-                raise BackendFailed(f"TVM gave a tensor of {tuple(result.shape)} where {array.shape} was planned")
+                raise BackendFailed(f"TVM returned a tensor of {tuple(result.shape)}, but {array.shape} was planned")
             if isinstance(array, TvmTensor):
                 self._copy(result, array.view(str(result.dtype)))
             else:
@@ -179,7 +181,7 @@ class CudaDelegate(Delegate):
         except BackendFailed:
             raise
         except Exception as error:  # whatever TVM raises across its boundary
-            raise BackendFailed("TVM failed at a partition", where=one_line(error)) from error
+            raise BackendFailed("TVM failed to run a partition", where=one_line(error)) from error
 
     def close(self) -> None:
         del self._machine, self._weights, self._storage
@@ -206,7 +208,7 @@ class TvmMemory(DeviceMemory):
         try:
             self._bytes = allocate(tvm_ffi.Shape((size,)), tvm_ffi.dtype("uint8"), device, None)
         except Exception as error:  # whatever TVM raises across its boundary
-            raise BackendFailed(f"no {size} bytes of {space} memory", where=one_line(error)) from error
+            raise BackendFailed(f"cannot allocate {size} bytes of {space} memory", where=one_line(error)) from error
         self._ffi, self._view = tvm_ffi, tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
         self._copy_out, self._copy_in = (
             tvm_ffi.get_global_func(f"runtime.TVMTensorCopy{name}Bytes") for name in ("To", "From")

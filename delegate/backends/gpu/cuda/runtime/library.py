@@ -109,7 +109,7 @@ def runtime(device: int) -> Any:
         remedy = "install NVIDIA's driver and the CUDA runtime" if device == CUDA else INSTALL
         raise BackendUnavailable("TVM's runtime cannot be loaded", where=str(error), remedy=remedy) from error
     if device == CUDA and not _attribute(tvm_ffi, _EXISTS):
-        raise BackendUnavailable("no NVIDIA GPU is here that TVM can use", remedy="see that `nvidia-smi` lists one")
+        raise BackendUnavailable("there is no NVIDIA GPU that TVM can use", remedy="check that `nvidia-smi` lists one")
     return tvm_ffi
 
 

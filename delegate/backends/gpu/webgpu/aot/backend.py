@@ -71,10 +71,10 @@ class WebGpuBackend(OnnxBackend):
             for tensor in tensors(other):
                 size = tensor.numel() * tensor.element_size()
                 if adapter is not None and isinstance(size, int) and size > adapter.largest:
-                    what = f"{other.name} has {size} bytes, and a buffer on {adapter.name} {adapter.largest} at most"
+                    what = f"{other.name} has {size} bytes, but {adapter.name} allows {adapter.largest} per buffer"
                     return no(Reason.SIZE, what, "split it in the model")
                 if self._here and tensor.dtype is torch.float16 and (why := provider.missing(provider.FLOAT16)):
-                    return no(Reason.DTYPE, f"{other.name} is float16, and the GPU here has none: {why}")
+                    return no(Reason.DTYPE, f"{other.name} is float16, which the GPU does not support: {why}")
         return keeps_nan(node, _loses, self.options.nan) and super().check(node)
 
     def provider(self) -> Provider:
@@ -89,7 +89,7 @@ class WebGpuBackend(OnnxBackend):
         blob, specs, data = pack(exported.model)
         notes = [
             f"{len(exported.operators)} ONNX operators",
-            "compiled without a look at a GPU: none is here"
+            "compiled without checks on a GPU: none was found"
             if self._here is None
             else f"checked on {provider.describe(self._here)}",
             *nan_notes(region, _loses),

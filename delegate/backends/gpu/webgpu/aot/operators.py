@@ -65,7 +65,7 @@ def _no_single_results(node: Node) -> Verdict:
     """No group of a transposed convolution makes one channel of several: the plugin 0.4 returns wrong numbers."""
     args, shape = arguments(node), tensor(node.all_input_nodes[1]).shape
     if args["transposed"] and args["groups"] > 1 and shape[1] == 1 and shape[0] != args["groups"]:
-        return no(Reason.INACCURATE, f"transposed, groups={args['groups']}, and each makes one channel of several")
+        return no(Reason.INACCURATE, f"transposed, groups={args['groups']}, and each reduces several channels to one")
     return YES
 
 

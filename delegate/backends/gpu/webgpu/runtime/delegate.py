@@ -33,7 +33,9 @@ class WebGpuRuntime(BackendRuntime):
         if reason:
             raise BackendUnavailable(reason, remedy=provider.DRIVER)
         if compile_specs.get("float16") and (reason := provider.missing(provider.FLOAT16)):
-            raise BackendFailed("the GPU here has no float16", where=reason, remedy="lower a float32 program for it")
+            raise BackendFailed(
+                "the GPU does not support float16", where=reason, remedy="lower a float32 program for it"
+            )
         model = unpack(blob, data, compile_specs)
         return OnnxDelegate(partial(_open, model, compile_specs), model, provider.provider(), lost=self._copier.lost)
 

@@ -26,7 +26,7 @@ from delegate.errors import DelegateError
 INSTALL = "pip install 'delegate[gpu]'"
 PROVIDER = "WebGpuExecutionProvider"
 SPACE = "webgpu"  # the device's memory, as ONNX Runtime names it
-NO_DEVICE = "no GPU is here that Dawn can use through Vulkan, Direct3D 12 or Metal"
+NO_DEVICE = "there is no GPU that Dawn can use through Vulkan, Direct3D 12 or Metal"
 DRIVER = "install the GPU's driver, on Linux one with Vulkan and its loader (Debian: apt-get install libvulkan1)"
 FLOAT, FLOAT16 = 1, 10  # ONNX's codes of element types
 _ADD = b'\x08\t:5\n\x0e\n\x01x\n\x01x\x12\x01y"\x03Add\x12\x01g%bB\x04\n\x00\x10\x11'  # y = x + x as a ModelProto
