@@ -108,7 +108,7 @@ class Placement:
         """Yield the lines of the text report."""
         unit = UNITS[self.objective]
         yield f"{self.method}: {self.chosen} is chosen by {self.objective}, {self._known()}"
-        header = ("plan", "partitions", unit, "over the chosen", "SQNR", "rounds", "")
+        header = ("plan", "partitions", unit, "ratio to chosen", "SQNR", "rounds", "")
         yield from _table([header, *(self._plan(p, unit) for p in self.plans)])
         if self.stretches:
             yield "segments, with the cost of each relative to the runner-up:"

@@ -318,7 +318,7 @@ def _obstacle(plans: Iterable[Plan], graph: str, node: str, backend: str) -> str
     """Return the reason why a node does not run on the backend that a saved plan names."""
     parts = [part for plan in plans for part in plan.walk() if part.program.name == graph]
     if not parts:
-        return f"there is no {graph}"
+        return f"there is no graph {graph}"
     planned = next((n for part in parts for n in part.nodes if identity(n.node) == node), None)
     if planned is None:
         return f"{graph} has no such node"

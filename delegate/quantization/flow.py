@@ -135,7 +135,7 @@ def prepare(
 ) -> Prepared:
     """Prepare a program for calibration, or with `qat` for training; copies its weights.
 
-    For training, export the module in training mode. Warns if nothing of the model is quantized.
+    For training, export the module in training mode. Warns if no operator of the model is quantized.
 
     Raises:
         ConfigError: the settings do not fit the model or the backend.
@@ -330,7 +330,7 @@ def _warn_of_nothing(module: GraphModule, settings: Settings) -> None:
     why = f"{settings.backend} quantizes none of its operators"
     why = f"it computes in {names}: quantize it in float32" if floats else why
     why = "the rules keep its layers in float" if OFF in schemes else why
-    warnings.warn(f"nothing of the model is quantized: {why}", RuntimeWarning, stacklevel=4)
+    warnings.warn(f"no operator of the model is quantized: {why}", RuntimeWarning, stacklevel=4)
 
 
 def _warn_of_outliers(module: GraphModule) -> None:

@@ -20,7 +20,7 @@ from delegate.quantization import Settings, quantize
 from tests.support.sampling import every
 
 # Some models of these tests end in float as a whole, and one has a layer that no scale fits.
-pytestmark = pytest.mark.filterwarnings("ignore:nothing of the model is quantized", "ignore:values are too small")
+pytestmark = pytest.mark.filterwarnings("ignore:no operator of the model is quantized", "ignore:values are too small")
 
 
 class Convolutions(nn.Module):

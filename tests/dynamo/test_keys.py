@@ -172,7 +172,7 @@ def test_the_table_has_every_key() -> None:
     assert {key for case in KEYS for key in case.split()} == set(keys_of(Config))
 
 
-@pytest.mark.filterwarnings("ignore:nothing of the model is quantized", "ignore:values are too small")
+@pytest.mark.filterwarnings("ignore:no operator of the model is quantized", "ignore:values are too small")
 @pytest.mark.parametrize("case", every(4, KEYS))
 def test_a_key(case: str, programs: list[CompiledProgram], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, effect = KEYS[case]

@@ -132,7 +132,7 @@ def test_a_plan_is_kept_though_other_backends_want_other_forms(turned: bool) -> 
 
 def test_a_plan_of_more_methods_says_which_are_missing() -> None:
     both = delegate.to_backend({"one": export(), "two": export()}, "xnnpack").plan
-    with pytest.raises(PartitionError, match=r"there is no two"):
+    with pytest.raises(PartitionError, match=r"there is no graph two"):
         delegate.to_backend({"one": export()}, "xnnpack", placement=both)
 
 

@@ -19,7 +19,7 @@ from tests.support.sampling import every
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:nothing of the model is quantized", "ignore:The tensor attributes self.lstm"
+    "ignore:no operator of the model is quantized", "ignore:The tensor attributes self.lstm"
 )
 
 # Operators that move data, as export names them: no rule keeps their values in float.

@@ -397,6 +397,6 @@ def test_states_begin_as_they_were(scheme: str) -> None:
 def test_nothing_to_quantize(dtype: torch.dtype, words: str) -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).to(dtype) if dtype is torch.float16 else nn.Softmax(-1)
     program = torch.export.export(module.eval(), (torch.randn(4, 8, dtype=dtype),))
-    with pytest.warns(RuntimeWarning, match=f"nothing of the model is quantized.*{words}"):
+    with pytest.warns(RuntimeWarning, match=f"no operator of the model is quantized.*{words}"):
         quantize(program, Settings("xnnpack", "weight_only_int8"))
     quantize(program, Settings("xnnpack", OFF))

@@ -29,7 +29,7 @@ from delegate_remote.runtime.costs import Costs, MethodCosts, ProgramCosts
 
 _AGAIN = "write a bundle again, `delegate lower --measure --bundle FILE`, and measure that"
 _OTHERS = "its weights, versions or options differ"
-_SECOND = "plans of several parts: `--costs FILE --bundle FILE` writes the promising ones for another measurement"
+_SECOND = "plans on several candidates: `--costs FILE --bundle FILE` writes the promising ones for another measurement"
 
 
 class BundlePlacement(RemotePlacement):

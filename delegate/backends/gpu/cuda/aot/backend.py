@@ -91,7 +91,7 @@ class CudaBackend(TableBackend):
         self._tuner: Tuner | None = None
 
     def no_row(self, op: str) -> Verdict:
-        return no(Reason.OPERATOR, f"TVM's importer has no right conversion of {op}")
+        return no(Reason.OPERATOR, f"TVM's importer has no correct conversion of {op}")
 
     def check(self, node: Node) -> Verdict:
         return keeps_nan(node, _LOSES, self.options.nan) and super().check(node) and keeps_zero(node)

@@ -316,7 +316,7 @@ def by_default(function: Any, target: Target) -> Any:
     candidates = (applied(rule, function, target) for rule in rules(target).values())
     scheduled = next((f for f in candidates if f is not None), None)
     if scheduled is None:
-        raise RegionFailed(f"no schedule for {target} fits a function of TVM's over {list(function.params)}")
+        raise RegionFailed(f"no schedule for {target} fits a TVM function over {list(function.params)}")
     return scheduled
 
 
