@@ -213,7 +213,7 @@ def test_register(site: Site) -> None:
     assert registry.aot("mine").name == "mine"
     assert "mine" not in Registry().names()
     for taken in ("mine", "adder"):
-        with pytest.raises(BackendError, match=f"backend '{taken}' is registered already"):
+        with pytest.raises(BackendError, match=f"backend '{taken}' is already registered"):
             registry.register(info(taken))
     with pytest.raises(BackendBroken, match="takes a BackendInfo, not str"):
         registry.register("adder")  # type: ignore[arg-type]
@@ -223,7 +223,7 @@ ODD_INFOS: dict[str, tuple[dict[str, object], str]] = {
     "name of another type": ({"name": 5}, "BackendInfo.name should be text, not 5"),
     "no name": ({"name": ""}, "BackendInfo.name should be letters, digits"),
     "name of two lines": ({"name": "odd\nodd"}, "BackendInfo.name should be letters, digits"),
-    "name of the kernels": ({"name": "portable"}, "BackendInfo.name should be another"),
+    "name of the kernels": ({"name": "portable"}, "BackendInfo.name should be other than the name"),
     "pair for a path": ({"aot": ("a", "B")}, "BackendInfo.aot should be text"),
     "no install hint": ({"install": None}, "BackendInfo.install should be text, not None"),
     "version as text": ({"api_version": "1.0"}, "BackendInfo.api_version should be two whole numbers"),

@@ -71,7 +71,7 @@ class BackendInfo:
         for field_ in ("name", "description", "aot", "runtime", "install", "licence"):
             expect(self, field_, isinstance(getattr(self, field_), str), "text")
         expect(self, "name", re.fullmatch(r"\w[\w.-]*", self.name) is not None, "letters, digits, '_', '-' and '.'")
-        expect(self, "name", self.name != PORTABLE, "different: this is the name of the project's own kernels")
+        expect(self, "name", self.name != PORTABLE, "other than the name of the project's own kernels")
         version = self.api_version
         pair = isinstance(version, tuple) and [type(part) for part in version] == [int, int]
         expect(self, "api_version", pair, "two whole numbers, (major, minor)")

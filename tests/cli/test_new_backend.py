@@ -41,7 +41,7 @@ def test_the_tutorial_shows_what_it_writes(tmp_path: Path) -> None:
     ("name", "words"),
     [
         ("xnnpack", "there is already a backend 'xnnpack': use another name"),
-        ("Acme", "'Acme' is not a valid name for a backend: use small letters"),
+        ("Acme", "'Acme' is not a valid name for a backend: use lowercase letters"),
         ("class", "'class' is not a valid name for a backend"),
         ("../acme", "'../acme' is not a valid name for a backend"),
     ],

@@ -369,7 +369,7 @@ def test_accuracy_is_measured_on_data_that_is_named(exported, tmp_path) -> None:
         ({"config": measuring(candidates=["xnnpack:too"])}, "did you mean 'xnnpack:two'"),
         ({"config": measuring(candidates=[])}, "name some"),
         ({"config": measuring(objective="speed")}, "placement.objective: should be"),
-        ({"config": measuring(candidates=[{"name": "xnnpack:one", "quantization": {}}])}, "needs accuracy"),
+        ({"config": measuring(candidates=[{"name": "xnnpack:one", "quantization": {}}])}, "requires accuracy"),
         ({"config": measuring(threads=[0])}, "should be greater than 0"),
     ],
 )

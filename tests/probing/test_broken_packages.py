@@ -63,7 +63,7 @@ def site(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", ",".join((*OWN, *HANGS)))
     default_registry.cache_clear()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "broken-twin 2.0 claims the")
+        warnings.filterwarnings("ignore", "broken-twin 2.0 provides the")
         yield installed
     default_registry.cache_clear()
 

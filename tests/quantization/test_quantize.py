@@ -392,7 +392,10 @@ def test_states_begin_as_they_were(scheme: str) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "words"),
-    [(torch.float16, "computes in float16: quantize it in float32"), (torch.float32, "has no operator")],
+    [
+        (torch.float16, "computes in float16: quantize it in float32"),
+        (torch.float32, "quantizes none of its operators"),
+    ],
 )
 def test_nothing_to_quantize(dtype: torch.dtype, words: str) -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).to(dtype) if dtype is torch.float16 else nn.Softmax(-1)
