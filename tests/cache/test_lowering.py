@@ -246,7 +246,7 @@ def test_a_backend_may_want_nothing_kept(counter: Counter, folder: Path) -> None
 def test_nonsense_from_cache_key_is_named(counter: Counter) -> None:
     counter.halves = HALVES.replace("    def check", "    def cache_key(self):\n        return 5\n\n    def check")
     counter.install()
-    with pytest.raises(delegate.errors.BackendBroken, match=r"'counter' fails in cache_key: .*gives a int"):
+    with pytest.raises(delegate.errors.BackendBroken, match=r"'counter' fails in cache_key: .*returns a int"):
         counter.compiled(exported())
 
 

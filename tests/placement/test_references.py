@@ -61,7 +61,7 @@ def test_a_kept_choice_is_of_its_reference(
         program = delegate.to_backend(small, config=config(20.0), verify=delegate.Verify(reference=reference))
         (placement,) = program.report.placements
         assert (placement.spent == 0) == is_known
-        assert {"where 20 dB" in p.why for p in placement.plans} == {reference is other}
+        assert {"but 20 dB" in p.why for p in placement.plans} == {reference is other}
 
 
 class Two(nn.Module):

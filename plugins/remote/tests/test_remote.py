@@ -594,7 +594,10 @@ BAD_BUNDLES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "no objective": (about("tasks/objective", "beauty"), "'beauty' is not an objective"),
     "no time": (about("tasks/budget", 0), "greater than 0"),
     "no programs": (about("tasks/programs", []), "has nothing to measure"),
-    "one name": (about("tasks/programs", lambda p: [{**p[0], "name": p[1]["name"]}, p[1]]), "two programs of one"),
+    "one name": (
+        about("tasks/programs", lambda p: [{**p[0], "name": p[1]["name"]}, p[1]]),
+        "two programs of the same name",
+    ),
     "another program": (
         about("tasks/programs", first({"digest": "0"})),
         "is not the program that bundle.json describes",
@@ -613,7 +616,7 @@ BAD_BUNDLES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "no program": (lambda f: f.pop("0/1.dlg"), "KeyError"),
     "a pickle": (put("0/call0.npz", pickled), "Object arrays cannot be loaded"),
     "a pickle among results": (put("0/expected0.npz", pickled), "Object arrays cannot be loaded"),
-    "an array's header that ends too early": (put("0/call0.npz", unended), "TokenError|no sound bundle"),
+    "an array's header that ends too early": (put("0/call0.npz", unended), "TokenError|not a valid bundle"),
     "packed arrays": (put("0/call0.npz", packed), "its members are compressed"),
     "no arrays": (put("0/call0.npz", b"x"), "BadZipFile"),
 }
