@@ -135,7 +135,7 @@ class InputChecker:
                 if isinstance(expected, Expr) and (size := evaluate(expected, symbols)) != array.shape[dim]:
                     relation = f"it must be {expected.text(self._names)}, which is {size} for these inputs"
                     if (number, dim) in symbol_names:  # it is what the symbol is solved from, as in 2 * batch
-                        relation = f"it must be {symbol_names[number, dim]}, like {size}"
+                        relation = f"it must be {symbol_names[number, dim]}, for example {size}"
                     raise InputError(
                         f"input {declared.name!r} has size {array.shape[dim]} in dimension {dim}", remedy=relation
                     )

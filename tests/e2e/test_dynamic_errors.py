@@ -79,7 +79,7 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...], Any, tuple[Any, ...], str]] = {
         (numbers(8, 3),),
         ({0: 2 * BATCH},),
         (numbers(7, 3),),
-        r"size 7 .*: it must be 2\*batch, as 6 is",
+        r"size 7 .*: it must be 2\*batch, for example 6",
     ),
     "inner dimension": (
         torch.matmul,

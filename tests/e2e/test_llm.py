@@ -254,7 +254,7 @@ def test_models_that_do_not_go_together(guessing, qwen, tmp_path):
         Speculation(qwen[1], guessing[1])
     with libraries():
         export(read(configuration(tmp_path, "qwen3", vocab_size=301)), tmp_path / "m.dlg", Options(64, 8, 1, "float32"))
-    with pytest.raises(InputError, match=r"other vocabularies.*300 and 301"):
+    with pytest.raises(InputError, match=r"different vocabularies.*300 and 301"):
         Speculation(guessing[1], Model(tmp_path / "m.dlg"))
 
 
@@ -388,7 +388,7 @@ def test_the_command_exports(folder, tmp_path):
     both = ("--draft", tmp_path / "model.dlg", "--when-full", "slide")
     refused = command("run", tmp_path / "model.dlg", "--prompt", "Hi", *both)
     assert refused.returncode == 1
-    assert "leave --when-full or --draft out" in refused.stderr
+    assert "remove --when-full or --draft" in refused.stderr
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -405,16 +405,16 @@ def words(count: int) -> str:
         (lambda f: (f / "tokenizer.json").unlink(), ExportError, r"no tokenizer\.json .*--no-tokenizer"),
         (lambda f: (f / "config.json").unlink(), ExportError, r"no config\.json"),
         (lambda f: (f / "model.safetensors").unlink(), ExportError, r"no \*\.safetensors"),
-        (lambda f: (f / "config.json").write_text("{"), ExportError, "no configuration"),
-        (lambda f: (f / "config.json").write_text("[]"), ExportError, "no configuration"),
-        (lambda f: configuration(f, "mamba"), ExportError, "unknown family 'mamba'.*known are llama, qwen3, gemma"),
+        (lambda f: (f / "config.json").write_text("{"), ExportError, "not a configuration"),
+        (lambda f: (f / "config.json").write_text("[]"), ExportError, "not a configuration"),
+        (lambda f: configuration(f, "mamba"), ExportError, "unknown family 'mamba'.*supported are llama, qwen3, gemma"),
         (lambda f: configuration(f, "llama", hidden_size=128), ExportError, "weights"),
-        (lambda f: configuration(f, "llama", hidden_size="x"), ExportError, "no such configuration .*hidden_size"),
+        (lambda f: configuration(f, "llama", hidden_size="x"), ExportError, "rejects the configuration .*hidden_size"),
         (lambda f: configuration(f, "llama", num_attention_heads=6), ExportError, "configuration .*not a multiple"),
         (lambda f: (f / "model.safetensors").write_bytes(b"no"), ExportError, "weights cannot be read"),
         (lambda f: (f / "tokenizer.json").write_text("no"), ExportError, "tokenizer"),
         (lambda f: configuration(f, "llama", rope_parameters=DYNAMIC), ExportError, "rope 'dynamic'"),
-        (lambda f: (f / "generation_config.json").write_text("{"), ExportError, "no configuration of generation"),
+        (lambda f: (f / "generation_config.json").write_text("{"), ExportError, "not a generation configuration"),
         (lambda f: (f / "generation_config.json").write_text('{"eos_token_id": "end"}'), ExportError, "is 'end'"),
         (lambda f: (f / "tokenizer.json").write_text(words(301)), ExportError, "up to 300, but the model has 300"),
     ],
@@ -458,9 +458,9 @@ def test_options_that_do_not_fit(family, changes, options, match, tmp_path):
 @pytest.mark.parametrize(
     ("prompt", "match"),
     [
-        ([], "nothing to go on from"),
-        ([300], "300 is no token"),
-        ([-1], "-1 is no token"),
+        ([], "the prompt is empty"),
+        ([300], "300 is not a token"),
+        ([-1], "-1 is not a token"),
         ([1] * 65, "65 tokens after 0 earlier tokens do not fit into a context of 64"),
     ],
 )
@@ -484,7 +484,7 @@ def test_a_program_that_is_no_language_model(tmp_path):
 
 @pytest.mark.parametrize(
     ("said", "match"),
-    [(b"{", "does not describe"), (b"[]", "does not describe"), (b'{"context": 4}', "nothing of chunk, conversations")],
+    [(b"{", "does not describe"), (b"[]", "does not describe"), (b'{"context": 4}', "lacks chunk, conversations")],
 )
 def test_a_program_that_says_something_else_of_itself(said, match, tmp_path):
     data = torch.export.export(Data(said), ())
@@ -498,7 +498,7 @@ def test_a_program_that_says_something_else_of_itself(said, match, tmp_path):
     [
         (["export", "nowhere", "x.dlg"], "nowhere"),
         (["run", "nowhere.dlg", "--prompt", "Hi"], "nowhere.dlg"),
-        (["run", "nowhere.dlg", "--prompt", "Hi", "--count", "-3"], "take --count 1 or more"),
+        (["run", "nowhere.dlg", "--prompt", "Hi", "--count", "-3"], "use --count 1 or more"),
     ],
 )
 def test_the_command_says_what_is_wrong(args, match, tmp_path):

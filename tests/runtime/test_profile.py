@@ -71,7 +71,7 @@ def test_every_instruction_is_counted(backends, dynamic):
         "first",
         "us",
         "us",
-        "a",
+        "per",
         "run",
         "source",
     ]

@@ -100,5 +100,5 @@ def test_memory(dtype):
 
 def test_more_memory_than_there_is(capfd):
     require("webgpu")
-    with pytest.raises(BackendFailed, match="no 1099511627776 bytes of webgpu memory"):
+    with pytest.raises(BackendFailed, match="cannot allocate 1099511627776 bytes of webgpu memory"):
         OrtMemory(provider.copier(), 1 << 40)

@@ -157,8 +157,8 @@ class Unfit:
 
 
 UNFIT: Mapping[str, Unfit] = {
-    "int16": Unfit("values in int16", torch.int16),
-    "int32": Unfit("values in int32", torch.int32),
+    "int16": Unfit("values of int16", torch.int16),
+    "int32": Unfit("values of int32", torch.int32),
     "a scale of 0": Unfit("scales outside", factor=0),
     "a tiny scale": Unfit("scales outside", factor=1e-20),
     "zero points": Unfit("zero points other than 0", zero=3),

@@ -186,7 +186,7 @@ def test_amounts_of_padding_match_the_sizes(amounts):
     """Check that padding which overflows LiteRT's 32-bit sizes is rejected."""
     blob, specs = _with_amounts(amounts)
     message = ", ".join(str(amount) for pair in amounts for amount in pair)
-    with pytest.raises(BackendFailed, match=rf"PAD, pads by \[{message}\]"):
+    with pytest.raises(BackendFailed, match=rf"PAD, has the invalid padding \[{message}\]"):
         XnnpackRuntime().init(memoryview(blob), specs)
     XnnpackRuntime().init(memoryview(_with_amounts([[0, 1]] * 3)[0]), specs).close()
 
