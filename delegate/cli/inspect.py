@@ -114,7 +114,8 @@ def _plan(
 
 
 def _is_program(path: Path) -> bool:
-    if not path.is_file():
-        return False
+    """Return true for the name or the first bytes of a saved program. For a name alone the loader raises the error."""
+    if path.suffix.lower() == ".dlg" or not path.is_file():
+        return path.suffix.lower() == ".dlg"
     with path.open("rb") as opened:
         return opened.read(len(MAGIC)) == MAGIC

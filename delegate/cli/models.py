@@ -1,4 +1,7 @@
-"""MODEL of the command line: a .pt2 or TorchScript file, or package.module:function giving (module, example_inputs)."""
+"""MODEL of the command line: a .pt2 or TorchScript file, or package.module:function.
+
+The function returns (module, example_inputs), or an ExportedProgram.
+"""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _existing(path: Path) -> Path:
 def _load(path: Path) -> ExportedProgram:
     if is_torchscript(path):
         raise ExportError(f"{path} is TorchScript and needs example inputs", remedy=_EXPORT)
-    if path.suffix.lower() != ".pt2":  # torch unpickles what is in it, and has no way to read it without
+    if path.suffix != ".pt2":  # torch unpickles what is in it, and has no way to read it without
         what = f"{path} does not end in .pt2: no other file is opened as a model, because a model can run code"
         raise ExportError(what, remedy="rename it if you trust it")
     try:

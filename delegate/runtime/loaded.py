@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 Policy = Literal["allow", "warn", "error"]
 _POLICIES = get_args(Policy)
+_MAX_SECONDS = 1e6  # of `isolate`: system calls take no more
 LoadOptions = Mapping[str, Mapping[str, Any]]  # backend -> option -> value
 # An option that does not exist at lowering has only the type of the runtime part.
 _BY_TYPE: Mapping[type, OptionRule] = {
@@ -120,7 +122,9 @@ def with_load_options(program: Program, options: LoadOptions, registry: Registry
         return program
     rules = Report.from_json(program.report).load_rules if program.report else {}
     used = {spec.backend for spec in program.delegates}
+    _require_mapping(options, "options", "of backend to options, e.g. {'xnnpack': {'threads': 4}}")
     for backend, requested in options.items():
+        _require_mapping(requested, f"options of {backend}", "of name to value, e.g. {'threads': 4}")
         if backend not in used:
             what = f"options are set for backend {backend!r}, but the program has no partition of it"
             raise ConfigError(what, remedy=did_you_mean(backend, used) if used else "remove the options")
@@ -131,6 +135,22 @@ def with_load_options(program: Program, options: LoadOptions, registry: Registry
             _check_option(backend, key, value, known, fixed)
     changed = (s._replace(compile_specs={**s.compile_specs, **options.get(s.backend, {})}) for s in program.delegates)
     return program._replace(delegates=tuple(changed))
+
+
+def _require_mapping(value: Any, what: str, kind: str) -> None:
+    """Raise ConfigError if a value is not a mapping with text as keys."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ConfigError(f"{what} should be a mapping {kind}, not {value!r}", where="load")
+
+
+def _time_limit(isolate: Any) -> float | None:
+    """Return the seconds of an argument `isolate`, None if there is no limit; raise ConfigError if it is invalid."""
+    if isinstance(isolate, bool):
+        return None
+    if isinstance(isolate, int | float) and 0 < isolate <= _MAX_SECONDS:
+        return float(isolate)
+    allowed = f"True, False, or a positive number of seconds up to {_MAX_SECONDS:g}"
+    raise ConfigError(f"isolate should be {allowed}, not {reprlib.repr(isolate)}", where="load")
 
 
 def _check_option(backend: str, key: str, value: Any, known: Mapping[str, OptionRule], fixed: set[str]) -> None:
@@ -174,7 +194,7 @@ class LoadedProgram(Context):
     ) -> None:
         self.program = program
         self._registry = registry or default_registry()
-        self._trust_code, self._isolate = trust_code, isolate
+        self._trust_code, self._isolate, self._limit = trust_code, bool(isolate), _time_limit(isolate)
         self._shared = Resources(
             program=program,
             constants=tuple(_array(program, c) for c in program.constants),
@@ -237,8 +257,7 @@ class LoadedProgram(Context):
         if self._isolate:
             from delegate.runtime.isolation.process import Isolated  # not needed by most programs
 
-            limit = None if self._isolate is True else self._isolate
-            self._init: InProcess | Isolated = Isolated(program, self._registry, self._trust_code, limit)
+            self._init: InProcess | Isolated = Isolated(program, self._registry, self._trust_code, self._limit)
         else:
             self._init = InProcess(program, self._registry, self._trust_code, forked)
         delegates: tuple[Delegate, ...] = ()

@@ -43,9 +43,7 @@ def test_signs(backend, name):
 ON_DSP = {
     (torch.float16, torch.int32): 1,
     (torch.float16, torch.bool): 2,
-    (torch.float32, torch.float16): 1,
-    (torch.float32, torch.int32): 1,
-    (torch.float32, torch.bool): 2,
+    (torch.float32, torch.bool): 1,
     (torch.int32, torch.bool): 2,
 }
 
@@ -60,6 +58,29 @@ def test_the_dsp_drops_no_cast(dtype):
             program = lowered(lambda v, to=to: v.to(to).to(v.dtype), x, "dsp")
             assert sum(n.backend == "dsp" for n in program.report.nodes) == ON_DSP.get((dtype, to), 0)
             assert_same(program(x), x.to(to).to(dtype), 1e-6, each=True)
+
+
+EXACT = {
+    "float16": torch.tensor([1.0, 2.0, 3.0]).half(),
+    "bool": torch.tensor([True, False, True]),
+    "int32": torch.tensor([1, 2, 2**31 - 1], dtype=torch.int32),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_cast_to_float32_that_leaves_the_dsp_is_exact(name):
+    """The DSP's results were 1.0000001 for 1, and a ceil of them on kernels was 2."""
+    require("dsp")
+
+    def function(x):
+        y = x.float()
+        return torch.ceil(y.double()), y.reshape(1, 3), torch.tanh(y)
+
+    program = lowered(function, EXACT[name], "dsp")
+    actual, expected = program(EXACT[name]), function(EXACT[name])
+    assert_same(actual[:2], expected[:2])
+    assert_same(actual[2], expected[2], 1e-3)
+    assert "dsp" in {n.backend for n in program.report.nodes if n.op == "aten.tanh.default"}
 
 
 def test_the_dsp_says_what_it_loses():

@@ -28,6 +28,23 @@ def saved(tmp_path_factory):
     return path
 
 
+@pytest.mark.parametrize("isolate", [0, -1, float("nan"), float("inf"), "yes", 10**400, None], ids=repr)
+def test_a_limit_of_isolation_that_is_none_is_refused(saved, isolate):
+    """0 would run the vendor library of a stranger's file in this process."""
+    with pytest.raises(ConfigError, match="isolate should be True, False, or a positive number of seconds"):
+        delegate.load(saved, isolate=isolate)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[1], "xnnpack", {1: {}}, {"xnnpack": []}, {"xnnpack": "x"}, {"xnnpack": None}, {"xnnpack": {1: 2}}],
+    ids=repr,
+)
+def test_options_that_are_no_mapping_are_refused(saved, options):
+    with pytest.raises(ConfigError, match="should be a mapping of"):
+        delegate.load(saved, options=options)
+
+
 @pytest.mark.parametrize("isolate", [False, True])
 def test_a_blob_is_opened_with_them(saved, isolate):
     with delegate.load(saved, options={"xnnpack": {"threads": 1}}, isolate=isolate) as program:

@@ -15,6 +15,7 @@ from delegate.backends.aot import PreprocessResult, Region, RegionFailed, Region
 from delegate.backends.dsp.aot.operators import LIMITS, MAX_RANK, OPERATORS, SCHEMES
 from delegate.backends.dsp.aot.precision import (
     clamp_exponents,
+    exact_casts,
     in_integers,
     infinite_constants,
     not_rounded,
@@ -128,7 +129,7 @@ class DspBackend(OnnxBackend):
         return options
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        if refused := infinite_constants(region) | not_rounded(region):
+        if refused := infinite_constants(region) | not_rounded(region) | exact_casts(region):
             raise RegionRefused(refused)
         return super().preprocess(rewritten(region))
 

@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from delegate.backends.onnx.aot.translations import MOVES
 from delegate.backends.region import Region
-from delegate.edge.node import is_constant, op_name, tensors
+from delegate.edge.node import is_constant, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 CODING = "quantized_decomposed."
@@ -85,6 +86,30 @@ def not_rounded(region: Region) -> dict[str, str]:
         for reader in _readers(node)
         if reader.op != "output" and not in_integers(reader)
     }
+
+
+def exact_casts(region: Region) -> dict[str, str]:
+    """Return the casts to float32 that are exact, and whose numbers leave the region: name -> reason, for a refusal.
+
+    QNN's conversion of results from float16 returns 1.0000001 for 1. Other nodes may compare or round what they read.
+    """
+    found: dict[str, str] = {}
+    calls, stack = set(region.calls), list(region.outputs)
+    while stack:
+        node = stack.pop()
+        if node not in calls:
+            continue
+        calls.discard(node)
+        op = op_name(node)
+        if op == "aten._to_copy.default" and tensor(node).dtype is torch.float32:
+            source = tensor(node.all_input_nodes[0]).dtype
+            if not source.is_floating_point or source is torch.float16:
+                found[node.name] = (
+                    f"QNN does not return exact numbers of {str(source).removeprefix('torch.')} in float32"
+                )
+        elif op in MOVES:
+            stack += node.all_input_nodes
+    return found
 
 
 def needs_clamp(quantize: Node) -> bool:
