@@ -46,7 +46,7 @@ def test_attention_of_grouped_heads(kwargs):
 
 def test_heads_that_groups_do_not_divide():
     query, key = np.ones((1, 6, 1, 8), np.float32), np.ones((1, 4, 7, 8), np.float32)
-    with pytest.raises(KernelError, match="6 heads of the query, 4 of the key"):
+    with pytest.raises(KernelError, match="the 6 heads of the query are not divisible by the 4 heads of the key"):
         attention.scaled_dot_product_attention(query, key, key, None, 0.0, False, None, True, out=np.empty_like(query))
 
 

@@ -36,6 +36,7 @@ PORTABLE: dict[str, dict[str, str]] = {
             ],
             "integers saturate on the HTP",
         ),
+        "aten._to_copy.default, from bool": "QNN returns 1.0000001 for 1",
         "aten._to_copy.default, from uint8": "QNN reads uint8 as quantized",
         "aten._to_copy.default, int32": "QNN drops casts from floats to integers in front of casts back",
         "aten.prod.default": "QNN has no ReduceProd for the HTP",
