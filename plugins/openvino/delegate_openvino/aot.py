@@ -96,7 +96,7 @@ class OpenVinoBackend(AskingBackend):
         return whole_operators()
 
     def check(self, node: Node) -> Verdict:
-        return returns_to_half(node) and keeps_zero(node) and super().check(node)
+        return returns_to_half(node) and keeps_zero(node) and _whole_factors(node) and super().check(node)
 
     def ask(self, region: Region) -> Verdict:
         for node in region.graph.nodes:
@@ -231,6 +231,20 @@ def _otherwise(region: Region) -> Verdict | None:
         if args["ceil_mode"] and args["count_include_pad"] and any(args["padding"]):
             why = "with ceil_mode and count_include_pad it counts elements beyond the padding"
     return None if why is None else no(Reason.OPERATOR, f"OpenVINO's result differs: {why}")
+
+
+def _whole_factors(node: Node) -> Verdict:
+    """Accept volumes that are resized to the nearest voxel by whole factors: OpenVINO selects others between these."""
+    if not op_name(node).startswith("aten.upsample_nearest3d"):
+        return YES
+    old, new = tensors(node.all_input_nodes[0])[0].shape[2:], tensors(node)[0].shape[2:]
+    if (
+        is_static(node)
+        and is_static(node.all_input_nodes[0])
+        and all(b % a == 0 for a, b in zip(old, new, strict=True))
+    ):
+        return YES
+    return no(Reason.INACCURATE, f"nearest voxels from {list(old)} to {list(new)}: OpenVINO selects others")
 
 
 def _is_integer(node: Node) -> bool:
