@@ -249,7 +249,7 @@ INTERFERING = {
     "compiler changes a node": ({"preprocess": turns}, LoweringError, "changed the node add of a graph"),
     "compiler rescales by torch": ({"preprocess": rescales(lambda w: w.data)}, LoweringError, "wrote to the weight"),
     "compiler rescales by NumPy": (
-        {"preprocess": rescales(lambda w: w.detach().numpy())}, LoweringError, "wrote to the weight p_weight of the model",
+        {"preprocess": rescales(lambda w: w.detach().numpy())}, LoweringError, "wrote to the weight p_weight of",
     ),
 }  # fmt: skip
 
