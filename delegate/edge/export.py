@@ -21,7 +21,7 @@ from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositi
 from delegate.edge.functional import NotSimple, functionalize, inlined
 from delegate.edge.graphs import drop_unused, remove_checks, trim_metadata
 from delegate.edge.higher_order import index_by_tensors, lower_associative_scans, lower_flex_attention
-from delegate.edge.node import META_CONSTANT, tensors
+from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor, tensors
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature
 from delegate.edge.training import warn_of_training
@@ -151,8 +151,25 @@ def _fast_path(ep: ExportedProgram, decomposer: Decomposer) -> tuple[GraphModule
     module = GraphModule(Module(), graph)
     asserted = remove_checks(module)
     signature = _with_writes(ep, signature, functionalize(module.graph), module)
+    _settle_factors(module.graph)
     decomposer.expand(compound_nodes(module.graph, decomposer))
     return module, signature, asserted
+
+
+# Resizing of which torch's kernels ignore the factor of a dimension whose size stays. Its decompositions use it.
+_RESIZING = frozenset({
+    "aten.upsample_nearest2d.vec", "aten.upsample_linear1d.vec", "aten.upsample_bilinear2d.vec",
+    "aten.upsample_trilinear3d.vec", "aten._upsample_bilinear2d_aa.vec", "aten._upsample_bicubic2d_aa.vec",
+})  # fmt: skip
+
+
+def _settle_factors(graph: Graph) -> None:
+    """Set the factor of resizing to 1 along each dimension whose size stays."""
+    for node in graph.nodes:
+        if node.op == "call_function" and op_name(node) in _RESIZING and (factors := arguments(node)["scale_factors"]):
+            old, new = tensor(node.all_input_nodes[0]).shape[2:], tensor(node).shape[2:]
+            settled = [1.0 if str(a) == str(b) else f for a, b, f in zip(old, new, factors, strict=True)]
+            node.args, node.kwargs = tuple({**arguments(node), "scale_factors": settled}.values()), {}
 
 
 def _with_lasting_names(module: GraphModule, signature: Signature, names: Sequence[str]) -> Signature:

@@ -33,8 +33,20 @@ def _ratio(size: int, count: int, scale: float | None) -> np.floating[Any]:
     return np.float32(1 / scale) if scale else np.float32(size) / np.float32(count)
 
 
+def _used(size: int, count: int, scale: float | None) -> float | None:
+    """Return the scale of an axis; None if its size stays: then most operators of torch ignore it.
+
+    Cubic kernels without anti-aliasing and the other operators for the nearest element do not.
+    """
+    return None if size == count else scale
+
+
 def _nearest(size: int, count: int, scale: float | None) -> Array:
     return _places(np.arange(count, dtype=np.float32) * _ratio(size, count, scale), size)
+
+
+def _nearest2d(size: int, count: int, scale: float | None) -> Array:
+    return _nearest(size, count, _used(size, count, scale))
 
 
 def _nearest_exact(size: int, count: int, scale: float | None) -> Array:
@@ -58,7 +70,7 @@ def _centers(size: int, count: int, scale: float | None, align_corners: bool, dt
 
 
 def _linear(size: int, count: int, scale: float | None, align_corners: bool, dtype: np.dtype[Any]) -> Taps:
-    center = np.maximum(_centers(size, count, scale, align_corners, dtype), 0)
+    center = np.maximum(_centers(size, count, _used(size, count, scale), align_corners, dtype), 0)
     low = np.minimum(center.astype(np.int64), size - 1)
     share = center - low
     return np.stack([low, np.minimum(low + 1, size - 1)], 1), np.stack([1 - share, share], 1)
@@ -115,6 +127,7 @@ def _windows(
 
     All are (count, taps). A kernel is `support` wide on each side, and stretched with `antialias` if the image shrinks.
     """
+    scale = _used(size, count, scale)
     free = 1 / scale if scale else size / count
     ratio = (size - 1) / max(count - 1, 1) * (count > 1) if align_corners else free
     stretch, shift = max(ratio, 1.0) if antialias else 1.0, 0.5 if align_corners and not antialias else 0.0
@@ -284,7 +297,10 @@ def _scales(rank: int, scales: Sequence[Any]) -> Sequence[float | None]:
     return scales[0] or (None,) * rank
 
 
-_NEAREST_PLACES = {"upsample_nearest": _nearest, "_upsample_nearest_exact": _nearest_exact}
+_NEAREST_PLACES = {
+    **{f"upsample_nearest{rank}d": (rank, _nearest2d if rank == 2 else _nearest) for rank in (1, 2, 3)},
+    **{f"_upsample_nearest_exact{rank}d": (rank, _nearest_exact) for rank in (1, 2, 3)},
+}
 _INTERPOLATED: dict[str, tuple[int, Callable[..., Taps]]] = {
     "upsample_linear1d": (1, _linear),
     "upsample_bilinear2d": (2, _linear),
@@ -301,9 +317,8 @@ _BYTES: dict[str, tuple[int, Callable[[Array], Array], bool]] = {
 for _overload in ("default", "vec"):
     for _op, _how in _BYTES.items():
         TABLE.kernel(f"aten.{_op}.{_overload}", dtypes={DType.uint8}, whole=True)(partial(interpolate_bytes, *_how))
-    for _op, _place in _NEAREST_PLACES.items():
-        for _rank in (1, 2, 3):
-            TABLE.kernel(f"aten.{_op}{_rank}d.{_overload}", dtypes=ANY, whole=True)(partial(nearest, _place, _rank))
+    for _op, (_rank, _place) in _NEAREST_PLACES.items():
+        TABLE.kernel(f"aten.{_op}.{_overload}", dtypes=ANY, whole=True)(partial(nearest, _place, _rank))
     for _op, (_rank, _axis_taps) in _INTERPOLATED.items():
         TABLE.kernel(f"aten.{_op}.{_overload}", dtypes=_FLOAT, whole=True)(partial(interpolate, _axis_taps, _rank))
 

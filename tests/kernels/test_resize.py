@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+import delegate
+from tests.support.functions import Function
 from tests.support.kernels import check, sample
+from tests.support.lowering import assert_same
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -142,3 +145,23 @@ def test_bytes_are_those_of_torch(name, shape):
             check(op.default, x, list(size), align)
     for factors in ((1.7, 2.3), (0.6, 0.4)):
         check(op.vec, x, None, False, list(factors))
+
+
+# A factor of 1.3 leaves 2 and 3 elements: torch then copies with some operators, and with others goes by the factor.
+UNCHANGED = [
+    (1, "nearest"), (2, "nearest"), (3, "nearest"), (1, "linear"), (2, "bilinear"), (2, "bicubic"), (3, "trilinear"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("backends", "is_dynamic"), [([], False), ([], True), (["xnnpack"], False)], ids=str)
+@pytest.mark.parametrize(("rank", "mode"), UNCHANGED)
+def test_a_factor_that_leaves_the_size(rank, mode, backends, is_dynamic):
+    module = Function(torch.nn.functional.interpolate, scale_factor=1.3, mode=mode)
+    x = torch.randn(1, 2, *([2] * rank))
+    dynamic = {2: torch.export.Dim("size", min=2, max=16)} if is_dynamic else None
+    exported = torch.export.export(module, (x,), dynamic_shapes=None if dynamic is None else ((dynamic,),))
+    program = delegate.to_backend(exported, backends)
+    assert {n.backend for n in program.report.nodes} <= {"portable", *backends}
+    for size in (2, 3, 5) if is_dynamic else (2,):
+        x = torch.randn(1, 2, size, *([2] * (rank - 1)))
+        assert_same(program(x), module(x), 1e-6)

@@ -28,7 +28,7 @@ from delegate.backends.inexact import (
     returns_to_half,
     unrounded,
 )
-from delegate.edge.node import arguments, is_static, op_name, tensors
+from delegate.edge.node import arguments, is_static, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import ELEMENTS, NotConverted, one_line, shape_of, to_openvino, whole_operators
 from delegate_openvino.nan import LOSING
@@ -96,14 +96,14 @@ class OpenVinoBackend(AskingBackend):
         return whole_operators()
 
     def check(self, node: Node) -> Verdict:
-        return returns_to_half(node) and keeps_zero(node) and _whole_factors(node) and super().check(node)
+        return returns_to_half(node) and keeps_zero(node) and _resizes(node) and super().check(node)
 
     def ask(self, region: Region) -> Verdict:
         for node in region.graph.nodes:
-            for tensor in tensors(node):
-                if tensor.dtype not in ELEMENTS:
-                    return no(Reason.DTYPE, f"{node.name} is {str(tensor.dtype).removeprefix('torch.')}")
-                if tensor.dtype is torch.float64:
+            for value in tensors(node):
+                if value.dtype not in ELEMENTS:
+                    return no(Reason.DTYPE, f"{node.name} is {str(value.dtype).removeprefix('torch.')}")
+                if value.dtype is torch.float64:
                     return no(Reason.DTYPE, f"{node.name} is float64, which OpenVINO computes in float32")
         for refused in (_integers(region), _otherwise(region), _not_compiled(region)):
             if refused is not None:
@@ -233,18 +233,27 @@ def _otherwise(region: Region) -> Verdict | None:
     return None if why is None else no(Reason.OPERATOR, f"OpenVINO's result differs: {why}")
 
 
-def _whole_factors(node: Node) -> Verdict:
-    """Accept volumes that are resized to the nearest voxel by whole factors: OpenVINO selects others between these."""
-    if not op_name(node).startswith("aten.upsample_nearest3d"):
+def _resizes(node: Node) -> Verdict:
+    """Accept resizing, except in two cases in which OpenVINO differs from torch, also at sizes of later calls.
+
+    It ignores a factor that leaves a size as it is. It returns the first element, not a mean, if one remains.
+    """
+    if "aten.upsample_" not in (op := op_name(node)):
         return YES
-    old, new = tensors(node.all_input_nodes[0])[0].shape[2:], tensors(node)[0].shape[2:]
-    if (
-        is_static(node)
-        and is_static(node.all_input_nodes[0])
-        and all(b % a == 0 for a, b in zip(old, new, strict=True))
+    args, sizes = arguments(node), tensor(node).shape[2:]
+    factors = (
+        args.get("scale_factors") or [f for name, f in args.items() if name.startswith("scales")] or [None] * len(sizes)
+    )
+    is_mean = "nearest" not in op and not args["align_corners"]
+    for old, new, factor in zip(
+        tensor(node.all_input_nodes[0]).shape[2:], tensor(node).shape[2:], factors, strict=True
     ):
-        return YES
-    return no(Reason.INACCURATE, f"nearest voxels from {list(old)} to {list(new)}: OpenVINO selects others")
+        is_fixed = isinstance(old, int) and isinstance(new, int)
+        if factor not in (None, 1) and (old == new if is_fixed else 1 < factor < 2):
+            return no(Reason.INACCURATE, f"OpenVINO ignores the factor {factor:g} if the size {old} stays as it is")
+        if is_mean and (old != new == 1 if is_fixed else factor is None or factor < 1):
+            return no(Reason.INACCURATE, f"OpenVINO returns the first of {old} elements if one remains")
+    return YES
 
 
 def _is_integer(node: Node) -> bool:
