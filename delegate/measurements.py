@@ -23,6 +23,7 @@ from delegate.plugins import (
     load_object,
     misnamed,
     one_line,
+    other_version,
 )
 
 MEASUREMENTS = "delegate.measurements"  # the group of their entry points
@@ -152,13 +153,9 @@ def _state(claims: tuple[Plugin, ...], blocked: Collection[str]) -> MeasurementS
 
 def _usable(plugin: Plugin, info: MeasurementInfo) -> MeasurementState:
     """Compare the API version, then look for the required modules."""
-    (major, minor), ours = info.api_version, API_VERSION
-    if major != ours[0] or minor > ours[1]:
-        detail = (
-            f"remote measurement {info.name!r} of {plugin.owner} is written for version {major}.{minor} of the "
-            f"interface, but this project has version {ours[0]}.{ours[1]}"
-        )
-        remedy = f"update {plugin.owner if (major, minor) < ours else 'delegate'}"
+    problem, remedy = other_version(info.api_version, API_VERSION, plugin.owner, "the interface")
+    if problem:
+        detail = f"remote measurement {info.name!r} of {plugin.owner} {problem}"
         return _not_ok(plugin, PluginState.INCOMPATIBLE, info, detail, remedy)
     for module in info.requires:
         if importlib.util.find_spec(module) is None:

@@ -109,6 +109,22 @@ def misnamed(plugin: Plugin, name: object) -> str:
     return f"has the name {name!r}, but its entry point is {plugin.name!r}: both must be the same"
 
 
+def other_version(version: tuple[int, int], ours: tuple[int, int], owner: str, of: str) -> tuple[str, str]:
+    """Return what is wrong with the version that a plugin was written for, and the remedy; both empty if it fits.
+
+    Args:
+        version, ours: (major, minor) of the plugin and of this project. A newer minor version does not fit, either.
+        owner: the distribution of the plugin.
+        of: what has the versions, e.g. "the plugin API".
+    """
+    if version[0] == ours[0] and version[1] <= ours[1]:
+        return "", ""
+    written = (
+        f"is written for version {version[0]}.{version[1]} of {of}, but this project has version {ours[0]}.{ours[1]}"
+    )
+    return written, f"update {owner if version < ours else 'delegate'}"
+
+
 def blocked_names() -> frozenset[str]:
     """Return the plugin names that the environment variable DELEGATE_BLOCK_PLUGINS blocks."""
     return frozenset(part.strip() for part in os.environ.get(BLOCK_VARIABLE, "").split(",") if part.strip())

@@ -11,7 +11,7 @@ from typing import Any
 from delegate.backends.info import API_VERSION, Availability, BackendAlias, BackendInfo
 from delegate.errors import BackendUnavailable
 from delegate.field_checks import count, mapping, text, texts
-from delegate.plugins import Plugin, PluginState, full_traceback, load_object, misnamed, one_line
+from delegate.plugins import Plugin, PluginState, full_traceback, load_object, misnamed, one_line, other_version
 
 IN_PROCESS = "this process"
 
@@ -93,13 +93,9 @@ def found(plugin: Plugin) -> BackendState | BackendAlias:
 def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
     """Compare the API version, then call the probe."""
     place = (info.name, plugin.owner, plugin.version, info)
-    (major, minor), ours = info.api_version, API_VERSION
-    if major != ours[0] or minor > ours[1]:
-        detail = (
-            f"backend {info.name!r} of {plugin.owner} is written for version {major}.{minor} of the plugin API, "
-            f"but this project has version {ours[0]}.{ours[1]}"
-        )
-        remedy = f"update {plugin.owner if (major, minor) < ours else 'delegate'}"
+    problem, remedy = other_version(info.api_version, API_VERSION, plugin.owner, "the plugin API")
+    if problem:
+        detail = f"backend {info.name!r} of {plugin.owner} {problem}"
         return _state(place, PluginState.INCOMPATIBLE, None, detail, remedy)
     try:
         availability = info.probe()

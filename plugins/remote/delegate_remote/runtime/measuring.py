@@ -36,19 +36,9 @@ def measure(
     trust_code: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Costs:
-    """Measure the plans of a bundle, each in a process of its own, until the best is known.
+    """Measure the plans of a bundle, each in a process of its own, until the best is known; a `MeasureBundle`.
 
     Then measure the programs whose steps are timed, for the costs of segments.
-
-    Args:
-        path: of the bundle.
-        kernels: names of the kernel libraries; see `delegate.load`.
-        budget: seconds for all; None: that of the bundle.
-        trust_code: True if partitions of machine code may run, with the rights of this process.
-        progress: receives a short text for each step.
-
-    Raises:
-        ProgramError: it is no valid bundle.
     """
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
         tasks = read(path, Path(folder))
