@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
@@ -11,6 +11,7 @@ import openvino
 import torch
 from pydantic import Field, NonNegativeInt
 from torch.fx import Node
+from torch.utils._sympy.value_ranges import bound_sympy
 
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
@@ -28,6 +29,7 @@ from delegate.backends.inexact import (
     returns_to_half,
     unrounded,
 )
+from delegate.backends.region import ranges_of_sizes
 from delegate.edge.node import arguments, is_static, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import ELEMENTS, NotConverted, one_line, shape_of, to_openvino, whole_operators
@@ -245,15 +247,21 @@ def _resizes(node: Node) -> Verdict:
         args.get("scale_factors") or [f for name, f in args.items() if name.startswith("scales")] or [None] * len(sizes)
     )
     is_mean = "nearest" not in op and not args["align_corners"]
-    for old, new, factor in zip(
-        tensor(node.all_input_nodes[0]).shape[2:], tensor(node).shape[2:], factors, strict=True
-    ):
+    before = tensor(node.all_input_nodes[0]).shape[2:]
+    ranges = ranges_of_sizes((node, *node.all_input_nodes), {})
+    for old, new, factor in zip(before, sizes, factors, strict=True):
         is_fixed = isinstance(old, int) and isinstance(new, int)
-        if factor not in (None, 1) and (old == new if is_fixed else 1 < factor < 2):
+        may_stay = old == new if is_fixed else 1 < (factor or 1) < 2 and _least(old, ranges) * (factor - 1) < 1
+        if factor not in (None, 1) and may_stay:
             return no(Reason.INACCURATE, f"OpenVINO ignores the factor {factor:g} if the size {old} stays as it is")
-        if is_mean and (old != new == 1 if is_fixed else factor is None or factor < 1):
+        if is_mean and (old != new == 1 if is_fixed else _least(new, ranges) <= 1 and (factor or 0) < 1):
             return no(Reason.INACCURATE, f"OpenVINO returns the first of {old} elements if one remains")
     return YES
+
+
+def _least(size: int | torch.SymInt, ranges: Mapping[Any, Any]) -> Any:
+    """Return the lower bound of a size; `ranges` are those of its symbols."""
+    return size if isinstance(size, int) else bound_sympy(size.node.expr, dict(ranges)).lower
 
 
 def _is_integer(node: Node) -> bool:
