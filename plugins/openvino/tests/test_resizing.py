@@ -34,7 +34,6 @@ def test_right_at_any_size(mode: str, rank: int, factor: float, size: int) -> No
     ("mode", "factor", "least", "runs"),
     [
         ("bilinear", 0.5, 4, True),
-        ("bilinear", 0.5, 3, False),
         ("bilinear", 1.5, 3, True),
         ("nearest", 1.25, 3, False),
         ("nearest", 1.25, 4, True),
