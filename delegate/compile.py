@@ -10,11 +10,9 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-from delegate.accuracy.bounds import Verify, with_bounds
 from delegate.accuracy.verification import MeasuredAccuracy, Verification, verification
 from delegate.cache.aot.programs import CompilationResult, ProgramCache
 from delegate.compiled import CompiledProgram
-from delegate.config import load_config
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.restore_torch_on_error import restore_torch_on_error
 from delegate.edge.sources import Model, exported_programs
@@ -25,7 +23,8 @@ from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.quantized import blamed, quantized
-from delegate.lowering.strategies import PlacementInputs, create_strategy, lock_of
+from delegate.lowering.request import LoweringRequest
+from delegate.lowering.strategies import create_strategy, lock_of
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import partition_options
@@ -90,13 +89,10 @@ def to_backend(
         InputError: the inputs to verify do not fit.
         AccuracyError: results are farther off than the bounds allow, or cannot be compared.
     """
-    registry = default_registry()
-    check = verify if isinstance(verify, Verify) else Verify(verify)
-    settings = with_bounds(load_config({} if config is None else config, registry=registry), check)
-    strategy = create_strategy(placement, settings.placement)
-    selection = select(backends, settings, registry, kernels, strategy.backends, cache)
-    sources = exported_programs(model)
-    strategy.require_model(sources, selection)
+    request = LoweringRequest.of(
+        model, backends, config, kernels=kernels, placement=placement, verify=verify, cache=cache, progress=progress
+    )
+    sources, selection, strategy, registry = request.sources, request.selection, request.strategy, request.registry
 
     artifacts = open_artifact_cache(selection, registry, cache)
     is_cacheable = strategy.is_cacheable and verify is None
@@ -107,15 +103,10 @@ def to_backend(
             warn_of_training(ep.graph, name)
         return _result(cached, Report.from_json(cached.program.report), sources, selection, registry)
 
-    exported, selection = quantized(sources, selection, registry, check.inputs, progress)
-    exported = strategy.quantize(exported, selection, registry)
-    references = sources if check.reference is None else exported_programs(check.reference)
-    compiler = Compiler(selection, kernels_of(registry, selection.kernels), strategy.plan, artifacts)
-    compiler.add_methods(exported)
-    placed = strategy.place(compiler, exported, PlacementInputs(references, check.inputs, cache, progress))
-    floats = {name: ep for name, ep in references.items() if ep is not placed.exported.get(name)}
-    blame = partial(blamed, placed.exported, floats, check.inputs, selection, registry)
-    verifying = verification(check.inputs, placed.exported, selection, registry, floats, blame)
+    model_placed = request.place(artifacts)
+    placed, selection = model_placed.placed, model_placed.selection
+    blame = partial(blamed, placed.exported, model_placed.floats, request.check.inputs, selection, registry)
+    verifying = verification(request.check.inputs, placed.exported, selection, registry, model_placed.floats, blame)
     program, lowered, measured = _compile_and_verify(placed.compiler, verifying)
     strategy.require_applied(placed.compiler.plans)
     program = with_load_options(program, partition_options(placed.options, program), registry)

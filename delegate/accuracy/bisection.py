@@ -53,8 +53,8 @@ class WatchedPartition:
 
     def add_call(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Add a call; raises AccuracyError if torch cannot run the region."""
-        input_tensors = [_tensor(a, n) for a, n in zip(inputs, self.region.inputs, strict=True)]
-        output_tensors = [_tensor(a, n) for a, n in zip(outputs, self.region.outputs, strict=True)]
+        input_tensors = [tensor_of(a, n) for a, n in zip(inputs, self.region.inputs, strict=True)]
+        output_tensors = [tensor_of(a, n) for a, n in zip(outputs, self.region.outputs, strict=True)]
         call = Differences()
         expected = self.eager.results(input_tensors)
         call.add(output_tensors, expected)
@@ -108,7 +108,7 @@ def _has_nan(value: torch.Tensor) -> bool:
     return value.is_floating_point() and bool(value.isnan().any())
 
 
-def _tensor(value: Any, node: Node) -> torch.Tensor:
+def tensor_of(value: Any, node: Node) -> torch.Tensor:
     """Convert an array, in host or device memory, to the tensor that a node of the graph returns."""
     array = value.fetch() if isinstance(value, DeviceTensor) else value
     result = to_tensor(array, dtype_of(tensor(node).dtype))
@@ -143,17 +143,29 @@ class RegionTrial:
 
     def accuracy(self, units: Sequence[Unit]) -> Accuracy | None:
         """Return the error of the results if these units run on the backend; None if it cannot run them separately."""
-        part = part_of(self.region, units)
         try:
-            part_results = self._run(part)
+            part_results = self.run(part_of(self.region, units))
         except Exception:  # a library that accepts the region may reject a part of it with any error
             return None
         expected = [self._known[node.name] for node in self.region.outputs]
         return difference(self._eager.continued(self.inputs, self._known, part_results), expected)
 
-    def _run(self, part: Region) -> dict[str, torch.Tensor]:
-        expected = [self._known[n.name] for n in part.outputs]
-        inputs = tuple(to_array(self._known[n.name], n.name) for n in part.inputs)
+    def known(self, nodes: Iterable[Node]) -> list[torch.Tensor]:
+        """Return the values of nodes of a part in torch, computed on the recorded inputs."""
+        return [self._known[node.name] for node in nodes]
+
+    def run(self, part: Region) -> dict[str, torch.Tensor]:
+        """Run a part on its backend, on the values that torch computes for its inputs.
+
+        Returns:
+            the outputs of the part, by node.
+
+        Raises:
+            RegionRefused, RegionFailed: the library rejects the part.
+            BackendError: the library fails at the call. A library may raise other exceptions.
+        """
+        expected = self.known(part.outputs)
+        inputs = tuple(to_array(t, n.name) for t, n in zip(self.known(part.inputs), part.inputs, strict=True))
         outputs = tuple(np.empty_like(to_array(t, ""), order="C") for t in expected)
         delegate = self.open(self.compile(part))
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from delegate.backends.aot import Region
 from delegate.backends.exported import plain_graph
 from delegate.edge.graphs import call, is_random
 from delegate.edge.node import draws, op_name, source_line
+from delegate.edge.program import EdgeProgram
 from delegate.errors import AccuracyError
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.plugins import one_line
@@ -119,20 +120,59 @@ class NodeRunner(Interpreter):
             raise _no_reference("the program", error) from error
 
 
-def first_nan(ep: ExportedProgram, leaves: Sequence[Any]) -> str:
-    """Describe the first node whose result has NaN in torch: operator, name, the user's source line. Empty if none."""
+def first_not_finite(
+    ep: ExportedProgram, leaves: Sequence[Any], test: Callable[[torch.Tensor], torch.Tensor] = torch.isnan
+) -> str:
+    """Describe the first node whose result has NaN in torch: operator, name, the user's source line. Empty if none.
+
+    Args:
+        ep: the program.
+        leaves: the leaves of the arguments, in the order of its inputs.
+        test: of elements, e.g. `torch.isinf` for infinities in place of NaN.
+    """
     sources: list[Node] = []
 
-    def record_nan(node: Node, result: Any) -> Any:
-        if not sources and any(t.is_floating_point() and bool(t.isnan().any()) for t in tensors(result)):
+    def record(node: Node, result: Any) -> Any:
+        if not sources and any(t.is_floating_point() and bool(test(t).any()) for t in tensors(result)):
             sources.append(node)
         return result
 
-    NodeRunner(ep, record_nan).results(leaves)
+    NodeRunner(ep, record).results(leaves)
     if not sources:
         return ""
     line = source_line(sources[0])
     return f"{op_name(sources[0])} ({sources[0].name}){f' at {line}' if line else ''}"
+
+
+def edge_values(edge: EdgeProgram, leaves: Sequence[Any], names: Set[str]) -> dict[str, torch.Tensor]:
+    """Return values of a method in edge dialect, run by torch, by node.
+
+    Args:
+        edge: the method. States have their initial values.
+        leaves: the leaves of the arguments, in order.
+        names: the nodes whose values are returned, if they have one tensor.
+
+    Raises:
+        AccuracyError: torch cannot run the method.
+    """
+    given = {leaf.node: value for leaf, value in zip(edge.inputs, leaves, strict=True)}
+    given |= edge.constants
+    values: dict[str, torch.Tensor] = {}
+
+    class Recording(_Runner):
+        def run_node(self, n: Node) -> Any:
+            result = super().run_node(n)
+            if n.name in names and isinstance(result, torch.Tensor):
+                values[n.name] = result.clone()
+            return result
+
+    try:
+        with torch.no_grad():
+            placeholders = edge.graph.find_nodes(op="placeholder")
+            Recording(edge.graph_module).run(*(given[n.name] for n in placeholders), enable_io_processing=False)
+    except Exception as error:  # an operator may raise anything
+        raise _no_reference(f"method {edge.name}", error) from error
+    return values
 
 
 class EagerRegion:
@@ -152,6 +192,14 @@ class EagerRegion:
     def results(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the outputs of the region; raises as `values` does."""
         values = self.values(inputs)
+        return [values[node.name] for node in self.region.outputs]
+
+    def changed(
+        self, inputs: Sequence[torch.Tensor], change: Callable[[torch.Tensor], torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Return the outputs of the region if all inputs and constants are changed; raises as `values` does."""
+        env = self._run([change(t) for t in inputs], {}, [change(t) for t in self._constants])
+        values = dict(_by_name(env))
         return [values[node.name] for node in self.region.outputs]
 
     def continued(
@@ -175,13 +223,18 @@ class EagerRegion:
         values = dict(_by_name(self._run(inputs, unchanged))) | dict(replacements)
         return [values[node.name] for node in self.region.outputs]
 
-    def _run(self, inputs: Sequence[torch.Tensor], known: Mapping[str, torch.Tensor]) -> Mapping[Node, Any]:
+    def _run(
+        self,
+        inputs: Sequence[torch.Tensor],
+        known: Mapping[str, torch.Tensor],
+        constants: Sequence[torch.Tensor] | None = None,
+    ) -> Mapping[Node, Any]:
         runner = _Runner(self._module, garbage_collect_values=False)
         nodes = {n.name: n for n in self._module.graph.nodes}
         try:
             with torch.no_grad():
                 before = {nodes[name]: value for name, value in known.items()}
-                runner.run(*self._constants, *inputs, initial_env=before, enable_io_processing=False)
+                runner.run(*(constants or self._constants), *inputs, initial_env=before, enable_io_processing=False)
         except Exception as error:  # an operator may raise anything
             raise _no_reference(f"partition {self.region.name}", error) from error
         return runner.env

@@ -16,7 +16,14 @@ from torch.export import ExportedProgram
 from delegate.accuracy.bisection import DelegateRecorder, RegionTrial, WatchedPartition, bisect_inaccurate
 from delegate.accuracy.bounds import DEFAULTS, Bounds, OnFailure, is_quantized, precision_of
 from delegate.accuracy.figures import Differences
-from delegate.accuracy.reference import EagerMethods, copies, first_nan, flat_arguments, is_random_method, tensors
+from delegate.accuracy.reference import (
+    EagerMethods,
+    copies,
+    first_not_finite,
+    flat_arguments,
+    is_random_method,
+    tensors,
+)
 from delegate.accuracy.samples import Sample, example_samples, samples_of
 from delegate.backends.aot import PreprocessResult
 from delegate.backends.bisection import Unit
@@ -279,7 +286,7 @@ class Verification:
         figures, name = accuracy.figures, accuracy.method
         if figures is None or math.isfinite(figures.max_error):
             return accuracy
-        nodes = (first_nan(ep, flat_arguments(ep, call.args, call.kwargs)) for call in self.samples[name])
+        nodes = (first_not_finite(ep, flat_arguments(ep, call.args, call.kwargs)) for call in self.samples[name])
         in_torch = next(filter(None, nodes), "")
         first_here = next((n for n in method.delegates if partitions[n].gives_nan), "")
         sources = [f"the reference returns NaN too, first in {in_torch}"] * bool(in_torch)

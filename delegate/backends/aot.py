@@ -19,7 +19,7 @@ from delegate.verdict import YES, Verdict
 
 __all__ = [
     "Backend", "Claim", "ClaimedPattern", "Options", "PreprocessResult", "Region", "RegionFailed", "RegionGivenUp",
-    "RegionRefused",
+    "RegionRefused", "Reproduction",
 ]  # fmt: skip
 
 
@@ -105,6 +105,22 @@ class PreprocessResult:
         found = {name: self.compile_specs[name] for name in expected}
         if json.dumps(found, sort_keys=True) != json.dumps(dict(expected), sort_keys=True):
             raise ValueError("its compile specs are not those of its region and its options")
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A way to run an artifact with the vendor's library alone, for a script that shows a fault of the library.
+
+    Args:
+        files: name -> content, such as the vendor's model. The script's folder has them.
+        code: Python that defines `run(inputs)`: arrays in the order of the region's inputs -> a list of arrays. `HERE`
+            is the folder of the script, a `pathlib.Path`, and `np` is NumPy. Inputs of bfloat16 are float32 arrays.
+        packages: the distributions that it needs, besides NumPy.
+    """
+
+    files: Mapping[str, bytes]
+    code: str
+    packages: tuple[str, ...]
 
 
 class RegionRefused(Exception):
@@ -214,6 +230,13 @@ class Backend(ABC):
         Its checksums and the types of its fields are already checked. An override checks `compile_specs`. The default
         accepts every artifact.
         """
+
+    def reproduction(self, artifact: PreprocessResult) -> Reproduction | None:
+        """Return a way to run an artifact without this project; None, the default, if there is none.
+
+        `delegate debug` writes it for a fault of the library, so that its vendor can run it.
+        """
+        return None
 
     @abstractmethod
     def preprocess(self, region: Region) -> PreprocessResult:

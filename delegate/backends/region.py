@@ -88,16 +88,23 @@ class Region:
         return self._with(*extracted(placeholders, self.calls, self.outputs), self.inputs, self.outputs)
 
     def part(self, nodes: Sequence[Node]) -> Region:
-        """Return some of the nodes as a region with all inputs, because sizes may depend on any input.
+        """Return some of the nodes as a region.
 
-        The nodes are in the order of the graph. A node with several results needs its getitems.
+        The nodes are in the order of the graph. A node with several results needs its getitems. Inputs that the nodes
+        do not use stay if there are dynamic sizes, which may depend on any input.
         """
         inside = set(nodes)
         outside = dict.fromkeys(s for node in nodes for s in node.all_input_nodes if s not in inside)
-        inputs = tuple(dict.fromkeys((*self.inputs, *(n for n in outside if n not in self.constants))))
+        kept = self.inputs if self.range_constraints else [n for n in self.inputs if n in outside]
+        inputs = tuple(dict.fromkeys((*kept, *(n for n in outside if n not in self.constants))))
         constants = tuple(n for n in outside if n in self.constants)
         outputs = tuple(n for n in nodes if any(user not in inside for user in n.users))
         return self._with(*extracted((*inputs, *constants), nodes, outputs), inputs, outputs)
+
+    def with_outputs(self, nodes: Sequence[Node]) -> Region:
+        """Return the same region with other outputs: nodes that have one tensor each."""
+        placeholders = (*self.inputs, *self.constants)
+        return self._with(*extracted(placeholders, self.calls, nodes), self.inputs, nodes)
 
     def _with(
         self, graph: Graph, copies: Mapping[Node, Node], inputs: Sequence[Node], outputs: Sequence[Node]

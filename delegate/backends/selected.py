@@ -27,6 +27,7 @@ from delegate.backends.aot import (
     RegionFailed,
     RegionGivenUp,
     RegionRefused,
+    Reproduction,
     plain,
 )
 from delegate.backends.asking import AskingBackend
@@ -112,6 +113,16 @@ class SelectedBackend:
     def has_failed(self) -> bool:
         """Return true after a fault that was no error: of a backend that nobody named, or of a separate process."""
         return self._has_failed or (self.isolated is not None and self.isolated.has_failed)
+
+    def reproduction(self, artifact: PreprocessResult) -> Reproduction | None:
+        """Return the AOT part's way to run an artifact without this project; None if it has none, or fails."""
+        if isinstance(self._part, IsolatedBackend):
+            return None
+        try:
+            return self._part.reproduction(artifact)
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            logging.getLogger(__name__).info("backend %s has no reproduction: %s", self.name, one_line(error))
+            return None
 
     @cached_property
     def policy(self) -> DecompositionPolicy:

@@ -44,6 +44,23 @@ class LayerNoise:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerError:
+    """The error of one quantized layer.
+
+    Args:
+        node: the layer's operator in the float program.
+        place: module path and operator, for people.
+        added: the error of the layer's result on the inputs that it has in the float program.
+        total: the error of its result in the quantized program, with that of the layers before it.
+    """
+
+    node: str
+    place: str
+    added: Accuracy
+    total: Accuracy
+
+
+@dataclass(frozen=True, slots=True)
 class FloatRun:
     """A run of the float program of a method.
 
@@ -91,6 +108,54 @@ def layer_noises(run: FloatRun, quantized: ExportedProgram, bounds: Bounds, oper
     Raises:
         AccuracyError: torch cannot run one of the programs.
     """
+    floats, sample = run.program, run.sample
+    nodes = {node.name: node for node in floats.graph.nodes}
+    layers, decoded, own = _single_layers(run, quantized, operators)
+    noises = []
+    for name in sorted(own, key=lambda name: own[name][1].sqnr_db)[:_MOST]:
+        end, accuracy = own[name]
+
+        def replace_one(node: Node, result: Any, end: str = end, name: str = name) -> Any:
+            return decoded[name].to(result.dtype) if node.name == end else result
+
+        results = NodeRunner(floats, replace_one).results(flat_arguments(floats, sample.args, sample.kwargs))
+        place = _place(nodes[layers[name].nodes[0]], run.method)
+        noises.append(LayerNoise(layers[name].nodes, place, accuracy, bounds.excess(difference(results, run.results))))
+    return sorted(noises, key=lambda noise: -noise.excess)
+
+
+def layer_errors(run: FloatRun, quantized: ExportedProgram, operators: Set[str]) -> list[LayerError]:
+    """Return the error of every quantized layer of a method, in the order of the program; arguments as `layer_noises`.
+
+    Raises:
+        AccuracyError: torch cannot run one of the programs.
+    """
+    nodes = {node.name: node for node in run.program.graph.nodes}
+    layers, _, own = _single_layers(run, quantized, operators)
+    last = {layers[name].last: name for name in own}
+    totals: dict[str, Accuracy] = {}
+
+    def compare(node: Node, result: Any) -> Any:
+        if node.name in last and (nearest := _nearest(result, layers[last[node.name]].ends, run.values)) is not None:
+            totals[last[node.name]] = nearest[1]
+        return result
+
+    NodeRunner(quantized, compare).results(flat_arguments(quantized, run.sample.args, run.sample.kwargs))
+    ordered = [node.name for node in quantized.graph.nodes if node.name in own and node.name in totals]
+    return [
+        LayerError(layers[n].nodes[0], _place(nodes[layers[n].nodes[0]], run.method), own[n][1], totals[n])
+        for n in ordered
+    ]
+
+
+def _single_layers(
+    run: FloatRun, quantized: ExportedProgram, operators: Set[str]
+) -> tuple[dict[str, _Layer], dict[str, torch.Tensor], dict[str, tuple[str, Accuracy]]]:
+    """Run each quantized layer on the values of the float program.
+
+    Returns:
+        the layers by name, their results, and for each the node of the float program with that value and the error.
+    """
     floats, sample, values = run.program, run.sample, run.values
     nodes = {node.name: node for node in floats.graph.nodes}
     layers = _by_origin(quantized, nodes, operators) or _by_module(quantized, floats, operators)
@@ -116,20 +181,12 @@ def layer_noises(run: FloatRun, quantized: ExportedProgram, bounds: Bounds, oper
 
     NodeRunner(quantized, continue_single).results(flat_arguments(quantized, sample.args, sample.kwargs))
     nearest_of = {name: _nearest(result, layers[name].ends, values) for name, result in decoded.items()}
-    own = {name: nearest for name, nearest in nearest_of.items() if nearest is not None}
-    noises = []
-    for name in sorted(own, key=lambda name: own[name][1].sqnr_db)[:_MOST]:
-        end, accuracy = own[name]
+    return layers, decoded, {name: nearest for name, nearest in nearest_of.items() if nearest is not None}
 
-        def replace_one(node: Node, result: Any, end: str = end, name: str = name) -> Any:
-            return decoded[name].to(result.dtype) if node.name == end else result
 
-        results = NodeRunner(floats, replace_one).results(flat_arguments(floats, sample.args, sample.kwargs))
-        layer = nodes[layers[name].nodes[0]]
-        place = f"{module_path(layer) or 'no module'}, {op_name(layer)}"
-        place += f" in method {run.method}" if run.method else ""
-        noises.append(LayerNoise(layers[name].nodes, place, accuracy, bounds.excess(difference(results, run.results))))
-    return sorted(noises, key=lambda noise: -noise.excess)
+def _place(layer: Node, method: str) -> str:
+    """Return the module path and operator of a layer, for people; `method` is empty if there is only one."""
+    return f"{module_path(layer) or 'no module'}, {op_name(layer)}{f' in method {method}' if method else ''}"
 
 
 def noisiest(noises: Sequence[LayerNoise], allowed: float) -> list[LayerNoise]:

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Lock
 from typing import Any, BinaryIO, TypeVar
@@ -61,16 +61,20 @@ class Isolated:
         self._worker: Worker | None = None
 
     def __call__(self, spec: DelegateSpec) -> Delegate:
-        runtime = self._registry.runtime(spec.backend)
+        parts = [memoryview(self._program.segments[i]) for i in (spec.segment, *spec.data)]
+        return self.create(spec.backend, spec.compile_specs, parts)
+
+    def create(self, backend: str, compile_specs: Mapping[str, Any], parts: Sequence[memoryview]) -> Delegate:
+        """Create a delegate of a blob and its data, the first and the other parts; raises BackendError."""
+        runtime = self._registry.runtime(backend)
         if runtime.__module__ == "__main__":
             what = "its runtime part is in __main__, which another process cannot import"
             raise BackendUnavailable(what, remedy="put it in a module, or load without isolate")
         request = {
             "runtime": f"{runtime.__module__}:{runtime.__qualname__}",
-            "compile_specs": dict(spec.compile_specs),
+            "compile_specs": dict(compile_specs),
             "trust_code": self._trust_code,
         }
-        parts = [memoryview(self._program.segments[i]) for i in (spec.segment, *spec.data)]
         return IsolatedDelegate(partial(self._open, request, parts))
 
     def close(self) -> None:

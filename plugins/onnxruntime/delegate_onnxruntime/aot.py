@@ -11,15 +11,15 @@ from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.inexact import Nan, floats_of, keeps_nan, nan_notes
 from delegate.backends.lowering import conditions
-from delegate.backends.onnx.aot.backend import OnnxBackend
+from delegate.backends.onnx.aot.backend import OnnxBackend, provider_code
 from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import TRANSLATIONS, table_of
 from delegate.backends.onnx.runtime.blob import pack
 from delegate.backends.onnx.runtime.provider import CPU, Provider
 from delegate.verdict import Verdict
 from delegate_onnxruntime.operators import LIMITS, LOSING_NAN, operators_of
-from delegate_onnxruntime.providers import find
-from delegate_onnxruntime.runtime import settings
+from delegate_onnxruntime.providers import find, plugin_wheels
+from delegate_onnxruntime.runtime import provider_options, settings
 
 _LOSES = floats_of(LOSING_NAN)
 
@@ -72,6 +72,14 @@ class OnnxRuntimeBackend(OnnxBackend):
 
     def settings(self) -> Any:
         return settings(self._provider, self._specs())
+
+    def provider_code(self) -> tuple[str, str]:
+        name, options = self.options.provider, provider_options(self._specs())
+        if self._provider.built_in:
+            created = "import onnxruntime\n\noptions = onnxruntime.SessionOptions()\n"
+            return f"{created}options.add_provider({name!r}, {options})\n", "onnxruntime"
+        wheel, library = plugin_wheels()[name]
+        return provider_code(name, library.__module__.partition(".")[0], options), wheel
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         self.refuse_left_to_cpu(exported)

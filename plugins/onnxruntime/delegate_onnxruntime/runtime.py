@@ -15,11 +15,15 @@ from delegate_onnxruntime.providers import find
 
 def settings(provider: Provider, specs: Mapping[str, Any]) -> Any:
     """Return session options for compile specs; they belong to one session and are used once."""
-    options = {name: _text(value) for name, value in specs["provider_options"].items()}
-    session = session_options(provider, options, threads=specs["threads"])
+    session = session_options(provider, provider_options(specs), threads=specs["threads"])
     # Without this, CPUs without VNNI saturate sums of products.
     session.add_session_config_entry("session.x64quantprecision", "1")
     return session
+
+
+def provider_options(specs: Mapping[str, Any]) -> dict[str, str]:
+    """Return the provider's own options for compile specs."""
+    return {name: _text(value) for name, value in specs["provider_options"].items()}
 
 
 def _text(value: object) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import openvino
 import torch
 from pydantic import Field, NonNegativeInt
@@ -14,7 +15,7 @@ from torch.fx import Node
 from torch.utils._sympy.value_ranges import bound_sympy
 
 from delegate.backends import aot
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
 from delegate.backends.asking import AskingBackend
 from delegate.backends.inexact import (
     MEANS,
@@ -35,7 +36,7 @@ from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import ELEMENTS, NotConverted, one_line, shape_of, to_openvino, whole_operators
 from delegate_openvino.nan import LOSING
 from delegate_openvino.settings import settings
-from delegate_openvino.weights import large_constants, without
+from delegate_openvino.weights import large_constants, with_holes, without
 
 # OpenVINO's CPU plugin computes int64 in 32 bits, and saturates where torch wraps around. So integers are only correct
 # as indices: those of selections, and those that sorting and maxima return.
@@ -72,6 +73,16 @@ _GROUP_NORMS = frozenset({"aten.group_norm.default", "aten.native_group_norm.def
 _CORRECTED = frozenset(f"aten.{name}.correction" for name in ("var", "std", "var_mean", "std_mean"))
 
 _LOSES = floats_of(LOSING)
+
+
+_RUN = """import openvino
+
+
+def run(inputs):
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(HERE / "model.xml"), "{device}", {properties})
+    return [np.array(value) for value in compiled(inputs).values()]
+"""
 
 
 class OpenVinoOptions(aot.Options):
@@ -138,6 +149,16 @@ class OpenVinoBackend(AskingBackend):
         note = f"{len(converted.model.get_ops())} OpenVINO operators, {options.device} in {options.precision}"
         notes = (note, *nan_notes(region, _LOSES))
         return PreprocessResult(xml + without(whole, holes), specs, notes, data=data)
+
+    def reproduction(self, artifact: PreprocessResult) -> Reproduction:
+        size, starts = artifact.compile_specs["graph"], artifact.compile_specs["weights"]
+        blob, data = memoryview(artifact.blob), [memoryview(part) for part in artifact.data]
+        weights = with_holes(blob[size:], starts, data)
+        for start, part in zip(starts, data, strict=True):
+            weights[start : start + part.nbytes] = np.frombuffer(part, np.uint8)
+        files = {"model.xml": bytes(blob[:size]), "model.bin": weights.tobytes()}
+        properties = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": self.options.precision}
+        return Reproduction(files, _RUN.format(device=self.options.device, properties=properties), ("openvino",))
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if the specs of a cached artifact are not those of its region, options and graph."""

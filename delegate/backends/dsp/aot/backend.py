@@ -24,10 +24,10 @@ from delegate.backends.dsp.aot.precision import (
 )
 from delegate.backends.dsp.aot.rewrite import rewritten
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
-from delegate.backends.dsp.runtime.delegate import OPTIONS, settings
+from delegate.backends.dsp.runtime.delegate import OPTIONS, backend_options, settings
 from delegate.backends.dsp.runtime.targets import DEFAULT, TARGETS, Target
 from delegate.backends.inexact import Nan, keeps_nan, nan_notes
-from delegate.backends.onnx.aot.backend import OnnxBackend
+from delegate.backends.onnx.aot.backend import OnnxBackend, provider_code
 from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import table_of
 from delegate.backends.onnx.runtime.blob import OnnxModel, pack
@@ -127,6 +127,12 @@ class DspBackend(OnnxBackend):
         options = settings(self._specs())
         options.graph_optimization_level = _optimizations()
         return options
+
+    def provider_code(self) -> tuple[str, str]:
+        options = backend_options(self._specs())
+        del options["backend_path"]  # of this machine
+        code = provider_code(PROVIDER, "onnxruntime_qnn", options, {"backend_path": "get_qnn_htp_path()"})
+        return code, "onnxruntime-qnn"
 
     def preprocess(self, region: Region) -> PreprocessResult:
         if refused := infinite_constants(region) | not_rounded(region) | exact_casts(region):

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from torch.fx import Node
 
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
 from delegate.backends.exported import exported_program
 from delegate.backends.inexact import MEANS, collapsed_sizes, constants_of_zero, keeps_factor, keeps_zero
 from delegate.backends.lowering import LoweringTable, TableBackend
-from delegate.backends.onnx.aot.model import ExportedModel, require_graph, to_onnx
+from delegate.backends.onnx.aot.model import ExportedModel, require_graph, to_onnx, with_weights
 from delegate.backends.onnx.aot.number_checks import cut_off, keeps_float64, too_large
 from delegate.backends.onnx.aot.translations import TRANSLATIONS, Operators
 from delegate.backends.onnx.aot.translations.row import Translation
@@ -21,6 +21,39 @@ from delegate.backends.onnx.runtime.provider import Provider, one_line
 from delegate.backends.onnx.runtime.session import add_weights, may_hold_code
 from delegate.edge.node import tensor
 from delegate.verdict import Reason, Verdict, no
+
+_PROVIDER = """import onnxruntime
+import {module}
+
+onnxruntime.register_execution_provider_library("{provider}", {module}.get_library_path())
+devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == "{provider}"]
+options = onnxruntime.SessionOptions()
+options.add_provider_for_devices(devices, {options})
+"""
+_RUN = """
+
+def run(inputs):
+    session = onnxruntime.InferenceSession(HERE / "model.onnx", options, enable_fallback=0)
+    for shape in {shapes}:
+        inputs.append(np.array([s if isinstance(s, int) else inputs[s[0]].shape[s[1]] for s in shape], np.int64))
+    return session.run(None, {{value.name: array for value, array in zip(session.get_inputs(), inputs)}})
+"""
+
+
+def provider_code(
+    provider: str, module: str, options: Mapping[str, str], calls: Mapping[str, str] | None = None
+) -> str:
+    """Return Python that creates `options`, a SessionOptions, for the provider of a separate library.
+
+    Args:
+        provider: the name of the provider.
+        module: the library's module, which has `get_library_path`.
+        options: the provider's options.
+        calls: further options: name -> a call of a function of the module, e.g. "get_path()".
+    """
+    entries = [f"{name!r}: {value!r}" for name, value in options.items()]
+    entries += [f"{name!r}: str({module}.{call})" for name, call in (calls or {}).items()]
+    return _PROVIDER.format(provider=provider, module=module, options="{" + ", ".join(entries) + "}")
 
 
 class OnnxBackend(TableBackend):
@@ -63,6 +96,18 @@ class OnnxBackend(TableBackend):
                 "a name in the model contains EPContext, which marks machine code in ONNX: rename the module"
             )
         return self.compile(exported, region)
+
+    def reproduction(self, artifact: PreprocessResult) -> Reproduction:
+        data = [memoryview(part) for part in artifact.data]
+        model = unpack(memoryview(artifact.blob), data, artifact.compile_specs)
+        code, package = self.provider_code()
+        return Reproduction(
+            {"model.onnx": with_weights(model)}, code + _RUN.format(shapes=model.shapes), ("onnxruntime", package)
+        )
+
+    @abstractmethod
+    def provider_code(self) -> tuple[str, str]:
+        """Return Python that adds the provider to `options`, a SessionOptions, and the distribution that it needs."""
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if the specs of a cached artifact are not those of its region and of the options."""

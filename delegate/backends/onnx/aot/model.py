@@ -409,3 +409,17 @@ def _shape(operator: str, target: Sequence[Any], symbol_sources: Mapping[str, tu
     sizes = [size if isinstance(size, int) else symbol_sources.get(str(size.value), -1) for size in target]
     left = 1 if operator == "Reshape" else 0
     return tuple(sizes) if sizes.count(-1) <= left and 0 not in target else None
+
+
+def with_weights(model: OnnxModel) -> bytes:
+    """Return the ONNX file of a model, with its weights inside."""
+    import onnx  # torch's exporter needs it too
+
+    proto = onnx.load_model_from_string(model.graph)
+    weights = {weight.name: weight for weight in model.weights}
+    for initializer in proto.graph.initializer:
+        if initializer.name in weights:
+            del initializer.external_data[:]
+            initializer.data_location = onnx.TensorProto.DEFAULT
+            initializer.raw_data = bytes(weights[initializer.name].data)
+    return bytes(proto.SerializeToString())

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from delegate.backends import aot
-from delegate.backends.aot import PreprocessResult, Region, RegionRefused
+from delegate.backends.aot import PreprocessResult, Region, RegionRefused, Reproduction
 from delegate.backends.inexact import PRODUCTS, Nan, collapsed_sizes, note_of, unrounded
 from delegate.backends.lowering import LoweringTable, TableBackend, normal_numbers
 from delegate.backends.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
@@ -28,11 +28,26 @@ from delegate.backends.xnnpack.aot.operand import Coded
 from delegate.backends.xnnpack.aot.rewrite import rewrite
 from delegate.backends.xnnpack.aot.tflite import Model, ModelTooLarge
 from delegate.backends.xnnpack.runtime.interpreted import covered_operators, open_interpreter
-from delegate.backends.xnnpack.runtime.weights import extract_constants, pieces, verify_without_constants
+from delegate.backends.xnnpack.runtime.weights import assemble, extract_constants, pieces, verify_without_constants
 from delegate.edge.graphs import call
 from delegate.edge.node import arguments, describe, is_static, op_name, tensor, tensors
 from delegate.errors import LoweringError
 from delegate.verdict import Reason, Verdict, no
+
+_RUN = """from ai_edge_litert.interpreter import Interpreter
+
+
+def run(inputs):
+    interpreter = Interpreter(model_path=str(HERE / "model.tflite"), num_threads=1)
+    for index, array in zip({inputs}, inputs):
+        interpreter.resize_tensor_input(index, array.shape)
+    interpreter.allocate_tensors()
+    dtypes = {{detail["index"]: detail["dtype"] for detail in interpreter.get_tensor_details()}}
+    for index, array in zip({inputs}, inputs):
+        interpreter.set_tensor(index, array.astype(dtypes[index]))
+    interpreter.invoke()
+    return [interpreter.get_tensor(index) for index in {outputs}]
+"""
 
 
 class XnnpackOptions(aot.Options):
@@ -93,6 +108,13 @@ class XnnpackBackend(TableBackend):
         specs = {**self._specs(region), "inputs": inputs, "outputs": outputs, "weights": places}
         notes = (*_notes(builder), *_rounding(itertools.chain(region.inputs, region.outputs)))
         return PreprocessResult(rest, specs, notes, data=tuple(data))
+
+    def reproduction(self, artifact: PreprocessResult) -> Reproduction:
+        specs, data = artifact.compile_specs, [memoryview(part) for part in artifact.data]
+        blob = memoryview(artifact.blob)
+        model = assemble(blob, pieces(blob, specs["weights"], data))
+        code = _RUN.format(inputs=specs["inputs"], outputs=specs["outputs"])
+        return Reproduction({"model.tflite": model}, code, ("ai-edge-litert",))
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if the model of a cached artifact, or its specs, are not those of a region."""

@@ -14,7 +14,7 @@ from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.gpu.webgpu.aot.operators import LIMITS, OPERATORS
 from delegate.backends.gpu.webgpu.runtime import provider
 from delegate.backends.inexact import Nan, keeps_nan, nan_notes, reads_floats
-from delegate.backends.onnx.aot.backend import OnnxBackend
+from delegate.backends.onnx.aot.backend import OnnxBackend, provider_code
 from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import MOVES, table_of
 from delegate.backends.onnx.runtime.blob import pack
@@ -82,6 +82,10 @@ class WebGpuBackend(OnnxBackend):
 
     def settings(self) -> Any:
         return provider.settings(self._specs())
+
+    def provider_code(self) -> tuple[str, str]:
+        options = provider.provider_options(self._specs())
+        return provider_code(provider.PROVIDER, "onnxruntime_ep_webgpu", options), "onnxruntime-ep-webgpu"
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         if self._here is not None:

@@ -79,13 +79,18 @@ def no_device() -> str:
 
 def settings(specs: Mapping[str, Any]) -> Any:
     """Return session options for compile specs; they belong to one session and are used once."""
-    options = {name: specs[name] for name in _OPTIONS if specs.get(name)}
     return session_options(
         provider(),
-        {"enableInt64": "1", **options},  # sizes and indices are int64
+        provider_options(specs),
         threads=specs.get("threads", 0),
         memory_pattern=specs.get("memory_pattern", True),
     )
+
+
+def provider_options(specs: Mapping[str, Any]) -> dict[str, str]:
+    """Return the provider's own options for compile specs."""
+    options = {name: specs[name] for name in _OPTIONS if specs.get(name)}
+    return {"enableInt64": "1", **options}  # sizes and indices are int64
 
 
 def copier() -> Copier:

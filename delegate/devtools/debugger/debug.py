@@ -1,0 +1,438 @@
+"""debug: run a program beside torch, and reduce every wrong partition to the operators at fault."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from delegate.accuracy.bisection import RegionTrial
+from delegate.accuracy.bounds import DEFAULTS, Bounds, Verify, is_quantized, precision_of
+from delegate.accuracy.figures import Differences, difference
+from delegate.accuracy.reference import EagerRegion, copies, edge_values, first_not_finite, flat_arguments, tensors
+from delegate.accuracy.samples import Sample
+from delegate.accuracy.verification import FLOAT, reference_figures, samples_to_verify, torch_results
+from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.bisection import Unit, part_of, units_of
+from delegate.compiled import LoadedContext
+from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultyNode
+from delegate.devtools.debugger.faults import FaultKind, kind_of
+from delegate.devtools.debugger.minimize import Minimization, OutOfTime, nodes_of
+from delegate.devtools.debugger.quantization import clipped_ranges, layer_rows
+from delegate.devtools.debugger.recording import RecordedCall, RecordedInstruction, RunRecorder, same
+from delegate.devtools.debugger.reproduction import write_reproduction
+from delegate.edge.node import module_path, op_name, source_line
+from delegate.edge.program import META_VALUE
+from delegate.errors import BackendError, DelegateError
+from delegate.lowering.request import LoweringRequest, PlacedModel
+from delegate.partitioner.extraction import LoweredProgram
+from delegate.program.model import Program
+from delegate.report import Accuracy
+from delegate.runtime.backend import Delegate
+from delegate.runtime.isolation.process import Isolated
+from delegate.runtime.loaded import LoadedProgram
+from delegate.selection import open_artifact_cache
+
+BUDGET = 60.0  # seconds
+_LIBRARY_SECONDS = 600.0  # for one call of a library: an emulator of a DSP is slow
+
+Progress = Callable[[str], None]
+
+
+def debug(request: LoweringRequest, *, budget: float = BUDGET, output: Path | None = None) -> Diagnosis:
+    """Find the operators of a program that return wrong values, and the kind of each fault.
+
+    - Every partition and kernel is compared with torch, on the inputs that it has in the program.
+    - Sub-regions of a wrong partition are compiled and run, down to a smallest set that is wrong by itself.
+    - Libraries run in a separate process, so a crash is a fault like any other.
+
+    Args:
+        request: the model, its backends, and the inputs to run it on (`request.check`). Bounds of the configuration
+            define which results are wrong; otherwise the default of each method's precision does.
+        budget: seconds after which no further sub-region is tried.
+        output: folder for the scripts that show the faults without this project; None: none are written.
+
+    Raises:
+        LoweringError, BackendError and others: the model cannot be lowered, as by `to_backend`.
+        InputError: the inputs do not fit, or the folder cannot be written.
+        AccuracyError: torch cannot run the reference.
+    """
+    return _Debugger(request, budget, output).run()
+
+
+@dataclass
+class _Debugger:
+    """A search for the faults of one program."""
+
+    request: LoweringRequest
+    budget: float
+    output: Path | None
+    notes: list[str] = field(default_factory=list)
+
+    def run(self) -> Diagnosis:
+        """Lower the model, run it, and search."""
+        start = time.monotonic()
+        request = self.request
+        self._report("lowering")
+        artifacts = open_artifact_cache(request.selection, request.registry, request.cache)
+        self.model = request.place(artifacts)
+        exported = self.model.placed.exported
+        samples = samples_to_verify(request.check.inputs, exported)
+        self.samples: Mapping[str, Sequence[Sample]] = samples
+        self.bounds = _bounds(request, self.model)
+        program, lowered = self.model.placed.compiler.compile()
+        self._report("running the program beside torch")
+        recorder, figures = self._record(program, lowered)
+        self.deadline = time.monotonic() + self.budget
+        with _opened(program, request) as isolated:
+            self.isolated = isolated
+            faults = [f for entry in recorder.instructions for f in self._faults(entry, lowered)]
+        faults += self._quantization_faults()
+        self._explain_accumulation(figures, faults, recorder)
+        if recorder.not_compared:
+            self.notes.append(f"not compared, since torch lacks them: {', '.join(sorted(recorder.not_compared))}")
+        return Diagnosis(
+            figures=figures,
+            faults=tuple(faults),
+            instructions=len(recorder.instructions),
+            errors=tuple(_row(entry, lowered) for entry in recorder.instructions if entry.differences.calls),
+            layers=tuple(row for name in self._quantized() for row in self._layer_rows(name)),
+            not_finite=tuple(self._not_finite(recorder)),
+            notes=tuple(self.notes),
+            seconds=time.monotonic() - start,
+        )
+
+    def _report(self, text: str) -> None:
+        if self.request.progress is not None:
+            self.request.progress(text)
+
+    def _record(
+        self, program: Program, lowered: Sequence[LoweredProgram]
+    ) -> tuple[RunRecorder, dict[str, Accuracy | None]]:
+        """Run the program with a recorder; return that, and the figures of each method against its references."""
+        exported, floats = self.model.placed.exported, self.model.floats
+        regions = {name: d.region for method in lowered for name, d in method.delegates.items()}
+        recorder = RunRecorder(regions, self.bounds, self._reference_values(lowered))
+        specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
+        results: dict[str, list[list[torch.Tensor]]] = {}
+        request = self.request
+        with LoadedProgram(
+            program,
+            request.registry,
+            request.selection.kernels,
+            fallback="error",
+            trust_code=True,
+            isolate=_LIBRARY_SECONDS,
+        ) as loaded:
+            for name in loaded.methods:
+                loaded.method(name).watch(recorder)
+            context = LoadedContext(loaded, specs)
+            try:
+                for name, calls in self.samples.items():
+                    own = (copies(flat) for flat in (loaded.method(name).leaves(c.args, dict(c.kwargs)) for c in calls))
+                    structured = (torch.utils._pytree.tree_unflatten(leaves, specs[name][0]) for leaves in own)
+                    results[name] = [tensors(context.method(name)(*args, **kwargs)) for args, kwargs in structured]
+            except BackendError as error:
+                self.notes.append(f"the program failed, and later instructions did not run: {error}")
+        done = {name: self.samples[name] for name in results}
+        figures = reference_figures(results, torch_results(exported, done))
+        texts: dict[str, Accuracy | None] = {
+            f"{name} against {self._reference_of(name)}": accuracy for name, accuracy in figures.items()
+        }
+        for name in results.keys() & floats.keys():
+            against = reference_figures({name: results[name]}, torch_results(floats, {name: done[name]}))
+            texts[f"{name} against {FLOAT}"] = against[name]
+        return recorder, texts
+
+    def _reference_of(self, name: str) -> str:
+        if name in self._quantized():
+            return "the quantized reference"
+        return "the model that was given" if name in self.model.floats else FLOAT
+
+    def _reference_values(self, lowered: Sequence[LoweredProgram]) -> dict[str, dict[str, torch.Tensor]]:
+        """Return the values of torch at the results of partitions and kernels, in the first call of each method."""
+        values = {}
+        for method in lowered:
+            name = method.program.name
+            if name in self.samples:
+                inside = {n.name for d in method.delegates.values() for n in d.region.outputs}
+                inside |= {n.name for n in method.program.graph.nodes}
+                ep, call = self.model.placed.exported[name], self.samples[name][0]
+                edge = self.model.placed.compiler.methods[name].edge
+                values[name] = edge_values(edge, flat_arguments(ep, call.args, call.kwargs), inside)
+        return values
+
+    def _faults(self, entry: RecordedInstruction, lowered: Sequence[LoweredProgram]) -> Iterator[Fault]:
+        """Return the faults of an instruction whose results are wrong, differ from call to call, or are missing."""
+        if entry.region is None:
+            if entry.worst is None:
+                return
+            kind = _failure(entry) or kind_of(entry.worst, None)
+            yield Fault(
+                entry.method,
+                "portable kernels",
+                "",
+                (FaultyNode(entry.name, entry.operator, source=entry.source),),
+                kind,
+                _figures(entry.worst),
+            )
+            return
+        backend = next(m.delegates[entry.name].backend for m in lowered if entry.name in m.delegates)
+        call = entry.worst or entry.last
+        if call is not None:
+            yield from self._search(entry, backend, call)
+
+    def _search(self, entry: RecordedInstruction, backend: str, call: RecordedCall) -> Iterator[Fault]:
+        """Return the faults of a partition, each reduced to a smallest set of operators."""
+        assert entry.region is not None
+        trial = RegionTrial(entry.region, call.inputs, partial(self._compile, backend), partial(self._open, backend))
+        symptom = _Symptom(trial, entry, self.bounds, self.deadline)
+        units = units_of(entry.region)
+        found: set[Unit] = set()
+        try:
+            if entry.failure is None and entry.is_stable:
+                yield from self._inside(entry, backend, trial, symptom, found)
+            while entry.worst is not None and (remaining := [unit for unit in units if unit not in found]):
+                self._report(f"partition {entry.name}: {len(remaining)} operators")
+                if not symptom(remaining):
+                    break
+                search = Minimization(remaining, symptom)
+                search.run()
+                found.update(search.found)
+                yield self._fault(entry, backend, trial, search, symptom)
+            if entry.worst is not None and not found:
+                self.notes.append(f"the fault of partition {entry.name} does not appear if it runs by itself")
+        except OutOfTime:
+            self.notes.append(f"partition {entry.name} may have further faults: {self.budget:g} s are over")
+
+    def _inside(
+        self, entry: RecordedInstruction, backend: str, trial: RegionTrial, symptom: _Symptom, found: set[Unit]
+    ) -> Iterator[Fault]:
+        """Return the faults that show if all values of the partition are results, also those that its results hide.
+
+        Each operator that looks wrong there has to be wrong in a sub-region too, since further results can change what
+        a library fuses.
+        """
+        units = units_of(trial.region)
+        for unit in self._wrong_inside(trial):
+            if unit in found:
+                continue
+            self._report(f"partition {entry.name}: operator {unit[0].name}")
+            before = units[: units.index(unit) + 1]
+            start = next((some for some in ([unit], before) if symptom(some)), None)
+            if start is None:
+                continue
+            search = Minimization(start, symptom)
+            search.run()
+            fault = self._fault(entry, backend, trial, search, symptom)
+            if fault.kind.name != "precision" and not found.intersection(search.found):
+                found.update(search.found)
+                yield replace(fault, is_hidden=entry.worst is None)
+
+    def _wrong_inside(self, trial: RegionTrial) -> list[Unit]:
+        """Return the units whose results differ from torch's on the values that the library computed before them."""
+        region = trial.region
+        taps = [n for n in region.calls if isinstance(n.meta.get(META_VALUE), torch.Tensor)]
+        try:
+            values = trial.run(region.with_outputs(taps))
+        except Exception:  # a library that accepts the region may reject further results with any error
+            self.notes.append(f"the values inside of partition {region.name} cannot be read")
+            return []
+        known = dict(zip((n.name for n in region.inputs), trial.inputs, strict=True)) | values
+        wrong = []
+        for unit in units_of(region):
+            part = part_of(region, [unit])
+            actual = [known[n.name] for n in part.outputs]
+            expected = EagerRegion(part).results([known[n.name] for n in part.inputs])
+            if self.bounds.excess(difference(actual, expected)) > 1:
+                wrong.append(unit)
+        return wrong
+
+    def _fault(
+        self,
+        entry: RecordedInstruction,
+        backend: str,
+        trial: RegionTrial,
+        search: Minimization,
+        symptom: _Symptom,
+    ) -> Fault:
+        """Describe a smallest set of operators, and write its reproduction."""
+        part = part_of(trial.region, search.found)
+        nodes = _operators(nodes_of(search.found))
+        call = RecordedCall(tuple(trial.known(part.inputs)), (), tuple(trial.known(part.outputs)))
+        kind = _failure(entry)
+        if kind is None:
+            results = trial.run(part)
+            call = replace(call, actual=tuple(results[node.name] for node in part.outputs))
+            kind = kind_of(call, EagerRegion(part))
+            if not entry.is_stable:
+                kind = FaultKind("non-determinism", "two executions on the same inputs return different values")
+        rest = [unit for unit in units_of(trial.region) if unit not in search.found]
+        try:
+            confirmed = not rest or not symptom(rest)
+        except OutOfTime:
+            confirmed = False
+        pins = "".join(f"\n    {node.name}: portable" for node in nodes)
+        fault = Fault(
+            entry.method,
+            backend,
+            entry.name,
+            tuple(FaultyNode(n.name, op_name(n), module_path(n), source_line(n)) for n in nodes),
+            kind,
+            _figures(call),
+            len(_operators(trial.region.calls)),
+            search.tests,
+            symptom.rejected,
+            search.is_minimal,
+            confirmed,
+            remedy=f"partitioning:\n  node_pins:{pins}",
+        )
+        return replace(fault, reproduction=self._reproduce(fault, part, call))
+
+    def _reproduce(self, fault: Fault, part: Region, call: RecordedCall) -> str:
+        if self.output is None:
+            return ""
+        way = self.request.selection.backends[fault.place].reproduction(self._compile(fault.place, part))
+        if way is None:
+            self.notes.append(f"backend {fault.place} has no way to run an artifact without this project")
+            return ""
+        operators = ", ".join(node.operator for node in fault.nodes)
+        title = f"{fault.kind.name}: {operators} on {fault.place.partition(':')[0]}"
+        folder = self.output / "_".join((fault.partition.replace(":", "_"), fault.nodes[0].name))
+        return str(write_reproduction(folder, way, title, part, call))
+
+    def _compile(self, backend: str, region: Region) -> PreprocessResult:
+        return self.model.placed.compiler.artifacts.attempt(backend, region)
+
+    def _open(self, backend: str, result: PreprocessResult) -> Delegate:
+        parts = [memoryview(part) for part in (result.blob, *result.data)]
+        return self.isolated.create(backend, result.compile_specs, parts)
+
+    def _quantized(self) -> list[str]:
+        exported = self.model.placed.exported
+        return [name for name in self.samples if is_quantized(precision_of(exported[name]))]
+
+    def _quantization_faults(self) -> Iterator[Fault]:
+        """Return the quantizations whose range is too small for the values."""
+        for name in self._quantized():
+            for nodes, kind in clipped_ranges(self.model.placed.exported[name], self.samples[name][0]):
+                yield Fault(name, "the quantization", "", nodes, kind, None, len(nodes))
+
+    def _layer_rows(self, name: str) -> Iterator[ErrorRow]:
+        if name in self.model.floats:
+            float_program, quantized = self.model.floats[name], self.model.placed.exported[name]
+            yield from layer_rows(
+                float_program, quantized, self.samples[name][0], name if len(self.samples) > 1 else ""
+            )
+
+    def _not_finite(self, recorder: RunRecorder) -> Iterator[str]:
+        """Describe the first NaN and the first infinity, in the program and in torch."""
+        for kind, is_first in (("NaN", "first_nan"), ("infinity", "first_infinity")):
+            entry = next((e for e in recorder.instructions if getattr(e, is_first)), None)
+            if entry is None:
+                continue
+            at = f" at {entry.source}" if entry.source else ""
+            yield f"first {kind} here: {entry.operator or 'partition'} ({entry.name}){at}"
+            ep, call = self.model.placed.exported[entry.method], self.samples[entry.method][0]
+            test = torch.isnan if kind == "NaN" else torch.isinf
+            there = first_not_finite(ep, flat_arguments(ep, call.args, call.kwargs), test)
+            yield f"first {kind} in torch: {there or 'none'}"
+
+    def _explain_accumulation(
+        self, figures: Mapping[str, Accuracy | None], faults: Sequence[Fault], recorder: RunRecorder
+    ) -> None:
+        """Add a note if a method misses the bounds although no instruction does."""
+        missed = [name for name, accuracy in figures.items() if self.bounds.excess(accuracy) > 1]
+        if missed and not faults:
+            noisy = [e for e in recorder.instructions if self.bounds.excess(e.differences.accuracy()) > 0]
+            worst = sorted(noisy, key=lambda e: -self.bounds.excess(e.differences.accuracy()))[:3]
+            names = ", ".join(e.name for e in worst)
+            self.notes.append(
+                f"{missed[0]} misses {self.bounds}, but every instruction meets it: the error of many accumulates; "
+                f"most comes from {names}"
+            )
+
+
+class _Symptom:
+    """The test of a minimisation: some units of a partition show its symptom if they run alone."""
+
+    def __init__(self, trial: RegionTrial, entry: RecordedInstruction, bounds: Bounds, deadline: float) -> None:
+        self._trial, self._bounds, self._deadline = trial, bounds, deadline
+        self._fails, self._differs = entry.failure is not None, not entry.is_stable
+        self.rejected = 0  # sub-regions that the library did not run
+
+    def __call__(self, units: Sequence[Unit]) -> bool:
+        """Return if these units show the symptom; raises OutOfTime."""
+        if time.monotonic() > self._deadline:
+            raise OutOfTime
+        part = part_of(self._trial.region, units)
+        try:
+            results = self._trial.run(part)
+            again = self._trial.run(part) if self._differs else results
+        except DelegateError:
+            return self._fails
+        except Exception:  # a library that accepts the region may reject a part of it with any error
+            self.rejected += 1
+            return False
+        actual, repeated = ([r[node.name] for node in part.outputs] for r in (results, again))
+        if self._fails:
+            return False
+        if self._differs:
+            return not same(actual, repeated)
+        figures = Differences()
+        figures.add(actual, self._trial.known(part.outputs))
+        return self._bounds.excess(figures.accuracy()) > 1
+
+
+class _opened:  # noqa: N801 - a context manager
+    """A process that runs delegates, ended with the block."""
+
+    def __init__(self, program: Program, request: LoweringRequest) -> None:
+        self._isolated = Isolated(program, request.registry, trust_code=True, limit=_LIBRARY_SECONDS)
+
+    def __enter__(self) -> Isolated:
+        return self._isolated
+
+    def __exit__(self, *error: object) -> None:
+        self._isolated.close()
+
+
+def _bounds(request: LoweringRequest, model: PlacedModel) -> Bounds:
+    """Return the configured bounds, else the default of the least precise method."""
+    if request.selection.verify is not None:
+        return Bounds.of(request.selection.verify)
+    return Bounds(sqnr_db=min(DEFAULTS[precision_of(ep)] for ep in model.placed.exported.values()))
+
+
+def _operators(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes without those that pick a result of another."""
+    return [node for node in nodes if node.target is not operator.getitem]
+
+
+def _failure(entry: RecordedInstruction) -> FaultKind | None:
+    return None if entry.failure is None else FaultKind("failure", str(entry.failure))
+
+
+def _figures(call: RecordedCall) -> Accuracy | None:
+    return difference(call.actual, call.expected) if call.actual else None
+
+
+def _row(entry: RecordedInstruction, lowered: Sequence[LoweredProgram]) -> ErrorRow:
+    added, total = entry.differences.accuracy(), entry.totals.accuracy()
+    assert added is not None
+    backend = next((m.delegates[entry.name].backend for m in lowered if entry.name in m.delegates), "")
+    place = backend or "  ".join(filter(None, (entry.operator, entry.source)))
+    return ErrorRow(entry.name, place, added.sqnr_db, None if total is None else total.sqnr_db)
+
+
+def with_inputs(request: LoweringRequest, inputs: Any) -> LoweringRequest:
+    """Return a request with other inputs, or a `Verify`, to run the program on."""
+    check = inputs if isinstance(inputs, Verify) else replace(request.check, inputs=inputs)
+    return replace(request, check=check)

@@ -1,0 +1,171 @@
+"""The result of the debugger: faults, their kinds and operators, and the error along the depth of the program."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from delegate.devtools.debugger.faults import FaultKind
+from delegate.report import Accuracy
+
+_ROWS = 20  # of a table of layers in the text
+
+
+@dataclass(frozen=True, slots=True)
+class FaultyNode:
+    """A node at fault: its name, operator, module path and the user's line; the last two are empty if unknown."""
+
+    name: str
+    operator: str
+    module: str = ""
+    source: str = ""
+
+    def __str__(self) -> str:
+        return "  ".join(filter(None, (self.name, self.operator, self.module, self.source)))
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A smallest set of operators that is wrong by itself.
+
+    Args:
+        method: the name of the method.
+        place: what runs the operators: a backend, "portable kernels" or "quantization".
+        partition: the name of the partition; empty outside of partitions.
+        nodes: the operators.
+        kind: wrong values, precision, overflow and so on.
+        figures: their error, on the inputs that they have in the program; None if they failed.
+        size: the number of operators of the partition.
+        tests: the number of sub-regions that were tried.
+        rejected: the number of those that the library rejected, so that smaller sets may be wrong too.
+        is_minimal: no operator at a border of the set can be left out. False if the budget was over.
+        is_confirmed: the partition without these operators is right.
+        is_hidden: the results of the partition are within the bounds all the same.
+        remedy: the configuration that runs them elsewhere.
+        reproduction: path of the script that shows the fault without this project; empty if there is none.
+    """
+
+    method: str
+    place: str
+    partition: str
+    nodes: tuple[FaultyNode, ...]
+    kind: FaultKind
+    figures: Accuracy | None
+    size: int = 1
+    tests: int = 0
+    rejected: int = 0
+    is_minimal: bool = True
+    is_confirmed: bool = False
+    is_hidden: bool = False
+    remedy: str = ""
+    reproduction: str = ""
+
+    def lines(self) -> Iterator[str]:
+        """Return the lines for people."""
+        where = f" (partition {self.partition})" if self.partition else ""
+        yield f"{self.kind.name}: {len(self.nodes)} of {self.size} operators on {self.place}{where} in {self.method}"
+        yield from (f"  {node}" for node in self.nodes)
+        if self.kind.explanation:
+            yield f"  {self.kind.explanation}"
+        if self.figures is not None:
+            yield f"  by themselves: {self.figures}"
+        if self.partition:
+            state = "the smallest set" if self.is_minimal else "the smallest set so far: the budget is over"
+            rest = "; the rest of the partition is right" if self.is_confirmed else ""
+            rejected = f", {self.rejected} of which the library rejects" if self.rejected else ""
+            yield f"  {state}, of {self.tests} tested{rejected}{rest}"
+        if self.is_hidden:
+            yield "  the results of the partition hardly depend on them: they are within the bounds"
+        if self.remedy:
+            yield "  to run them elsewhere:"
+            yield from (f"    {line}" for line in self.remedy.splitlines())
+        if self.reproduction:
+            yield f"  reproduction: {self.reproduction}"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """The error at one place along the depth of a program, in decibels.
+
+    Args:
+        name: of the partition, operator or layer.
+        place: what runs it, or its module path and operator.
+        added: the SQNR of its result on its own inputs.
+        total: the SQNR of its result against the reference, with the error that it inherits; None if unknown.
+    """
+
+    name: str
+    place: str
+    added: float
+    total: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the debugger found.
+
+    Args:
+        figures: of each method against its reference: method and reference in words -> figures.
+        faults: the faults, in the order of execution.
+        instructions: the number of partitions and kernels that ran.
+        errors: the error along the depth, by partition and kernel.
+        layers: the error along the depth by quantized layer, against the float reference.
+        not_finite: sentences on the first NaN and the first infinity, here and in torch.
+        notes: what was not compared, and what went wrong.
+        seconds: the time of the search.
+    """
+
+    figures: Mapping[str, Accuracy | None]
+    faults: tuple[Fault, ...]
+    instructions: int
+    errors: tuple[ErrorRow, ...] = ()
+    layers: tuple[ErrorRow, ...] = ()
+    not_finite: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """Return the lines for people."""
+        for name, figures in self.figures.items():
+            yield f"{name}: {figures or 'nothing to compare'}"
+        count = len(self.faults)
+        found = f"{count} fault{'s' * (count > 1)}" if count else "no operator is wrong by itself"
+        yield f"{self.instructions} partitions and kernels ran, {self.seconds:.1f} s: {found}"
+        for number, fault in enumerate(self.faults, 1):
+            first, *others = fault.lines()
+            yield f"{number}. {first}"
+            yield from others
+        yield from self.not_finite
+        for title, rows in (("added   total    where", self.errors), ("added   total    layer", self.layers)):
+            if len(rows) > 1:
+                yield ""
+                yield title
+                worst = sorted(sorted(rows, key=lambda r: r.added)[:_ROWS], key=rows.index)
+                yield from (f"{_db(r.added)}  {_db(r.total)}  {r.name}  {r.place}" for r in worst)
+                if len(rows) > len(worst):
+                    yield f"the {len(worst)} noisiest of {len(rows)}"
+        yield from (f"note: {note}" for note in self.notes)
+
+    def to_json(self) -> str:
+        """Return the diagnosis as JSON; figures that are not finite are texts."""
+        return json.dumps(_plain(asdict(self)), indent=2)
+
+
+def _db(decibels: float | None) -> str:
+    if decibels is None:
+        return "      -"
+    return f"{'exact' if decibels == math.inf else f'{decibels:.1f} dB':>8}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

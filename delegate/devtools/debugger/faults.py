@@ -1,0 +1,201 @@
+"""The kinds of faults: compare results with torch, and with torch at lower precision, to name the cause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from delegate.accuracy.reference import EagerRegion
+from delegate.devtools.debugger.recording import RecordedCall, Tensors
+from delegate.errors import AccuracyError
+
+_FLOAT16_MAX = 65504.0
+_FEWEST_CLAMPED = 2  # elements at an end of the range: one may be a coincidence
+_MANY = 0.9  # share of elements that a hypothesis must explain
+_CLOSE = 1e-3  # relative difference up to which two numbers count as the same, when a hypothesis is tested
+_AS_NOISY = 4.0  # times the error of a rounding that the rounding may explain
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """The kind of a fault.
+
+    Args:
+        name: "wrong values", "precision", "overflow", "NaN", "infinity", "saturation", "non-determinism" or "failure".
+        explanation: a sentence with the numbers; empty if nothing more is known.
+    """
+
+    name: str
+    explanation: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.explanation}" if self.explanation else self.name
+
+
+def kind_of(call: RecordedCall, eager: EagerRegion | None) -> FaultKind:
+    """Return the kind of a fault.
+
+    Args:
+        call: the inputs, and the results here and in torch.
+        eager: the operators in torch, to run them at lower precision; None: they cannot be run again.
+    """
+    actual, expected = _flat(call.actual), _flat(call.expected)
+    lost = expected.isfinite() & ~actual.isfinite()
+    if lost.any():
+        return _not_finite(actual, expected, lost, call.inputs, eager)
+    if (expected.isnan() & ~actual.isnan()).any():
+        count = int((expected.isnan() & ~actual.isnan()).sum())
+        return FaultKind("NaN", f"{count} of {len(expected)} elements are NaN in torch, and are numbers here")
+    finite = expected.isfinite() & actual.isfinite()
+    actual, expected = actual[finite], expected[finite]
+    for hypothesis in (_clamped, _rounded, _moved_or_scaled):
+        if (kind := hypothesis(actual, expected, call, eager)) is not None:
+            return kind
+    return FaultKind("wrong values")
+
+
+def _not_finite(
+    actual: torch.Tensor, expected: torch.Tensor, lost: torch.Tensor, inputs: Tensors, eager: EagerRegion | None
+) -> FaultKind:
+    what = "NaN" if actual[lost].isnan().any() else "infinity"
+    text = f"{int(lost.sum())} of {len(lost)} elements are {what}, and are numbers in torch"
+    half = _at_precision(eager, inputs, lambda t: t.to(torch.float16) if t.is_floating_point() else t)
+    largest = float(expected[lost].abs().max())
+    explained = half is not None and bool((~half.isfinite())[lost].float().mean() > _MANY)
+    if explained or (largest > _FLOAT16_MAX and what == "infinity"):
+        cause = (
+            f"the result reaches {largest:.3g}" if largest > _FLOAT16_MAX else "an intermediate result is larger still"
+        )
+        return FaultKind("overflow", f"{text}; float16 ends at {_FLOAT16_MAX:g}, and {cause}")
+    return FaultKind(what, text)
+
+
+def _clamped(
+    actual: torch.Tensor, expected: torch.Tensor, call: RecordedCall, eager: EagerRegion | None
+) -> FaultKind | None:
+    """Explain results that are those of torch, clamped to a range."""
+    if not len(actual):
+        return None
+    low, high = float(actual.min()), float(actual.max())
+    tolerance = _CLOSE * max(abs(low), abs(high))
+    wrong = (actual - expected).abs() > tolerance
+    at_end = ((actual >= high - tolerance) & (expected > high)) | ((actual <= low + tolerance) & (expected < low))
+    if int((wrong & at_end).sum()) < _FEWEST_CLAMPED or float(at_end[wrong].float().mean()) < _MANY:
+        return None
+    least, most = float(expected.min()), float(expected.max())
+    fit = f"a range of {least:.4g} to {most:.4g} would fit"
+    fit += (
+        f": scale {(most - least) / 255:.3g} in 8 bits" if any(not t.is_floating_point() for t in call.inputs) else ""
+    )
+    share = float((wrong & at_end).float().mean())
+    return FaultKind("saturation", f"{share:.0%} of the elements are cut off at {low:.4g} or {high:.4g}; {fit}")
+
+
+def _rounded(
+    actual: torch.Tensor, expected: torch.Tensor, call: RecordedCall, eager: EagerRegion | None
+) -> FaultKind | None:
+    """Explain an error that torch has too if it computes at lower precision."""
+    noise = _noise(actual, expected)
+    for name, change in _ROUNDINGS.items():
+        emulated = _at_precision(eager, call.inputs, change)
+        if emulated is None:
+            continue
+        finite = _flat(call.expected).isfinite() & _flat(call.actual).isfinite() & emulated.isfinite()
+        own = _noise(emulated[finite], _flat(call.expected)[finite])
+        if own > 0 and noise <= _AS_NOISY * own:
+            return FaultKind("precision", f"torch has an error of {_share(own, expected)} too if it computes in {name}")
+    return None
+
+
+def _moved_or_scaled(
+    actual: torch.Tensor, expected: torch.Tensor, call: RecordedCall, eager: EagerRegion | None
+) -> FaultKind | None:
+    """Explain results of a simple relation to those of torch."""
+    if not len(actual):
+        return None
+    relation = next(_relations(actual, expected, call, eager), "")
+    share = float(((actual - expected).abs() > _CLOSE * expected.abs().max()).float().mean())
+    return FaultKind("wrong values", relation or f"{share:.0%} of the elements differ")
+
+
+def _relations(
+    actual: torch.Tensor, expected: torch.Tensor, call: RecordedCall, eager: EagerRegion | None
+) -> Iterator[str]:
+    """Return the relations that hold, in words."""
+    size = float(expected.abs().max())
+    if size and not actual.any():
+        yield "all elements are zero"
+    if _close(actual.sort().values, expected.sort().values, size):
+        yield "the elements are those of torch in other places"
+    if _close(actual, -expected, size):
+        yield "all elements have the other sign"
+    offset = float((actual - expected).median())
+    if abs(offset) > _CLOSE * size and _close(actual, expected + offset, size):
+        yield f"all elements are off by {offset:.4g}"
+    large = expected.abs() > _CLOSE * size
+    factor = float((actual[large] / expected[large]).median()) if large.any() else 0.0
+    if factor and _close(actual, expected * factor, size * max(1.0, abs(factor))):
+        yield f"all elements are {factor:.4g} times those of torch"
+    if eager is not None and _is_swapped(actual, call, eager, size):
+        yield "the results are those of torch with both operands swapped"
+
+
+def _is_swapped(actual: torch.Tensor, call: RecordedCall, eager: EagerRegion, size: float) -> bool:
+    """Return if an operator of two inputs of one type returned its result for swapped inputs."""
+    if len(call.inputs) != 2 or call.inputs[0].shape != call.inputs[1].shape or eager.region.constants:
+        return False
+    try:
+        swapped = _flat(tuple(eager.results(call.inputs[::-1])))
+    except AccuracyError:
+        return False
+    finite = _flat(call.expected).isfinite() & _flat(call.actual).isfinite()
+    return _close(actual, swapped[finite], size)
+
+
+def to_int8(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor rounded to 255 steps around zero, as symmetric int8 quantization does."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return tensor
+    step = tensor.abs().max() / 127
+    return (tensor / step).round() * step if bool(step > 0) else tensor
+
+
+_ROUNDINGS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "float16": lambda t: t.to(torch.float16) if t.is_floating_point() else t,
+    "bfloat16": lambda t: t.to(torch.bfloat16) if t.is_floating_point() else t,
+    "int8": to_int8,
+}
+
+
+def _at_precision(
+    eager: EagerRegion | None, inputs: Tensors, change: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor | None:
+    """Return the results of operators whose inputs and constants are changed; None if torch cannot run them so."""
+    if eager is None:
+        return None
+    try:
+        return _flat(tuple(eager.changed(inputs, change)))
+    except AccuracyError:
+        return None
+
+
+def _flat(tensors: Tensors) -> torch.Tensor:
+    """Return all elements as float64 in one dimension."""
+    parts = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
+    return torch.cat([t.detach().to(torch.float64).flatten() for t in parts])
+
+
+def _noise(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    return math.sqrt(float((actual - expected).square().mean())) if len(actual) else 0.0
+
+
+def _share(noise: float, expected: torch.Tensor) -> str:
+    size = math.sqrt(float(expected.square().mean()))
+    return f"{noise / size:.1g} of its size" if size else f"{noise:.1g}"
+
+
+def _close(actual: torch.Tensor, other: torch.Tensor, size: float) -> bool:
+    return actual.shape == other.shape and bool(((actual - other).abs() <= _CLOSE * size).float().mean() > _MANY)

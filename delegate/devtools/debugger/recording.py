@@ -1,0 +1,261 @@
+"""A recorder of a run: the error of every instruction against torch, on the inputs that the instruction had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from delegate.accuracy.bisection import tensor_of
+from delegate.accuracy.bounds import Bounds
+from delegate.accuracy.figures import Differences
+from delegate.accuracy.reference import EagerRegion
+from delegate.backends.aot import Region
+from delegate.compiled import to_tensor
+from delegate.edge.node import torch_dtype
+from delegate.errors import DelegateError
+from delegate.program.dtypes import DType
+from delegate.program.model import Arg, DelegateCall, Instruction, KernelCall, Method, Program, Ref
+from delegate.runtime.steps import DelegateStep, KernelStep, Step
+
+T = TypeVar("T")
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A call of an instruction: its inputs, its results, and those of torch; no results if it failed."""
+
+    inputs: Tensors
+    actual: Tensors = ()
+    expected: Tensors = ()
+
+
+@dataclass(slots=True)
+class RecordedInstruction:
+    """An instruction of a method, and its error over all its calls.
+
+    Args:
+        method: the name of the method.
+        name: the name of the partition, or of the first result of the kernel.
+        operator: of the kernel; empty for a partition.
+        source: the user's line; empty if unknown.
+        region: of the partition; None for a kernel.
+        differences: from torch, on the instruction's own inputs.
+        totals: from torch, run from the inputs of the method; none if that is unknown.
+        worst: the call with the greatest error, if it misses the bounds or failed.
+        last: of a partition, the last call.
+        is_stable: a second execution on the same inputs returned the same.
+        failure: the error that the instruction raised.
+        first_nan, first_infinity: the results have NaN or infinity, and the inputs have none.
+    """
+
+    method: str
+    name: str
+    operator: str = ""
+    source: str = ""
+    region: Region | None = None
+    differences: Differences = field(default_factory=Differences)
+    totals: Differences = field(default_factory=Differences)
+    worst: RecordedCall | None = None
+    last: RecordedCall | None = None
+    is_stable: bool = True
+    failure: DelegateError | None = None
+    first_nan: bool = False
+    first_infinity: bool = False
+    _excess: float = 1.0
+
+    def add(self, call: RecordedCall, bounds: Bounds, values: Sequence[torch.Tensor]) -> None:
+        """Add a completed call; `values` are the results of torch, run from the inputs of the method, if known."""
+        own = Differences()
+        own.add(call.actual, call.expected)
+        self.differences.add(call.actual, call.expected)
+        self.first_nan |= _any(torch.isnan, call.actual) and not _any(torch.isnan, call.inputs)
+        self.first_infinity |= _any(torch.isinf, call.actual) and not _any(torch.isinf, call.inputs)
+        if values and not self.totals.calls:
+            self.totals.add(call.actual, values)
+        excess = bounds.excess(own.accuracy())
+        if excess > self._excess:
+            self._excess, self.worst = excess, call
+
+
+class RunRecorder:
+    """A recorder of the instructions of a program; a `Watch` of the runtime.
+
+    Args:
+        regions: the regions of partitions by name.
+        bounds: the error that an instruction may have.
+        values: results of torch in the first call, by method and node.
+
+    Attributes:
+        instructions: those that ran, in the order of their first calls.
+        not_compared: operators of kernels that torch cannot run, such as fused ones.
+    """
+
+    def __init__(
+        self, regions: Mapping[str, Region], bounds: Bounds, values: Mapping[str, Mapping[str, torch.Tensor]]
+    ) -> None:
+        self._regions, self._bounds, self._values = regions, bounds, values
+        self._eager: dict[str, EagerRegion] = {}
+        self._by_name: dict[tuple[str, str], RecordedInstruction] = {}
+        self.not_compared: set[str] = set()
+
+    @property
+    def instructions(self) -> tuple[RecordedInstruction, ...]:
+        """The recorded instructions, in the order of their first calls."""
+        return tuple(self._by_name.values())
+
+    def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
+        """Return the steps of an instruction; those of delegates and kernels are recorded."""
+        return [self._wrapped(program, method, call, step) for step in steps]
+
+    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
+        """Run the function of an instruction that has no steps."""
+        return function(*args)
+
+    def _wrapped(self, program: Program, method: Method, call: Instruction, step: Step) -> Step:
+        if isinstance(call, DelegateCall) and isinstance(step, DelegateStep):
+            return _PartitionStep(self, step, method.name, program.delegates[call.delegate].name)
+        if isinstance(call, KernelCall) and isinstance(step, KernelStep):
+            return _OperatorStep(self, step, method, call, program.operators[call.operator])
+        return step
+
+    def entry(self, entry: RecordedInstruction) -> RecordedInstruction:
+        """Return the record of an instruction that runs, which may be in another loop iteration."""
+        return self._by_name.setdefault((entry.method, entry.name), entry)
+
+    def region(self, name: str) -> Region:
+        """Return the region of a partition."""
+        return self._regions[name]
+
+    def expected(self, name: str, inputs: Sequence[torch.Tensor]) -> Tensors:
+        """Return the results of a partition in torch; raises AccuracyError if torch cannot run it."""
+        if name not in self._eager:
+            self._eager[name] = EagerRegion(self._regions[name])
+        return tuple(self._eager[name].results(inputs))
+
+    def add(self, entry: RecordedInstruction, call: RecordedCall) -> None:
+        """Add a completed call."""
+        names = [entry.name] if entry.region is None else [node.name for node in entry.region.outputs]
+        known = self._values.get(entry.method, {})
+        values = [known[name] for name in names] if all(name in known for name in names) else []
+        entry.add(call, self._bounds, values if len(values) == len(call.actual) else [])
+
+
+class _PartitionStep:
+    """A delegate's step whose calls are compared with torch, and repeated to find results that differ."""
+
+    __slots__ = ("method", "name", "recorder", "step")
+
+    def __init__(self, recorder: RunRecorder, step: DelegateStep, method: str, name: str) -> None:
+        self.recorder, self.step, self.method, self.name = recorder, step, method, name
+
+    def __call__(self) -> None:
+        region = self.recorder.region(self.name)
+        entry = self.recorder.entry(RecordedInstruction(self.method, self.name, region=region))
+        inputs = tuple(tensor_of(a, n).clone() for a, n in zip(self.step.inputs, region.inputs, strict=True))
+        try:
+            self.step()
+            repeated = tuple(np.empty_like(a) for a in self.step.outputs)
+            with self.step.lock:
+                self.step.delegate.execute(tuple(self.step.inputs), repeated)
+        except Exception as error:  # a library may raise anything
+            entry.failure = self.step.failed(error)
+            entry.worst = RecordedCall(inputs)
+            raise
+        actual, again = (
+            tuple(tensor_of(a, n).clone() for a, n in zip(arrays, region.outputs, strict=True))
+            for arrays in (self.step.outputs, repeated)
+        )
+        call = RecordedCall(inputs, actual, self.recorder.expected(self.name, inputs))
+        self.recorder.add(entry, call)
+        entry.last = call
+        if not same(actual, again):
+            entry.is_stable, entry.worst = False, call
+
+    def failed(self, error: BaseException) -> DelegateError:
+        """Return the error that names what failed."""
+        return self.step.failed(error)
+
+
+class _OperatorStep:
+    """A kernel's step whose calls are compared with torch's operator."""
+
+    __slots__ = ("call", "entry", "method", "operator", "recorder", "step")
+
+    def __init__(self, recorder: RunRecorder, step: KernelStep, method: Method, call: KernelCall, name: str) -> None:
+        self.recorder, self.step, self.method, self.call = recorder, step, method, call
+        self.operator = torch_operator(name)
+        source = method.sources[call.source] if call.source >= 0 else ""
+        self.entry = RecordedInstruction(method.name, method.values[call.outputs[0]].name, name, source)
+
+    def __call__(self) -> None:
+        entry = self.recorder.entry(self.entry)
+        arguments = [self._argument(a, v) for a, v in zip(self.call.args, self.step.args, strict=True)]
+        inputs = tuple(t for a in arguments for t in (a if isinstance(a, list) else [a]) if isinstance(t, torch.Tensor))
+        expected = self._expected(arguments)
+        try:
+            self.step()
+        except Exception as error:  # a plugin's kernel may raise anything
+            entry.failure, entry.worst = self.step.failed(error), RecordedCall(inputs)
+            raise
+        if expected is None:
+            self.recorder.not_compared.add(entry.operator)
+            return
+        values = (self.method.values[i] for i in self.call.outputs)
+        actual = tuple(_tensor(a, v.dtype) for a, v in zip(self.step.outs, values, strict=True) if a is not None)
+        if len(actual) == len(expected):
+            self.recorder.add(entry, RecordedCall(inputs, actual, expected))
+
+    def _argument(self, arg: Arg, value: Any) -> Any:
+        if isinstance(arg, Ref):
+            return _tensor(value, self.method.values[arg.index].dtype)
+        if isinstance(arg, tuple):
+            return [self._argument(a, v) for a, v in zip(arg, value, strict=True)]
+        return torch_dtype(value) if isinstance(value, DType) else value
+
+    def _expected(self, arguments: Sequence[Any]) -> Tensors | None:
+        """Return the results of torch's operator; None if torch has none, or draws random numbers."""
+        if self.operator is None or torch.Tag.nondeterministic_seeded in self.operator.tags:
+            return None
+        schema = self.operator._schema.arguments
+        try:
+            with torch.no_grad():
+                positional = [v for a, v in zip(schema, arguments, strict=True) if not a.kwarg_only]
+                named = {a.name: v for a, v in zip(schema, arguments, strict=True) if a.kwarg_only}
+                result = self.operator(*positional, **named)
+        except Exception:  # an operator may raise anything
+            return None
+        results = result if isinstance(result, tuple | list) else (result,)
+        return tuple(torch.as_tensor(r) for r in results)
+
+    def failed(self, error: BaseException) -> DelegateError:
+        """Return the error that names what failed."""
+        return self.step.failed(error)
+
+
+def torch_operator(name: str) -> Any:
+    """Return torch's operator of a name such as "aten.add.Tensor"; None if torch has none."""
+    namespace, _, rest = name.partition(".")
+    base, _, overload = rest.rpartition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), base), overload)
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def same(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    """Return if tensors are equal, with NaN at the same places."""
+    return all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(tensors, others, strict=True))
+
+
+def _tensor(array: Any, dtype: DType) -> torch.Tensor:
+    tensor: torch.Tensor = to_tensor(np.array(array), dtype)  # a copy: memory is reused in the call
+    return tensor
+
+
+def _any(test: Callable[[torch.Tensor], torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
+    return any(t.is_floating_point() and bool(test(t).any()) for t in tensors)

@@ -1,0 +1,95 @@
+"""The checked arguments of `to_backend`, and the model with its placement before it is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from delegate.accuracy.bounds import Verify, with_bounds
+from delegate.cache.aot.artifacts import ArtifactCache
+from delegate.config import load_config
+from delegate.edge.sources import Model, exported_programs
+from delegate.kernels.libraries import KernelRequest
+from delegate.kernels.selection import kernels_of
+from delegate.lowering.compiler import Compiler
+from delegate.lowering.quantized import quantized
+from delegate.lowering.strategies import Placed, PlacementInputs, Strategy, create_strategy
+from delegate.placement.policy import PlacementRequest
+from delegate.registry import Registry, default_registry
+from delegate.selection import ConfigSource, Request, Selection, select
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedModel:
+    """A model whose methods are quantized, if requested, and placed.
+
+    Args:
+        placed: the methods, and the compiler that has their plans.
+        selection: the backends, with notes on the quantization.
+        floats: the float references of methods that are other programs, by name.
+    """
+
+    placed: Placed
+    selection: Selection
+    floats: Mapping[str, ExportedProgram]
+
+
+@dataclass(frozen=True, slots=True)
+class LoweringRequest:
+    """The checked arguments of `to_backend`.
+
+    Args:
+        sources: the exported methods.
+        check: the inputs, reference and bounds of the accuracy check.
+        strategy: the placement.
+        selection: the backends, kernels and policies.
+        registry: the registry of backends.
+        cache: use the caches on disk; None: as configured.
+        progress: called with short progress texts; None: no progress.
+    """
+
+    sources: dict[str, ExportedProgram]
+    check: Verify
+    strategy: Strategy
+    selection: Selection
+    registry: Registry
+    cache: bool | None
+    progress: Callable[[str], None] | None
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        backends: Request,
+        config: ConfigSource,
+        *,
+        kernels: KernelRequest | None,
+        placement: PlacementRequest | None,
+        verify: Any,
+        cache: bool | None,
+        progress: Callable[[str], None] | None,
+    ) -> LoweringRequest:
+        """Check the arguments of `to_backend`; raises ExportError, ConfigError, KernelError or BackendError."""
+        registry = default_registry()
+        check = verify if isinstance(verify, Verify) else Verify(verify)
+        settings = with_bounds(load_config({} if config is None else config, registry=registry), check)
+        strategy = create_strategy(placement, settings.placement)
+        selection = select(backends, settings, registry, kernels, strategy.backends, cache)
+        sources = exported_programs(model)
+        strategy.require_model(sources, selection)
+        return cls(sources, check, strategy, selection, registry, cache, progress)
+
+    def place(self, artifacts: ArtifactCache | None) -> PlacedModel:
+        """Quantize the methods, if requested, convert them to edge dialect, and place their nodes."""
+        inputs, registry = self.check.inputs, self.registry
+        exported, selection = quantized(self.sources, self.selection, registry, inputs, self.progress)
+        exported = self.strategy.quantize(exported, selection, registry)
+        references = self.sources if self.check.reference is None else exported_programs(self.check.reference)
+        compiler = Compiler(selection, kernels_of(registry, selection.kernels), self.strategy.plan, artifacts)
+        compiler.add_methods(exported)
+        placed = self.strategy.place(compiler, exported, PlacementInputs(references, inputs, self.cache, self.progress))
+        floats = {name: ep for name, ep in references.items() if ep is not placed.exported.get(name)}
+        return PlacedModel(placed, selection, floats)
