@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from delegate.accuracy.bounds import Verify as Verify
+    from delegate.compile import debug as debug
     from delegate.compile import explain as explain
     from delegate.compile import to_backend as to_backend
     from delegate.compiled import CompiledProgram as CompiledProgram
@@ -51,6 +52,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "Verify": "delegate.accuracy.bounds",
+    "debug": "delegate.compile",
     "explain": "delegate.compile",
     "to_backend": "delegate.compile",
     "CompiledProgram": "delegate.compiled",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torch.export import ExportedProgram
 
@@ -35,6 +37,11 @@ from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.loaded import with_load_options
 from delegate.selection import ConfigSource, Request, Selection, open_artifact_cache, select
+
+if TYPE_CHECKING:
+    from delegate.devtools.debugger.diagnosis import Diagnosis
+
+PathLike = str | os.PathLike[str]
 
 
 @restore_torch_on_error()
@@ -101,7 +108,7 @@ def to_backend(
     if programs is not None and key is not None and (cached := programs.get(key)) is not None:
         for name, ep in sources.items():
             warn_of_training(ep.graph, name)
-        return _result(cached, Report.from_json(cached.program.report), sources, selection, registry)
+        return _result(cached, Report.from_json(cached.program.report), sources, selection, registry, request)
 
     model_placed = request.place(artifacts)
     placed, selection = model_placed.placed, model_placed.selection
@@ -120,7 +127,7 @@ def to_backend(
     )
     if programs is not None and key is not None and not placed.compiler.artifacts.has_failed:
         programs.put(key, result.as_cached(report), lowered)
-    return _result(result, report, placed.exported, selection, registry)
+    return _result(result, report, placed.exported, selection, registry, request.again(model_placed))
 
 
 def _compile_and_verify(
@@ -144,13 +151,68 @@ def _result(
     exported: Mapping[str, ExportedProgram],
     selection: Selection,
     registry: Registry,
+    request: LoweringRequest,
 ) -> CompiledProgram:
-    """Return the compiled program for the user, and warn about it."""
+    """Return the compiled program for the user, and warn about it; the debugger lowers it again by the request."""
     for sentence in result.warnings:
         warnings.warn(sentence, stacklevel=4)
     _warn_of_portable(report, selection)
     specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
-    return CompiledProgram(result.program, specs, report, registry, selection.kernels, plan=result.plan)
+    again = replace(request, strategy=create_strategy(result.plan, selection.placement))
+    return CompiledProgram(
+        result.program, specs, report, registry, selection.kernels, plan=result.plan, debugger=partial(_debug, again)
+    )
+
+
+@restore_torch_on_error()
+def debug(
+    model: Model,
+    backends: Request = None,
+    *,
+    inputs: Any = None,
+    config: ConfigSource = None,
+    kernels: KernelRequest | None = None,
+    placement: PlacementRequest | None = None,
+    cache: bool | None = None,
+    budget: float = 60.0,
+    output: PathLike | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Diagnosis:
+    """Find the operators that return wrong values: run a model beside torch, and reduce each wrong partition.
+
+    Example::
+
+        print(delegate.debug(exported, "dsp", output="reproduction"))
+
+    Args:
+        model, backends, config, kernels, placement, cache: see `to_backend`.
+        inputs: as `verify` of `to_backend`, which may be a `delegate.Verify`; None: the example inputs of the export.
+            Bounds of `Verify` or of the configuration define which results are wrong. Otherwise the default bound of
+            the precision does.
+        budget: seconds after which no further sub-region is tried.
+        output: folder for scripts that show the faults with the vendor's library alone; None: no scripts.
+        progress: called with short progress texts.
+
+    Raises:
+        the errors of `to_backend`, except those of verification. InputError if the folder cannot be written.
+    """
+    request = LoweringRequest.of(
+        model, backends, config, kernels=kernels, placement=placement, verify=None, cache=cache, progress=progress
+    )
+    return _debug(request, inputs, budget=budget, output=output, progress=progress)
+
+
+def _debug(
+    request: LoweringRequest,
+    inputs: Any = None,
+    *,
+    budget: float = 60.0,
+    output: PathLike | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Diagnosis:
+    from delegate.devtools.debugger.debug import run_debugger  # most programs are right
+
+    return run_debugger(request.with_inputs(inputs, progress), budget, None if output is None else Path(output))
 
 
 def explain(

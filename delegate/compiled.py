@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from delegate.runtime.lifecycle import NotPicklable
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
 from delegate.runtime.profile import Profile
+
+if TYPE_CHECKING:
+    from delegate.devtools.debugger.diagnosis import Diagnosis
 
 
 class CompiledMethod(NotPicklable):
@@ -172,6 +175,7 @@ class CompiledProgram(CompiledContext):
         kernels: the kernel libraries to run on in this process; see `delegate.load`. They are not saved.
         plan: the backend of each node, as data: `plan.save(path)`, `plan.differences(other)`, and
             `to_backend(..., placement=plan)` to apply it again.
+        debugger: lowers the program again, and searches for its faults; see `debug`.
     """
 
     def __init__(
@@ -183,10 +187,11 @@ class CompiledProgram(CompiledContext):
         kernels: KernelRequest | None = None,
         *,
         plan: SavedPlan,
+        debugger: Callable[..., Diagnosis],
     ) -> None:
         super().__init__(specs)
         self.program, self._planned, self._registry, self._kernels = program, report, registry, kernels
-        self.plan = plan
+        self.plan, self._debugger = plan, debugger
 
     def __repr__(self) -> str:
         return f"<CompiledProgram of {self._planned.summary.replace(chr(10), ' | ')}>"
@@ -208,6 +213,20 @@ class CompiledProgram(CompiledContext):
     def context(self) -> CompiledContext:
         """Return a new context: the same methods, with their own states at their initial values."""
         return LoadedContext(self.loaded.context(), self._specs)
+
+    def debug(
+        self,
+        inputs: Any = None,
+        *,
+        budget: float = 60.0,
+        output: str | os.PathLike[str] | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> Diagnosis:
+        """Find the operators that return wrong values; arguments and errors are those of `delegate.debug`.
+
+        The model is lowered again with the plan of this program.
+        """
+        return self._debugger(inputs, budget=budget, output=output, progress=progress)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one file that runs without torch. Saving twice gives the same bytes.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Verify, with_bounds
 from delegate.cache.aot.artifacts import ArtifactCache
-from delegate.config import load_config
+from delegate.config import Config, load_config
 from delegate.edge.sources import Model, exported_programs
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
@@ -93,3 +93,17 @@ class LoweringRequest:
         placed = self.strategy.place(compiler, exported, PlacementInputs(references, inputs, self.cache, self.progress))
         floats = {name: ep for name, ep in references.items() if ep is not placed.exported.get(name)}
         return PlacedModel(placed, selection, floats)
+
+    def again(self, model: PlacedModel) -> LoweringRequest:
+        """Return the request that lowers a placed model again: its methods are quantized, and have references."""
+        check = replace(self.check, inputs=None, reference=dict(model.floats) or None)
+        selection = replace(model.selection, quantization=None)
+        return replace(self, sources=dict(model.placed.exported), check=check, selection=selection, progress=None)
+
+    def with_inputs(self, inputs: Any, progress: Callable[[str], None] | None) -> LoweringRequest:
+        """Return the request with other inputs, or another `Verify`; raises ConfigError if its bounds are invalid."""
+        if not isinstance(inputs, Verify):
+            return replace(self, check=replace(self.check, inputs=inputs), progress=progress)
+        check = inputs if inputs.reference is not None else replace(inputs, reference=self.check.reference)
+        verify = with_bounds(Config(verify=self.selection.verify), inputs).verify
+        return replace(self, check=check, selection=replace(self.selection, verify=verify), progress=progress)

@@ -1,4 +1,4 @@
-"""debug: run a program beside torch, and reduce every wrong partition to the operators at fault."""
+"""The debugger: run a program beside torch, and reduce every wrong partition to the operators at fault."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.fx import Node
 
 from delegate.accuracy.bisection import RegionTrial
-from delegate.accuracy.bounds import DEFAULTS, Bounds, Verify, is_quantized, precision_of
+from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
 from delegate.accuracy.figures import Differences, difference
 from delegate.accuracy.reference import EagerRegion, copies, edge_values, first_not_finite, flat_arguments, tensors
 from delegate.accuracy.samples import Sample
@@ -40,13 +39,12 @@ from delegate.runtime.isolation.process import Isolated
 from delegate.runtime.loaded import LoadedProgram
 from delegate.selection import open_artifact_cache
 
-BUDGET = 60.0  # seconds
 _LIBRARY_SECONDS = 600.0  # for one call of a library: an emulator of a DSP is slow
 
 Progress = Callable[[str], None]
 
 
-def debug(request: LoweringRequest, *, budget: float = BUDGET, output: Path | None = None) -> Diagnosis:
+def run_debugger(request: LoweringRequest, budget: float, output: Path | None = None) -> Diagnosis:
     """Find the operators of a program that return wrong values, and the kind of each fault.
 
     - Every partition and kernel is compared with torch, on the inputs that it has in the program.
@@ -94,6 +92,7 @@ class _Debugger:
         with _opened(program, request) as isolated:
             self.isolated = isolated
             faults = [f for entry in recorder.instructions for f in self._faults(entry, lowered)]
+            not_finite = tuple(self._not_finite(recorder, lowered))
         faults += self._quantization_faults()
         self._explain_accumulation(figures, faults, recorder)
         if recorder.not_compared:
@@ -104,7 +103,7 @@ class _Debugger:
             instructions=len(recorder.instructions),
             errors=tuple(_row(entry, lowered) for entry in recorder.instructions if entry.differences.calls),
             layers=tuple(row for name in self._quantized() for row in self._layer_rows(name)),
-            not_finite=tuple(self._not_finite(recorder)),
+            not_finite=not_finite,
             notes=tuple(self.notes),
             seconds=time.monotonic() - start,
         )
@@ -184,7 +183,7 @@ class _Debugger:
                 _figures(entry.worst),
             )
             return
-        backend = next(m.delegates[entry.name].backend for m in lowered if entry.name in m.delegates)
+        backend = _backend_of(entry, lowered)
         call = entry.worst or entry.last
         if call is not None:
             yield from self._search(entry, backend, call)
@@ -192,7 +191,7 @@ class _Debugger:
     def _search(self, entry: RecordedInstruction, backend: str, call: RecordedCall) -> Iterator[Fault]:
         """Return the faults of a partition, each reduced to a smallest set of operators."""
         assert entry.region is not None
-        trial = RegionTrial(entry.region, call.inputs, partial(self._compile, backend), partial(self._open, backend))
+        trial = self._trial(entry.region, backend, call)
         symptom = _Symptom(trial, entry, self.bounds, self.deadline)
         units = units_of(entry.region)
         found: set[Unit] = set()
@@ -238,22 +237,26 @@ class _Debugger:
 
     def _wrong_inside(self, trial: RegionTrial) -> list[Unit]:
         """Return the units whose results differ from torch's on the values that the library computed before them."""
+        known = self._values_inside(trial)
+        wrong = []
+        for unit in units_of(trial.region) if known else ():
+            part = part_of(trial.region, [unit])
+            actual = [known[n.name] for n in part.outputs]
+            expected = EagerRegion(part).results([known[n.name] for n in part.inputs])
+            if self.bounds.excess(difference(actual, expected)) > 1:
+                wrong.append(unit)
+        return wrong
+
+    def _values_inside(self, trial: RegionTrial) -> dict[str, torch.Tensor]:
+        """Return all values of a partition, as results of one more compilation; none if the library rejects that."""
         region = trial.region
         taps = [n for n in region.calls if isinstance(n.meta.get(META_VALUE), torch.Tensor)]
         try:
             values = trial.run(region.with_outputs(taps))
         except Exception:  # a library that accepts the region may reject further results with any error
             self.notes.append(f"the values inside of partition {region.name} cannot be read")
-            return []
-        known = dict(zip((n.name for n in region.inputs), trial.inputs, strict=True)) | values
-        wrong = []
-        for unit in units_of(region):
-            part = part_of(region, [unit])
-            actual = [known[n.name] for n in part.outputs]
-            expected = EagerRegion(part).results([known[n.name] for n in part.inputs])
-            if self.bounds.excess(difference(actual, expected)) > 1:
-                wrong.append(unit)
-        return wrong
+            return {}
+        return dict(zip((n.name for n in region.inputs), trial.inputs, strict=True)) | values
 
     def _fault(
         self,
@@ -308,6 +311,9 @@ class _Debugger:
         folder = self.output / "_".join((fault.partition.replace(":", "_"), fault.nodes[0].name))
         return str(write_reproduction(folder, way, title, part, call))
 
+    def _trial(self, region: Region, backend: str, call: RecordedCall) -> RegionTrial:
+        return RegionTrial(region, call.inputs, partial(self._compile, backend), partial(self._open, backend))
+
     def _compile(self, backend: str, region: Region) -> PreprocessResult:
         return self.model.placed.compiler.artifacts.attempt(backend, region)
 
@@ -332,18 +338,41 @@ class _Debugger:
                 float_program, quantized, self.samples[name][0], name if len(self.samples) > 1 else ""
             )
 
-    def _not_finite(self, recorder: RunRecorder) -> Iterator[str]:
+    def _not_finite(self, recorder: RunRecorder, lowered: Sequence[LoweredProgram]) -> Iterator[str]:
         """Describe the first NaN and the first infinity, in the program and in torch."""
-        for kind, is_first in (("NaN", "first_nan"), ("infinity", "first_infinity")):
-            entry = next((e for e in recorder.instructions if getattr(e, is_first)), None)
-            if entry is None:
-                continue
-            at = f" at {entry.source}" if entry.source else ""
-            yield f"first {kind} here: {entry.operator or 'partition'} ({entry.name}){at}"
-            ep, call = self.model.placed.exported[entry.method], self.samples[entry.method][0]
-            test = torch.isnan if kind == "NaN" else torch.isinf
+        for kind, test, calls in (
+            ("NaN", torch.isnan, [e.nan for e in recorder.instructions]),
+            ("infinity", torch.isinf, [e.infinity for e in recorder.instructions]),
+        ):
+            first = next(((e, c) for e, c in zip(recorder.instructions, calls, strict=True) if c is not None), None)
+            method = next(iter(self.samples)) if first is None else first[0].method
+            ep, call = self.model.placed.exported[method], self.samples[method][0]
             there = first_not_finite(ep, flat_arguments(ep, call.args, call.kwargs), test)
+            if first is None and not there:
+                continue
+            here = "none" if first is None else self._first_inside(*first, test, lowered)
+            yield f"first {kind} here: {here}"
             yield f"first {kind} in torch: {there or 'none'}"
+
+    def _first_inside(
+        self,
+        entry: RecordedInstruction,
+        call: RecordedCall,
+        test: Callable[[torch.Tensor], torch.Tensor],
+        lowered: Sequence[LoweredProgram],
+    ) -> str:
+        """Describe a kernel, or the first node of a partition whose result has elements that meet the test."""
+        if entry.region is None:
+            return f"{entry.operator} ({entry.name}){f' at {entry.source}' if entry.source else ''}"
+        backend = _backend_of(entry, lowered)
+        known = self._values_inside(self._trial(entry.region, backend, call))
+        nodes = (n for n in entry.region.calls if n.name in known and known[n.name].is_floating_point())
+        node = next((n for n in nodes if bool(test(known[n.name]).any())), None)
+        place = f"partition {entry.name} on {backend}"
+        if node is None:
+            return place
+        line = source_line(node)
+        return f"{op_name(node)} ({node.name}), {place}{f' at {line}' if line else ''}"
 
     def _explain_accumulation(
         self, figures: Mapping[str, Accuracy | None], faults: Sequence[Fault], recorder: RunRecorder
@@ -424,15 +453,13 @@ def _figures(call: RecordedCall) -> Accuracy | None:
     return difference(call.actual, call.expected) if call.actual else None
 
 
+def _backend_of(entry: RecordedInstruction, lowered: Sequence[LoweredProgram]) -> str:
+    """Return the backend of a partition; empty for a kernel."""
+    return next((m.delegates[entry.name].backend for m in lowered if entry.name in m.delegates), "")
+
+
 def _row(entry: RecordedInstruction, lowered: Sequence[LoweredProgram]) -> ErrorRow:
     added, total = entry.differences.accuracy(), entry.totals.accuracy()
     assert added is not None
-    backend = next((m.delegates[entry.name].backend for m in lowered if entry.name in m.delegates), "")
-    place = backend or "  ".join(filter(None, (entry.operator, entry.source)))
+    place = _backend_of(entry, lowered) or "  ".join(filter(None, (entry.operator, entry.source)))
     return ErrorRow(entry.name, place, added.sqnr_db, None if total is None else total.sqnr_db)
-
-
-def with_inputs(request: LoweringRequest, inputs: Any) -> LoweringRequest:
-    """Return a request with other inputs, or a `Verify`, to run the program on."""
-    check = inputs if isinstance(inputs, Verify) else replace(request.check, inputs=inputs)
-    return replace(request, check=check)

@@ -50,7 +50,7 @@ class RecordedInstruction:
         last: of a partition, the last call.
         is_stable: a second execution on the same inputs returned the same.
         failure: the error that the instruction raised.
-        first_nan, first_infinity: the results have NaN or infinity, and the inputs have none.
+        nan, infinity: the first call whose results have NaN or infinity, and whose inputs have none.
     """
 
     method: str
@@ -64,8 +64,8 @@ class RecordedInstruction:
     last: RecordedCall | None = None
     is_stable: bool = True
     failure: DelegateError | None = None
-    first_nan: bool = False
-    first_infinity: bool = False
+    nan: RecordedCall | None = None
+    infinity: RecordedCall | None = None
     _excess: float = 1.0
 
     def add(self, call: RecordedCall, bounds: Bounds, values: Sequence[torch.Tensor]) -> None:
@@ -73,8 +73,10 @@ class RecordedInstruction:
         own = Differences()
         own.add(call.actual, call.expected)
         self.differences.add(call.actual, call.expected)
-        self.first_nan |= _any(torch.isnan, call.actual) and not _any(torch.isnan, call.inputs)
-        self.first_infinity |= _any(torch.isinf, call.actual) and not _any(torch.isinf, call.inputs)
+        if self.nan is None and _any(torch.isnan, call.actual) and not _any(torch.isnan, call.inputs):
+            self.nan = call
+        if self.infinity is None and _any(torch.isinf, call.actual) and not _any(torch.isinf, call.inputs):
+            self.infinity = call
         if values and not self.totals.calls:
             self.totals.add(call.actual, values)
         excess = bounds.excess(own.accuracy())

@@ -1,0 +1,63 @@
+"""`delegate debug`: find the operators of a model that return wrong values on its backends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from delegate.cli import output
+from delegate.cli.lower import Backends, ConfigFile, Inputs, Model
+from delegate.cli.options import Imports, import_modules
+
+
+def debug(
+    model: Model,
+    config: ConfigFile = None,
+    backend: Backends = None,
+    example_inputs: Inputs = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inputs",
+            metavar="[NAME=]A.npy",
+            help="Input to run on, by order or by name, or one .npz. Default: the example inputs of the export.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Folder for scripts that show the faults with the library alone."
+        ),
+    ] = None,
+    budget: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Seconds after which no further sub-region is tried.")
+    ] = 60.0,
+    sqnr_db: Annotated[
+        float | None,
+        typer.Option("--sqnr-db", metavar="DB", help="Results below this are wrong. Default: by the precision."),
+    ] = None,
+    nan: Annotated[bool, typer.Option("--nan", help="Print only the first NaN and the first infinity.")] = False,
+    imports: Imports = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
+) -> None:
+    """Find the operators that return wrong values: run a model beside torch, and reduce each wrong partition."""
+    with output.working("importing torch"):
+        import delegate
+        from delegate.cli.models import load_model, read_sample
+    import_modules(imports)
+    with output.working(f"exporting {model}"):
+        source = load_model(model, example_inputs or ())
+        source, sample = read_sample(source, inputs) if inputs else (source, None)
+    check = delegate.Verify(sample, sqnr_db=sqnr_db)
+    with output.telling(f"debugging {model}") as progress:
+        diagnosis = delegate.debug(
+            source, backend or None, config=config, inputs=check, budget=budget, output=out, progress=progress
+        )
+    if as_json:
+        output.print_json_text(diagnosis.to_json())
+    elif nan:
+        print("\n".join(diagnosis.not_finite) or "no result has NaN or infinity")
+    else:
+        print(diagnosis)
