@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import delegate
-from delegate.cli import backends, cache, checks, debug, inspect, lower, measure, ops, output, run
+from delegate.cli import backends, cache, checks, debug, diff, inspect, lower, measure, ops, output, run
 from delegate.errors import DelegateError
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
@@ -98,6 +98,7 @@ app.command("run")(run.run)
 app.command("explain")(inspect.explain)
 app.command("ops")(ops.ops)
 app.command("debug")(debug.debug)
+app.command("diff")(diff.diff)
 app.command("inspect")(inspect.inspect)
 app.add_typer(checks.config_app, name="config")
 app.command("new-backend")(backends.new_backend)

@@ -119,7 +119,7 @@ KEYS: dict[str, tuple[dict[str, Any], Callable[[CompiledProgram], bool] | str]] 
         lambda program: program.program.on_fallback == "error" and len(program.program.fallbacks) == 1,
     ),
     "verify.sqnr_db verify.on_failure": ({"verify": {"sqnr_db": 500, "on_failure": "move"}}, at(HEAD, "portable")),
-    "verify.max_error": ({"verify": {"sqnr_db": None, "max_error": 1e-30}}, "where a max error of 1e-30 or less"),
+    "verify.max_error": ({"verify": {"sqnr_db": None, "max_error": 1e-30}}, "but a max error of 1e-30 or less"),
     "verify.relative_error": ({"verify": {"sqnr_db": None, "relative_error": 1e-30}}, "error of 1e-30 or less"),
     "verify.top1": ({"verify": {"sqnr_db": None, "top1": 1.0}}, lambda p: p.report.accuracy[0].figures.top1 == 1),
     "quantization.scheme": ({Q: DYNAMIC}, lambda p: in_float(p) == 0),

@@ -144,7 +144,7 @@ def _apart(boxes, scores, classes, threshold):
 _SMALL = {"min_size": 64, "max_size": 96, "topk_candidates": 50}
 WHOLE = {
     "ssdlite320_mobilenet_v3_large": ((320, 320), 2, {}),
-    "ssd300_vgg16": ((64, 80), 2, {"detections_per_img": 50}),
+    "ssd300_vgg16": ((64, 80), 0.7, {"detections_per_img": 50}),
     "retinanet_resnet50_fpn": ((64, 80), 0.7, _SMALL),
     "fcos_resnet50_fpn": ((64, 80), 2, _SMALL),
 }

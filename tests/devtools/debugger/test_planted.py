@@ -7,7 +7,7 @@ import torch
 
 import delegate
 from tests.support.availability import require
-from tests.support.planting import aten, changed_weight, followed_by, in_place_of, planted, swapped
+from tests.support.planting import aten, changed_weight, followed_by, in_place_of, planted
 from tests.support.sampling import only
 from tests.support.zoo import export
 
