@@ -181,16 +181,6 @@ class RegionExtractor:
             lowered[node].meta = copy.copy(node.meta)
 
 
-def regions(plan: Plan, policies: Mapping[str, DecompositionPolicy] | None = None) -> dict[str, Region]:
-    """Extract all partitions of a plan and its nested plans, by name; `policies` are by name of a backend."""
-    result: dict[str, Region] = {}
-    with gc_paused():
-        for part in plan.walk():
-            extractor = RegionExtractor(part)
-            result.update((p.name, extractor.extract(p, (policies or {}).get(p.backend))) for p in part.partitions)
-    return result
-
-
 def _region(
     program: EdgeProgram,
     partition: Partition,
