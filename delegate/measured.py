@@ -160,7 +160,7 @@ class Placement:
             not_tried=texts(data, "not_tried"),
             budget=amount(data, "budget"),
             spent=amount(data, "spent"),
-            machine=text({"machine": "", **data}, "machine"),  # of what was written before there was one
+            machine=text({"machine": "", **data}, "machine"),  # absent in older files
             busy=text({"busy": "", **data}, "busy"),
         )
 

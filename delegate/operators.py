@@ -196,4 +196,4 @@ def _backends(registry: Registry) -> Iterable[tuple[str, Any]]:
             registry.part(name, "aot")  # its import may crash, which must not happen in this process
             yield name, registry.aot(name, absent_ok=True)
         except BackendError:
-            continue  # `delegate backends` says what is wrong with it
+            continue  # `delegate backends` reports the error

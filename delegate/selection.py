@@ -53,7 +53,7 @@ class Selection:
         on_portable: "allow", "warn" or "error" for nodes that no backend supports.
         notes: for the report, e.g. requested backends that are absent here.
         fallback: the settings of kernel fallbacks of partitions.
-        keeps: the backends whose partitions have kernel fallbacks; see `emit`.
+        keeps: the backends whose partitions have kernel fallbacks -> True if a partition without kernels is an error.
         kernels: the kernel libraries to run on, in order of preference; None for the default.
         verify: the bounds on the error of results; None if not configured.
         quantization: the settings of quantization before lowering; None for no quantization.

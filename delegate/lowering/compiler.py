@@ -179,7 +179,7 @@ class Compiler:
             self.selection.record_outcomes()
         keep, policy = self.selection.keeps, self.selection.fallback.policy
         self.warnings = []
-        program = emit(lowered, self.kernels, keep=keep, on_fallback=policy, tell=self.warnings.append)
+        program = emit(lowered, self.kernels, keep=keep, on_fallback=policy, warn=self.warnings.append)
         results = {name: d.result for part in lowered for name, d in part.delegates.items()}
         self.notes = {d.name: (*results[d.name].notes, *_fallback_notes(d, keep)) for d in program.delegates}
         return program, lowered

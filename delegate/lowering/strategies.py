@@ -148,7 +148,7 @@ class Strategy:
 
 
 class _Locked(Strategy):
-    """Place as a lockfile says."""
+    """Place as in a lockfile."""
 
     def __init__(self, locked: str | os.PathLike[str], lockfile: str | os.PathLike[str] | None = None) -> None:
         self._lock, self._where = Lock.load(locked), str(locked)
