@@ -192,7 +192,7 @@ def part_text(words: str, state: BackendState) -> str:
 
 def _check(registry: Registry, name: str, part: str) -> str:
     try:
-        registry.part(name, part)
+        registry.check_part(name, part)
     except BackendError as error:
         return str(error)
     return "ok"

@@ -156,7 +156,7 @@ def _backend(choice: BackendChoice, path: Path, source: Source, registry: Regist
         if state.state is PluginState.BLOCKED:
             return  # its options stay unread; `policy.unavailable` decides
         if choice.isolate == "compile":
-            registry.part(choice.name, "aot")  # where it crashes when it is imported
+            registry.check_part(choice.name, "aot")  # where it crashes when it is imported
         model = registry.aot(choice.name, absent_ok=True).Options
     except BackendError as error:
         where = source.where((*path, "name"))

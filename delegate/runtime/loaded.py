@@ -26,7 +26,7 @@ from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.context import Context
 from delegate.runtime.delegates import InProcess, close_delegates, make_delegates
 from delegate.runtime.lazy_constants import LazyConstantTable
-from delegate.runtime.lifecycle import closed_error, leak, watch
+from delegate.runtime.lifecycle import closed_error, follow_forks, leak
 from delegate.runtime.parallel import Workers, split_threads
 from delegate.runtime.platform import DEFAULT, Platform
 from delegate.runtime.resources import Resources
@@ -218,7 +218,7 @@ class LoadedProgram(Context):
             with suppress(BackendFailed):
                 self._close_delegates()
             raise
-        watch(self)
+        follow_forks(self)
 
     def context(self) -> Context:
         """Return a new context: the same methods, with initial states that no other context shares.
