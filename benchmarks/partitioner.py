@@ -20,12 +20,12 @@ from torch.fx.passes.operator_support import create_op_support
 from delegate.backends.aot import Claim, PreprocessResult
 from delegate.backends.selected import SelectedBackend
 from delegate.edge.program import EdgeInput, EdgeProgram
-from delegate.partitioner.extraction import LoweredDelegate, lower, regions
+from delegate.partitioner.extraction import LoweredDelegate, lower
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
 from delegate.verdict import YES, Reason, Verdict, no
-from tests.support.planning import part, selected
+from tests.support.planning import part, regions, selected
 
 SIZES = (1_000, 10_000, 100_000)
 COMPARED = 1_000  # torch.fx's partitioner takes minutes for more

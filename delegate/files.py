@@ -56,7 +56,7 @@ def open_to_read(path: PathLike) -> BinaryIO:
     Raises:
         OSError: it cannot be opened, or it is a named pipe, which may never have a writer.
     """
-    file = open(path, "rb", opener=_following)  # noqa: SIM115 - the caller closes it
+    file = open(path, "rb", opener=open_nonblocking)  # noqa: SIM115 - the caller closes it
     if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
         if _is_named(path):
             file.close()
@@ -68,7 +68,7 @@ def open_to_read(path: PathLike) -> BinaryIO:
 def open_pipe_to_write(path: PathLike) -> BinaryIO:
     """Open a pipe or a device for writing; raises OSError, also for a pipe without a reader."""
     try:
-        file = open(path, "wb", opener=_following)  # noqa: SIM115 - the same
+        file = open(path, "wb", opener=open_nonblocking)  # noqa: SIM115 - the same
     except OSError as error:
         if error.errno == errno.ENXIO:
             raise OSError(errno.ENXIO, "no process reads from this pipe") from error
@@ -77,15 +77,15 @@ def open_pipe_to_write(path: PathLike) -> BinaryIO:
     return file
 
 
+def open_nonblocking(path: str, flags: int) -> int:
+    """Open a file without waiting for the other end of a pipe in its place: the `opener` of `open`."""
+    return os.open(path, (flags & ~os.O_CREAT) | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+
 def _is_named(path: PathLike) -> bool:
     """Return True if a pipe has a name in a folder. The pipe of a shell has none."""
     target = os.path.realpath(path)
     return os.path.exists(target) and not target.startswith("/dev/")
-
-
-def _following(path: str, flags: int) -> int:
-    """Open a file without waiting for the other end of a pipe."""
-    return os.open(path, (flags & ~os.O_CREAT) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def _new_temporary(directory: str) -> tuple[str, BinaryIO]:

@@ -56,7 +56,7 @@ class PlanCost:
 
 
 @dataclass(frozen=True, slots=True)
-class StretchCost:
+class SegmentCost:
     """The cost of one segment of a method, or of consecutive segments in one partition.
 
     Args:
@@ -85,7 +85,7 @@ class Placement:
         objective: a key of `UNITS`.
         chosen: name of the chosen plan.
         plans: the table of plans with the chosen one, the cheapest first.
-        stretches: the segments in the order of the method; consecutive ones on one candidate are joined.
+        segments: the segments in the order of the method; consecutive ones on one candidate are joined.
         not_tried: plans and measurements that the budget or the objective left out.
         budget: seconds for the measurement.
         spent: seconds that it took; 0 if all costs were cached.
@@ -97,7 +97,7 @@ class Placement:
     objective: str
     chosen: str
     plans: tuple[PlanCost, ...] = ()
-    stretches: tuple[StretchCost, ...] = ()
+    segments: tuple[SegmentCost, ...] = ()
     not_tried: tuple[str, ...] = ()
     budget: float = 0.0
     spent: float = 0.0
@@ -110,12 +110,12 @@ class Placement:
         yield f"{self.method}: {self.chosen} is chosen by {self.objective}, {self._known()}"
         header = ("plan", "partitions", unit, "ratio to chosen", "SQNR", "rounds", "")
         yield from _table([header, *(self._plan(p, unit) for p in self.plans)])
-        if self.stretches:
+        if self.segments:
             yield "segments, with the cost of each relative to the runner-up:"
             yield from _table(
                 [
                     ("segment", "nodes", "backend", "ms", "runner-up", "ratio"),
-                    *(_segment_row(s) for s in self.stretches),
+                    *(_segment_row(s) for s in self.segments),
                 ]
             )
         yield from (f"not tried: {what}" for what in self.not_tried)
@@ -156,16 +156,16 @@ class Placement:
             objective=objective,
             chosen=chosen,
             plans=plans,
-            stretches=tuple(map(_segment_cost, items(data, "stretches"))),
+            segments=tuple(map(_segment_cost, items(data, "segments"))),
             not_tried=texts(data, "not_tried"),
             budget=amount(data, "budget"),
             spent=amount(data, "spent"),
-            machine=text({"machine": "", **data}, "machine"),  # of what was written before there was one
+            machine=text({"machine": "", **data}, "machine"),  # absent in older files
             busy=text({"busy": "", **data}, "busy"),
         )
 
 
-def _segment_row(cost: StretchCost) -> tuple[str, ...]:
+def _segment_row(cost: SegmentCost) -> tuple[str, ...]:
     seconds = "" if cost.seconds is None else f"{cost.seconds * 1e3:.3f}"
     return cost.name, str(cost.nodes), cost.candidate, seconds, cost.runner_up, str(cost.against or "")
 
@@ -198,8 +198,8 @@ def _plan_cost(data: Mapping[str, Any]) -> PlanCost:
     )
 
 
-def _segment_cost(data: Mapping[str, Any]) -> StretchCost:
-    return StretchCost(
+def _segment_cost(data: Mapping[str, Any]) -> SegmentCost:
+    return SegmentCost(
         name=text(data, "name"),
         candidate=text(data, "candidate"),
         nodes=count(data, "nodes"),

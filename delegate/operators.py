@@ -193,7 +193,7 @@ def _backends(registry: Registry) -> Iterable[tuple[str, Any]]:
         if registry.resolve(name) != name:
             continue  # an alias
         try:
-            registry.part(name, "aot")  # its import may crash, which must not happen in this process
+            registry.check_part(name, "aot")  # its import may crash, which must not happen in this process
             yield name, registry.aot(name, absent_ok=True)
         except BackendError:
-            continue  # `delegate backends` says what is wrong with it
+            continue  # `delegate backends` reports the error

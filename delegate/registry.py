@@ -149,7 +149,7 @@ class Registry:
             self._warned.add(what)
             warnings.warn(sentence, RuntimeWarning, stacklevel=3)
 
-    def part(self, name: str, part: str) -> dict[str, Any]:
+    def check_part(self, name: str, part: str) -> dict[str, Any]:
         """Check that the "aot" or the "runtime" part of a backend can be imported, and return the options' JSON schema.
 
         A plugin's part is imported in a separate process. Only AOT parts have a schema, under the key "options".
@@ -323,7 +323,7 @@ class Registry:
     def _compiles(self, name: str) -> bool:
         """Return if the AOT part of an automatically selected backend can be used; warns, once, if not."""
         try:
-            self.part(name, "aot")
+            self.check_part(name, "aot")
             self.aot(name)
         except BackendError as error:
             self.warn(name, str(error))

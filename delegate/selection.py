@@ -25,7 +25,7 @@ from delegate.config import (
     Cache,
     Config,
     Fallback,
-    Placing,
+    PlacementSection,
     Quantization,
     backend_options,
     load_config,
@@ -53,7 +53,7 @@ class Selection:
         on_portable: "allow", "warn" or "error" for nodes that no backend supports.
         notes: for the report, e.g. requested backends that are absent here.
         fallback: the settings of kernel fallbacks of partitions.
-        keeps: the backends whose partitions have kernel fallbacks; see `emit`.
+        keeps: the backends whose partitions have kernel fallbacks -> True if a partition without kernels is an error.
         kernels: the kernel libraries to run on, in order of preference; None for the default.
         verify: the bounds on the error of results; None if not configured.
         quantization: the settings of quantization before lowering; None for no quantization.
@@ -72,7 +72,7 @@ class Selection:
     verify: AccuracyPolicy | None = None
     quantization: Quantization | None = None
     cache: Cache = field(default_factory=Cache)
-    placement: Placing = field(default_factory=Placing)
+    placement: PlacementSection = field(default_factory=PlacementSection)
 
     def warm_up(self, graphs: Iterable[Graph]) -> None:
         """Start the separate process of compilers early, if it may be needed.
@@ -203,7 +203,7 @@ def _create(
     """Create the AOT part of a partitioner's backend; raises BackendError."""
     name = partitioner.backend
     if partitioner.isolate == "compile":
-        registry.part(name, "aot")  # importing it may crash or hang, too
+        registry.check_part(name, "aot")  # importing it may crash or hang, too
     part = registry.aot(name, absent_ok=absent_ok)
     options = backend_options(BackendChoice(name=name, options=dict(partitioner.options)), registry)
     # The text is the one that `backend_options` has accepted.

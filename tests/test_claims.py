@@ -1,13 +1,16 @@
-"""The README and the pages in docs/ claim nothing stale that can be read: links, paths, commands, names, code."""
+"""The README, docs/ and docstrings claim nothing stale that can be read: links, paths, commands, names, code."""
 
 from __future__ import annotations
 
 import ast
 import builtins
+import doctest
 import importlib
 import inspect
+import io
 import re
 import statistics
+import tokenize
 import tomllib
 import typing
 from collections.abc import Iterator
@@ -22,6 +25,7 @@ from benchmarks.results import Results
 from delegate import errors
 from delegate.cli.app import app
 from delegate.config import load_config
+from tests.support.sources import module_name
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -106,6 +110,45 @@ def test_stale_claims_are_found(tmp_path: Path) -> None:
     lines = "    delegate vanish x\n    delegate run FILE --vanish\n    delegate run FILE --profile"
     assert unknown_commands(lines) == ["vanish x", "run FILE --vanish"]
     assert unknown_commands("  ```sh\n  delegate vanish\n  ```\n") == ["vanish"]
+
+
+_MODULE = re.compile(r"(?<![\w./-])(?:[\w-]+/)*\w+\.py\b")  # in a comment or docstring
+EXAMPLES = {"model.py"}  # a file of a user
+
+
+def missing_modules(file: Path, source: str) -> list[str]:
+    """Return the files that comments and docstrings name, seen from a folder of the file, and that do not exist."""
+    prose = (
+        token.string
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and '"""' in token.string)
+    )
+    named = {name for text in prose for name in _MODULE.findall(text)} - EXAMPLES
+    roots = [folder for folder in file.parents if folder.is_relative_to(ROOT)]
+    return sorted(n for n in named if not any((r / n).exists() for r in roots) and not [*file.parent.rglob(n)])
+
+
+@pytest.mark.parametrize("folder", ["delegate", "benchmarks", "examples", "plugins"])
+def test_comments_name_modules_that_exist(folder: str) -> None:
+    stale = {str(f): missing_modules(f, f.read_text("utf-8")) for f in (ROOT / folder).rglob("*.py")}
+    assert {file: names for file, names in stale.items() if names} == {}
+
+
+def test_missing_modules_are_found() -> None:
+    source = (
+        '"""See gone.py, cli/app.py and delegate/cli/app.py."""\nx = "other.py"  # tests/gone.py, https://a.b/c.py\n'
+    )
+    assert missing_modules(ROOT / "delegate" / "compile.py", source) == ["gone.py", "tests/gone.py"]
+
+
+DOCTESTS = [module_name(f) for f in sorted((ROOT / "delegate").rglob("*.py")) if ">>> " in f.read_text("utf-8")]
+
+
+@pytest.mark.parametrize("name", DOCTESTS)
+def test_examples_of_docstrings_print_what_they_state(name: str) -> None:
+    outcome = doctest.testmod(importlib.import_module(name))
+    assert outcome.attempted
+    assert outcome.failed == 0
 
 
 def test_no_page_installs_the_project_from_an_index() -> None:

@@ -57,14 +57,14 @@ class MeasuredAccuracy:
     Args:
         methods: of whole methods against the reference that the bounds are for, by name.
         partitions: by name, including those that no call reached.
-        second: of methods with a float reference against the program that was lowered, by name.
-        between: of these lowered programs against their float references, both run by torch.
+        against_lowered: of methods with a float reference against the program that was lowered, by name.
+        reference_gap: of these lowered programs against their float references, both run by torch.
     """
 
     methods: Mapping[str, MethodAccuracy]
     partitions: Mapping[str, WatchedPartition]
-    second: Mapping[str, MethodAccuracy]
-    between: Mapping[str, Accuracy | None]
+    against_lowered: Mapping[str, MethodAccuracy]
+    reference_gap: Mapping[str, Accuracy | None]
 
     def add_to(self, report: Report) -> Report:
         """Return the report with the figures."""
@@ -72,7 +72,7 @@ class MeasuredAccuracy:
             replace(p, accuracy=self.partitions[p.name].differences.accuracy()) if p.name in self.partitions else p
             for p in report.partitions
         )
-        accuracy = (*self.methods.values(), *self.second.values())
+        accuracy = (*self.methods.values(), *self.against_lowered.values())
         return replace(report, partitions=tuple(partitions), accuracy=accuracy)
 
 
@@ -245,8 +245,8 @@ class Verification:
         specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in self.exported.items()}
         own = {method.program.name: method for method in lowered}
         methods: dict[str, MethodAccuracy] = {}
-        second: dict[str, MethodAccuracy] = {}
-        between: dict[str, Accuracy | None] = {}
+        against_lowered: dict[str, MethodAccuracy] = {}
+        reference_gap: dict[str, Accuracy | None] = {}
         with LoadedProgram(program, self.registry, self.kernels, fallback="error", trust_code=True) as loaded:
             for name in loaded.methods:
                 loaded.method(name).watch(DelegateRecorder(partitions))
@@ -257,17 +257,19 @@ class Verification:
                 own_accuracy = _method_accuracy(own[name], differences[0], eager, self._reference(name))
                 methods[name] = own_accuracy
                 if name in floats:
-                    second[name], methods[name] = (
+                    against_lowered[name], methods[name] = (
                         own_accuracy,
                         _method_accuracy(own[name], differences[1], eager_floats, FLOAT),
                     )
                     if methods[name].figures is not None:
-                        between[name] = between_them.accuracy()
+                        reference_gap[name] = between_them.accuracy()
         methods = {
             n: self._with_nan(m, floats.get(n, self.exported[n]), own[n], partitions) for n, m in methods.items()
         }
-        second = {n: self._with_nan(m, self.exported[n], own[n], partitions) for n, m in second.items()}
-        return MeasuredAccuracy(methods, partitions, second, between)
+        against_lowered = {
+            n: self._with_nan(m, self.exported[n], own[n], partitions) for n, m in against_lowered.items()
+        }
+        return MeasuredAccuracy(methods, partitions, against_lowered, reference_gap)
 
     def _reference(self, name: str) -> str:
         """Return the name of the program that is lowered, as a reference."""
@@ -316,7 +318,7 @@ class Verification:
             remedy = "verify on inputs whose results are finite in torch"
             self._fail_or_warn([f"{_undefined_text(m)}, but {self.bounds} is required" for m in undefined], "", remedy)
             return {}
-        quantized = [m.method for m in methods if self.bounds.excess(measured.between.get(m.method)) > 1]
+        quantized = [m.method for m in methods if self.bounds.excess(measured.reference_gap.get(m.method)) > 1]
         if quantized or self.on_failure != "move":
             texts = [*(self._text(measured, name) for name in missed), *map(self._method_text, methods)]
             self._fail_or_warn(texts, *self._describe_blame(measured, quantized))
@@ -389,9 +391,10 @@ class Verification:
             return "", remedy
         name = methods[0]
         if not is_quantized(self.precisions[name]) or self.blame is None:
-            what = f"the model itself, run by torch, reaches only {measured.between[name]} against the float reference"
+            gap = measured.reference_gap[name]
+            what = f"the model itself, run by torch, reaches only {gap} against the float reference"
             return f"; {what}", "lower a model that is closer to its reference, or relax the bound"
-        figures = ", ".join(f"{measured.between[name]} in method {name}" for name in methods)
+        figures = ", ".join(f"{measured.reference_gap[name]} in method {name}" for name in methods)
         layers, remedy = self.blame(methods, self.bounds)
         if not self.is_quantized_here:
             remedy = f"quantize it again, and {remedy}"
@@ -413,12 +416,12 @@ class Verification:
             if math.isnan(accuracy.figures.sqnr_db):
                 warnings.warn(_undefined_text(accuracy), RuntimeWarning, stacklevel=5)
                 continue
-            between = measured.between.get(name)
+            gap = measured.reference_gap.get(name)
             noise = {n: a for n in method.delegates if (a := measured.partitions[n].differences.accuracy()) is not None}
             worst = min(noise, key=lambda n: noise[n].sqnr_db, default="")
-            if between is not None and between.sqnr_db < least:
+            if gap is not None and gap.sqnr_db < least:
                 fault = "the quantization is" if is_quantized(self.precisions[name]) else "the model itself is"
-                cause = f"{fault} at fault: in torch it reaches {between}"
+                cause = f"{fault} at fault: in torch it reaches {gap}"
             elif worst:
                 cause = f"the worst partition is {worst}: {noise[worst]}"
             else:

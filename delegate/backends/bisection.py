@@ -44,7 +44,7 @@ def failing_nodes(region: Region, reason: str, preprocess: Callable[[Region], Pr
 
 
 def units_of(region: Region) -> list[Unit]:
-    """Return what is not taken apart: an operator and the picks of its results, and what was claimed as one pattern.
+    """Return the units that stay together: an operator and the picks of its results, or the nodes of one pattern.
 
     A node of several patterns is with the first of them.
     """

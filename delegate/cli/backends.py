@@ -34,7 +34,7 @@ def backends(
     """List the installed backends and other plugins with their states, and remedies for those that are not ok."""
     registry = Registry(refresh=refresh)
     if name is not None:
-        _one(registry, name, as_json)
+        _show_backend(registry, name, as_json)
     elif as_json:
         output.print_json(
             {
@@ -89,7 +89,7 @@ def _count(library: KernelLibrary) -> str:
     return str(sum(1 for _ in library.table)) if library.table is not None else ""
 
 
-def _one(registry: Registry, name: str, as_json: bool) -> None:
+def _show_backend(registry: Registry, name: str, as_json: bool) -> None:
     registry.state(name)
     parts = check_parts(registry, name)
     state = registry.state(name)  # again: a part that fails to import makes it broken
@@ -192,7 +192,7 @@ def part_text(words: str, state: BackendState) -> str:
 
 def _check(registry: Registry, name: str, part: str) -> str:
     try:
-        registry.part(name, part)
+        registry.check_part(name, part)
     except BackendError as error:
         return str(error)
     return "ok"
@@ -209,7 +209,7 @@ def check_backend(
     parts = check_parts(registry, name)
     data: dict[str, Any] = {"backend": name, "state": str(state.state), "detail": state.detail, "parts": parts}
     ready = state.state is PluginState.OK and set(parts.values()) == {"ok"}
-    outcomes, matrix, call = _tried(name) if ready else ([], {}, None)
+    outcomes, matrix, call = _run_tests(name) if ready else ([], {}, None)
     if as_json:
         tests = [asdict(o) for o in outcomes]
         output.print_json({**data, "tests": tests, "operators": matrix, "call": call and asdict(call)})
@@ -219,7 +219,7 @@ def check_backend(
         raise typer.Exit(1)
 
 
-def _tried(name: str) -> tuple[list[TestOutcome], dict[str, str], CallTime | None]:
+def _run_tests(name: str) -> tuple[list[TestOutcome], dict[str, str], CallTime | None]:
     try:
         with output.working("importing torch"):
             from delegate.testing import checking

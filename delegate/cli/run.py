@@ -18,9 +18,9 @@ import numpy as np
 import typer
 
 import delegate
-from delegate.cli import options, output
+from delegate.cli import output
 from delegate.cli.arrays import Array, input_names, leaves, random_inputs, read_inputs
-from delegate.cli.options import Imports, import_modules
+from delegate.cli.options import OUTPUTS, Imports, import_modules
 from delegate.errors import BackendFailed, ExportError, InputError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
@@ -40,7 +40,7 @@ def run(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", callback=options.OUTPUTS, help="Write the outputs here."),
+        typer.Option("--output", "-o", metavar="DIR", callback=OUTPUTS, help="Write the outputs here."),
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Number of runs; each is timed.")] = 1,
     kernels: Annotated[

@@ -8,7 +8,7 @@ from delegate.config.model import (
     Config,
     Fallback,
     Partitioning,
-    Placing,
+    PlacementSection,
     Policy,
     Quantization,
 )
@@ -21,7 +21,7 @@ __all__ = [
     "Config",
     "Fallback",
     "Partitioning",
-    "Placing",
+    "PlacementSection",
     "Policy",
     "Quantization",
     "backend_options",

@@ -154,9 +154,9 @@ def _backend(choice: BackendChoice, path: Path, source: Source, registry: Regist
             yield ConfigError(f"{dotted(path)}: {error.what}", where=where, remedy=error.remedy)
             return
         if state.state is PluginState.BLOCKED:
-            return  # its options stay unread; `policy.unavailable` says what happens
+            return  # its options stay unread; `policy.unavailable` decides
         if choice.isolate == "compile":
-            registry.part(choice.name, "aot")  # where it crashes when it is imported
+            registry.check_part(choice.name, "aot")  # where it crashes when it is imported
         model = registry.aot(choice.name, absent_ok=True).Options
     except BackendError as error:
         where = source.where((*path, "name"))

@@ -243,7 +243,7 @@ class PlacementAccuracy(_Model):
     )
 
 
-class Placing(_Model):
+class PlacementSection(_Model):
     """The choice among the backends that support a node."""
 
     policy: Literal["preference", "measured"] = Field(
@@ -290,7 +290,7 @@ class Placing(_Model):
         raise ValueError("should be a number of seconds, e.g. 60, 90s or 2min")
 
     @model_validator(mode="after")
-    def _bounded(self) -> Placing:
+    def _bounded(self) -> PlacementSection:
         if self.candidates is not None and not self.candidates:
             raise ValueError("candidates: has no value: name some, or leave the key out for all backends")
         if self.candidates and len(set(map(repr, self.candidates))) < len(self.candidates):
@@ -348,7 +348,9 @@ class Config(_Model):
         default=None,
         description="Quantization of the model before it is lowered. Without the key: the model is not changed.",
     )
-    placement: Placing = Field(default=Placing(), description="Choice among the backends that support a node.")
+    placement: PlacementSection = Field(
+        default=PlacementSection(), description="Choice among the backends that support a node."
+    )
 
     @field_validator("version", mode="before")
     @classmethod

@@ -39,7 +39,7 @@ def _options(name: str, registry: Registry, defs: dict[str, Any]) -> dict[str, A
     if registry.resolve(name) != name:
         return {"maxProperties": 0}  # they are those of the backend that it stands for
     try:
-        schema = registry.part(name, "aot")["options"]
+        schema = registry.check_part(name, "aot")["options"]
     except BackendError as error:
         registry.warn(name, str(error))
         return None

@@ -327,17 +327,6 @@ def _replace_uses(node: Node, results: Any) -> None:
     node.graph.erase_node(node)
 
 
-def decompose_node(node: Node, decomposer: Decomposer | None = None) -> tuple[Node, ...]:
-    """Decompose one compound node in place to core ATen; return the new nodes, in order.
-
-    Metadata (module, source line) is copied from the node. Symbolic shapes stay in the node's ShapeEnv.
-
-    Raises:
-        LoweringError: torch cannot trace the operator on these inputs.
-    """
-    return (decomposer or Decomposer()).expand([node])[0]
-
-
 def decompose(program: EdgeProgram, nodes: Iterable[Node]) -> EdgeProgram:
     """Decompose compound nodes of a program to core ATen, in place; equal nodes are traced once."""
     Decomposer().expand(nodes)

@@ -245,7 +245,7 @@ class _Functionalizer:
                 alias.value = alias.root.value
             else:
                 args = (self._value(alias.parent), *node.args[1:])
-                alias.value = self._call(node, node.target, args, node.kwargs)
+                alias.value = make_like(node, node.target, args, node.kwargs)
             alias.version = alias.root.version
         return alias.value
 
@@ -273,8 +273,8 @@ class _Functionalizer:
         written = [args[name] for name in _written(target)]
         if not can_auto_functionalize(target) or not all(isinstance(goal, Node) for goal in written):
             raise NotSimple(f"{target} returns what it writes to, or writes to lists or to nothing")
-        call = self._call(node, auto_functionalized, (target,), map_arg(args, self._value))
-        parts = [self._call(node, operator.getitem, (call, i), {}) for i in range(len(call.meta[META_VALUE]))]
+        call = make_like(node, auto_functionalized, (target,), map_arg(args, self._value))
+        parts = [make_like(node, operator.getitem, (call, i), {}) for i in range(len(call.meta[META_VALUE]))]
         for goal, value in zip(written, parts[-len(written) :], strict=True):
             root = self._aliases[goal].root
             root.value = self._scattered(goal, value)
@@ -295,7 +295,7 @@ class _Functionalizer:
         value = self._called(node, overload, named)
         target_value: torch.Tensor = goal.meta[META_VALUE]
         if value.meta[META_VALUE].dtype != target_value.dtype:
-            value = self._call(node, aten._to_copy.default, (value,), {"dtype": target_value.dtype})
+            value = make_like(node, aten._to_copy.default, (value,), {"dtype": target_value.dtype})
         if value.meta[META_VALUE].shape != target_value.shape:
             raise NotSimple(f"{node.name} changes the shape of the tensor that it writes to")
         return value
@@ -307,7 +307,7 @@ class _Functionalizer:
             if inverse is None:
                 raise NotSimple(f"a write through {goal.target}")
             target, args = inverse(goal, self._value(parent), value)
-            value = self._call(goal, target, args, {})
+            value = make_like(goal, target, args, {})
             goal = parent
         return value
 
@@ -318,11 +318,7 @@ class _Functionalizer:
             if argument.kwarg_only or argument.name not in named:
                 break
             args.append(named.pop(argument.name))
-        return self._call(like, target, args, named)
-
-    def _call(self, like: Node, target: Any, args: Any, kwargs: Any) -> Node:
-        """Return a new node with the metadata of another and its own fake value."""
-        return make_like(like, target, args, kwargs)
+        return make_like(like, target, args, named)
 
 
 def _viewed(node: Node) -> Node | None:

@@ -160,7 +160,7 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
             f"the example inputs of {name} are a {type(inputs).__name__}, not a tuple",
             remedy="pass a tuple of positional arguments, such as (x,) for one",
         )
-    with _one_voice():
+    with _without_torch_logs():
         if isinstance(module, torch.jit.ScriptModule):
             return _convert_torchscript(module, inputs, name)
         try:
@@ -174,19 +174,19 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
 
 
 @contextlib.contextmanager
-def _one_voice() -> Iterator[None]:
+def _without_torch_logs() -> Iterator[None]:
     """Suppress torch's log about an error that it then raises: the error has the same contents."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
-        logger.addFilter(_is_chatter)
+        logger.addFilter(_is_below_warning)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeFilter(_is_chatter)
+            logger.removeFilter(_is_below_warning)
 
 
-def _is_chatter(record: logging.LogRecord) -> bool:
+def _is_below_warning(record: logging.LogRecord) -> bool:
     return record.levelno < logging.WARNING
 
 
@@ -207,7 +207,7 @@ def is_torchscript(path: Path) -> bool:
 def _load_torchscript(path: Path) -> torch.jit.ScriptModule:
     """Return the module of a TorchScript file, on the CPU; raise ExportError if torch cannot read it."""
     try:
-        with _no_farewell():
+        with _without_deprecation_warnings():
             module: torch.jit.ScriptModule = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
             return module
     except Exception as error:
@@ -226,7 +226,7 @@ def _convert_torchscript(module: torch.jit.ScriptModule, inputs: tuple[Any, ...]
     Raises:
         ExportError: the module does not run on these inputs, or torch cannot convert an operator, which is named.
     """
-    with _no_farewell():
+    with _without_deprecation_warnings():
         spec = pytree.tree_structure(_run(module, inputs, name))
         converted = _converted(module, inputs, name)
         try:
@@ -286,7 +286,7 @@ def _lines(converter: TS2EPConverter, kind: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _no_farewell() -> Iterator[None]:
+def _without_deprecation_warnings() -> Iterator[None]:
     """Suppress torch's warnings that TorchScript is deprecated, and those about its own converter."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)

@@ -184,7 +184,7 @@ class Dialect:
             raise DialectError(
                 f"not {self.name}: {target} is not an operator of the dialect",
                 where=describe(node),
-                remedy="decompose it with delegate.edge.decompose.decompose_node, or name it in preserve_ops",
+                remedy="decompose it with delegate.edge.decompose.decompose, or name it in preserve_ops",
             )
 
 

@@ -31,16 +31,16 @@ from delegate.program.model import Method, Program
 from delegate.program.stages import depends_on_data
 from delegate.program.verifier import verify
 
-NOTHING: Mapping[str, bool] = MappingProxyType({})
+NO_FALLBACKS: Mapping[str, bool] = MappingProxyType({})
 
 
 def emit(
     methods: Sequence[LoweredProgram],
     kernels: Kernels,
     *,
-    keep: Mapping[str, bool] = NOTHING,
+    keep: Mapping[str, bool] = NO_FALLBACKS,
     on_fallback: str = "warn",
-    tell: Callable[[str], None] = warnings.warn,
+    warn: Callable[[str], None] = warnings.warn,
 ) -> Program:
     """Return the program of these methods, without a report.
 
@@ -53,7 +53,7 @@ def emit(
         keep: backends whose partitions get fallbacks. True raises an error if no kernels can run a partition; False
             skips its fallback.
         on_fallback: effect of a fallback that runs: "allow", "warn" or "error".
-        tell: called with a sentence for each assumption of the exports that the program does not check.
+        warn: called with a sentence for each assumption of the exports that the program does not check.
 
     Raises:
         LoweringError: see `emit_method` and `emit_fallback`.
@@ -81,7 +81,7 @@ def emit(
     )
     verify(planned)
     for sentence in shared.warnings:
-        tell(sentence)
+        warn(sentence)
     return planned
 
 

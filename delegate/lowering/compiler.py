@@ -26,8 +26,8 @@ from delegate.partitioner.extraction import (
     LoweredDelegate,
     LoweredProgram,
     PlannedRegion,
-    candidates,
     lower,
+    planned_regions,
     refused_parts,
 )
 from delegate.partitioner.partitioner import Partitioner
@@ -54,7 +54,7 @@ class _Method:
         refusals: backend -> nodes that it rejected after its support check -> the verdict.
         plan: the backend of each node.
         origins: name of a partition -> name of a node of its region -> the node of the plan.
-        candidates: the candidates of the plans so far, over the current graph.
+        regions: the planned regions of the plans so far, over the current graph.
         lowered: the method with its partitions extracted; None if it has to be lowered (again).
     """
 
@@ -62,7 +62,7 @@ class _Method:
     refusals: dict[str, dict[Node, Verdict]] = field(default_factory=dict)
     plan: Plan | None = None
     origins: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
-    candidates: dict[Hashable, PlannedRegion] = field(default_factory=dict)
+    regions: dict[Hashable, PlannedRegion] = field(default_factory=dict)
     lowered: LoweredProgram | None = None
 
     def refuse(self, backend: str, verdicts: Mapping[Node, Verdict]) -> None:
@@ -75,7 +75,7 @@ class _Method:
 class Compiler:
     """A compiler of the methods of one program; partition names are unique among them.
 
-    The steps of a method are its edge program, a plan, candidates, artifacts. Then the partitions are extracted.
+    The steps of a method are its edge program, a plan, regions, artifacts. Then the partitions are extracted.
     """
 
     selection: Selection
@@ -179,7 +179,7 @@ class Compiler:
             self.selection.record_outcomes()
         keep, policy = self.selection.keeps, self.selection.fallback.policy
         self.warnings = []
-        program = emit(lowered, self.kernels, keep=keep, on_fallback=policy, tell=self.warnings.append)
+        program = emit(lowered, self.kernels, keep=keep, on_fallback=policy, warn=self.warnings.append)
         results = {name: d.result for part in lowered for name, d in part.delegates.items()}
         self.notes = {d.name: (*results[d.name].notes, *_fallback_notes(d, keep)) for d in program.delegates}
         return program, lowered
@@ -210,13 +210,13 @@ class Compiler:
         for replans in itertools.count():
             plan = self._plan_method(method)
             _require_no_portable(plan, self.selection)
-            matches = candidates(plan, self.selection.backends, method.candidates)
-            delegates, refused = self._compile_candidates(matches, give_up_partitions=replans >= MAX_REPLANS)
+            regions = planned_regions(plan, self.selection.backends, method.regions)
+            delegates, refused = self._compile_regions(regions, give_up_partitions=replans >= MAX_REPLANS)
             if not refused:
                 break
             for backend, reasons in refused.items():
                 method.refuse(backend, {node: no(Reason.REFUSED, why) for node, why in reasons.items()})
-        method.origins = {c.partition.name: c.origins for c in matches}
+        method.origins = {c.partition.name: c.origins for c in regions}
         method.lowered = lower(plan, delegates)
         return method.lowered
 
@@ -230,7 +230,7 @@ class Compiler:
                 method.plan = plan
                 return plan
             method.edge = identify(optimize(decompositions.decompose(method.edge, to_decompose)))
-            method.candidates.clear()
+            method.regions.clear()
 
     def _plan_once(self, method: _Method) -> Plan:
         plan = self._plan_ungrouped(method)
@@ -248,26 +248,26 @@ class Compiler:
             has_kernel=lambda node: has_kernel(node, self.kernels),
         )
 
-    def _compile_candidates(
-        self, group: list[PlannedRegion], *, give_up_partitions: bool
+    def _compile_regions(
+        self, regions: list[PlannedRegion], *, give_up_partitions: bool
     ) -> tuple[dict[str, LoweredDelegate], dict[str, dict[Node, str]]]:
         """Return the compiled partitions by name, and the rejected nodes: backend -> node -> reason.
 
         Args:
-            group: the candidates of a plan.
+            regions: of a plan.
             give_up_partitions: give up all nodes of a partition if one of them is rejected.
         """
         delegates: dict[str, LoweredDelegate] = {}
         refused: dict[str, dict[Node, str]] = {}
-        for candidate in group:
-            partition = candidate.partition
-            reasons = refused_parts(candidate, self.selection.backends[partition.backend])
+        for planned in regions:
+            partition = planned.partition
+            reasons = refused_parts(planned, self.selection.backends[partition.backend])
             if not reasons:
                 try:
-                    delegates[partition.name] = self.artifacts.delegate(candidate)
+                    delegates[partition.name] = self.artifacts.delegate(planned)
                     continue
                 except RegionRefused as refusal:
-                    reasons = candidate.of_the_plan(refusal.reasons)
+                    reasons = planned.of_the_plan(refusal.reasons)
                     if give_up_partitions or not reasons:
                         reasons = dict.fromkeys(partition.nodes, str(refusal)) | reasons
             refused.setdefault(partition.backend, {}).update(reasons)

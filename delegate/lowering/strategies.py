@@ -22,7 +22,7 @@ from delegate.cache.aot.placements import MOST_BYTES
 from delegate.cache.runtime.environment import machine
 from delegate.cache.runtime.folder import CHOICES
 from delegate.cache.runtime.store import Store
-from delegate.config import Placing, Quantization
+from delegate.config import PlacementSection, Quantization
 from delegate.edge.keys import NotCacheable
 from delegate.edge.sources import Model, exported_programs
 from delegate.errors import ConfigError, PartitionError
@@ -148,7 +148,7 @@ class Strategy:
 
 
 class _Locked(Strategy):
-    """Place as a lockfile says."""
+    """Place as in a lockfile."""
 
     def __init__(self, locked: str | os.PathLike[str], lockfile: str | os.PathLike[str] | None = None) -> None:
         self._lock, self._where = Lock.load(locked), str(locked)
@@ -222,7 +222,7 @@ class _Measuring(Strategy):
 
     def __init__(
         self,
-        settings: Placing,
+        settings: PlacementSection,
         lockfile: str | os.PathLike[str] | None,
         remote: RemotePlacement | None = None,
         cluster: Cluster | None = None,
@@ -309,7 +309,7 @@ def _names(kernels: KernelRequest | None) -> list[str] | None:
     return None if requested is None else [k for k in requested if isinstance(k, str)]
 
 
-def create_strategy(request: PlacementRequest | None, settings: Placing) -> Strategy:
+def create_strategy(request: PlacementRequest | None, settings: PlacementSection) -> Strategy:
     """Return the strategy of a request.
 
     Args:
@@ -356,11 +356,11 @@ def _open_remote_placement(bundle: PathLike | None, costs: PathLike | Sequence[P
     return open_placement(bundle, paths)
 
 
-def _changed(settings: Placing, budget: float | None, objective: str | None) -> Placing:
+def _changed(settings: PlacementSection, budget: float | None, objective: str | None) -> PlacementSection:
     """Return the settings with the values of a request; raises ConfigError if these are invalid."""
     changes = {k: v for k, v in {"budget": budget, "objective": objective}.items() if v is not None}
     try:
-        checked = Placing.model_validate(changes)
+        checked = PlacementSection.model_validate(changes)
     except ValueError as error:
         raise ConfigError(f"the placement is invalid: {one_line(error)}", where=_WHERE) from error
     return settings.model_copy(update={name: getattr(checked, name) for name in changes})

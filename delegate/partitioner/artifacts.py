@@ -90,7 +90,7 @@ class Artifacts:
         elif not result.reasons.keys() & {node.name for node in region.calls}:
             raise ValueError(f"it refuses nodes that {region.name} does not have")
 
-    def delegate(self, candidate: PlannedRegion) -> LoweredDelegate:
-        """Compile a candidate; raises the same errors as `compile`."""
-        backend = candidate.partition.backend
-        return LoweredDelegate(backend, self.compile(backend, candidate.region), candidate.region)
+    def delegate(self, planned: PlannedRegion) -> LoweredDelegate:
+        """Compile the region of a partition; raises the same errors as `compile`."""
+        backend = planned.partition.backend
+        return LoweredDelegate(backend, self.compile(backend, planned.region), planned.region)

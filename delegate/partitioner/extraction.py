@@ -181,16 +181,6 @@ class RegionExtractor:
             lowered[node].meta = copy.copy(node.meta)
 
 
-def regions(plan: Plan, policies: Mapping[str, DecompositionPolicy] | None = None) -> dict[str, Region]:
-    """Extract all partitions of a plan and its nested plans, by name; `policies` are by name of a backend."""
-    result: dict[str, Region] = {}
-    with gc_paused():
-        for part in plan.walk():
-            extractor = RegionExtractor(part)
-            result.update((p.name, extractor.extract(p, (policies or {}).get(p.backend))) for p in part.partitions)
-    return result
-
-
 def _region(
     program: EdgeProgram,
     partition: Partition,
@@ -287,7 +277,7 @@ class PlannedRegion:
         return by_origin
 
 
-def candidates(
+def planned_regions(
     plan: Plan, backends: Mapping[str, SelectedBackend], known: dict[Hashable, PlannedRegion] | None = None
 ) -> list[PlannedRegion]:
     """Return the partitions of a plan and of its nested plans, each with its region.
@@ -295,7 +285,7 @@ def candidates(
     Args:
         plan: of one method.
         backends: by name.
-        known: candidates of earlier plans of the same graph, reused for equal partitions; the new ones are added.
+        known: regions of earlier plans of the same graph, reused for equal partitions; the new ones are added.
     """
     result: list[PlannedRegion] = []
     with gc_paused():
@@ -312,33 +302,33 @@ def _known(
     known: dict[Hashable, PlannedRegion] | None,
 ) -> PlannedRegion:
     if known is None:
-        return _candidate(extractor, partition, policy)
+        return _planned_region(extractor, partition, policy)
     patterns = tuple((p.name, p.nodes) for p in partition.patterns)
     key = (partition.backend, partition.nodes, partition.in_parts, patterns, extractor.boundary(partition))
     if key not in known:
-        known[key] = _candidate(extractor, partition, policy)
+        known[key] = _planned_region(extractor, partition, policy)
     region = replace(known[key].region, name=partition.name)
     return replace(known[key], partition=partition, region=region)
 
 
-def _candidate(extractor: RegionExtractor, partition: Partition, policy: DecompositionPolicy) -> PlannedRegion:
+def _planned_region(extractor: RegionExtractor, partition: Partition, policy: DecompositionPolicy) -> PlannedRegion:
     region = extractor.extract(partition, policy)
     own = {node.name: node for node in partition.nodes}
     names = {n.name: n.name if n.name in own else n.meta.get(META_ORIGIN) for n in region.calls}
     return PlannedRegion(partition, region, {name: own[of] for name, of in names.items() if of in own})
 
 
-def refused_parts(candidate: PlannedRegion, backend: SelectedBackend) -> dict[Node, str]:
+def refused_parts(planned: PlannedRegion, backend: SelectedBackend) -> dict[Node, str]:
     """Return the nodes of the plan whose decomposed and simplified operators the backend refuses, with reasons.
 
     Raises DelegateError if the support check of the backend fails.
     """
-    if not candidate.partition.in_parts:
+    if not planned.partition.in_parts:
         return {}
-    claimed = {n for p in candidate.region.patterns for n in p.nodes}
-    unclaimed = (n for n in candidate.region.calls if is_compute(n) and n not in claimed)
+    claimed = {n for p in planned.region.patterns for n in p.nodes}
+    unclaimed = (n for n in planned.region.calls if is_compute(n) and n not in claimed)
     refused = ((n, verdict) for n in unclaimed if not (verdict := backend.check(n)))
-    return {candidate.origins[n.name]: _in_words(n, verdict) for n, verdict in refused if n.name in candidate.origins}
+    return {planned.origins[n.name]: _in_words(n, verdict) for n, verdict in refused if n.name in planned.origins}
 
 
 def _in_words(node: Node, verdict: Verdict) -> str:

@@ -86,16 +86,16 @@ class _Planner:
         """Plan one graph and its nested graphs."""
         names = [p.backend for p in self.partitioners]
         inner = [n for n in program.graph.nodes if n.op not in ("placeholder", "output")]
-        candidates = computing(inner)
-        pins = {n: pin for n in candidates if (pin := self.book.pin(n)) is not None}
-        verdicts: dict[Node, Verdicts] = {n: {} for n in candidates}
-        queries = self._queries(candidates, pins)
+        checked = computing(inner)
+        pins = {n: pin for n in checked if (pin := self.book.pin(n)) is not None}
+        verdicts: dict[Node, Verdicts] = {n: {} for n in checked}
+        queries = self._queries(checked, pins)
         collected: dict[str, Sequence[Claim]] = {}
         for partitioner, query in zip(self.partitioners, queries, strict=True):
             with query.backend.unchanged(program):
                 collected[partitioner.backend] = self._collect(partitioner, query, program, verdicts)
         claims = self._by_branch(verdicts, collected)
-        decomposed = self._partly_supported(candidates, verdicts, queries, claims)
+        decomposed = self._partly_supported(checked, verdicts, queries, claims)
         for node in decomposed:
             verdicts[node] = {name: v and no(Reason.OPERATOR, "it is decomposed") for name, v in verdicts[node].items()}
         pinned = frozenset(n for n, pin in pins.items() if pin.place != PORTABLE)
@@ -106,9 +106,9 @@ class _Planner:
         order = tuple(self._units(groups, verdicts))
         partitions = tuple(u for u in order if isinstance(u, Partition))
         partition_of = {n: p for p in partitions for n in p.nodes}
-        nodes = tuple(_node_plan(n, verdicts[n], partition_of.get(n)) for n in candidates)
+        nodes = tuple(_node_plan(n, verdicts[n], partition_of.get(n)) for n in checked)
         nested = {name: self.plan(sub, is_nested=True) for name, sub in subprograms(program).items()}
-        leftover = (n for n in candidates if n not in partition_of and is_compound(n) and not self.has_kernel(n))
+        leftover = (n for n in checked if n not in partition_of and is_compound(n) and not self.has_kernel(n))
         decomposed = list(dict.fromkeys((*decomposed, *leftover)))
         return Plan(program, tuple(names), nodes, partitions, order, tuple(notes), nested, is_nested, tuple(decomposed))
 

@@ -198,7 +198,7 @@ class MethodCompiler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """A compiler for plans of one method; a `plans.Lowering`."""
+    """A compiler for plans of one method; a `PlanLowering`."""
 
     compiler: MethodCompiler
     method: str

@@ -1,6 +1,6 @@
 """The values of `to_backend(placement=...)`, and `PlacementPolicy`, the base class of your own choice.
 
-A `SavedPlan` is a value too: it places every node as it says. `lowering/strategies.py` carries out each of them.
+A `SavedPlan` is a value too: it has the backend of every node. `lowering/strategies.py` carries out each of them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Place every node as a lockfile says. Nothing is measured.
+    """Place every node as in a lockfile. Nothing is measured.
 
     Args:
         locked: path of the lockfile to apply.

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from delegate.accuracy.samples import Sample
 from delegate.cache.aot.placements import CostCache, PlacementCache, choice_key
 from delegate.cache.runtime.store import Store
-from delegate.config import Placing
+from delegate.config import PlacementSection
 from delegate.edge.graphs import is_random
 from delegate.edge.keys import NotCacheable, exported_key
 from delegate.errors import BackendError, ConfigError, did_you_mean
@@ -71,7 +71,7 @@ class PlacementContext:
         cluster: measures the programs; None: this machine does.
     """
 
-    settings: Placing
+    settings: PlacementSection
     samples: Mapping[str, Sequence[Sample]]
     floats: Mapping[str, ExportedProgram]
     registry: Registry
@@ -281,7 +281,7 @@ def _digest(samples: Sequence[Sample]) -> str:
     return digest.hexdigest()
 
 
-def unquantized_candidates(settings: Placing, backends: Sequence[str]) -> dict[str, str]:
+def unquantized_candidates(settings: PlacementSection, backends: Sequence[str]) -> dict[str, str]:
     """Return the candidates without quantization: name -> backend.
 
     Raises:

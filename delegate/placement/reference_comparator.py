@@ -15,7 +15,7 @@ from delegate.accuracy.figures import Differences
 from delegate.accuracy.reference import EagerMethods, copies, tensors
 from delegate.accuracy.samples import Sample, example_samples, samples_of
 from delegate.compiled import to_array, to_tensor
-from delegate.config import Placing
+from delegate.config import PlacementSection
 from delegate.edge.program import EdgeProgram
 from delegate.emit.method import emit_inputs
 from delegate.errors import AccuracyError, ConfigError, InputError
@@ -132,7 +132,7 @@ _INPUTS = "placement.accuracy.inputs"
 
 
 def samples_to_place(
-    settings: Placing, verify: Any, exported: Mapping[str, ExportedProgram], compiler: MethodCompiler
+    settings: PlacementSection, verify: Any, exported: Mapping[str, ExportedProgram], compiler: MethodCompiler
 ) -> dict[str, list[Sample]]:
     """Return the calls to measure and compare, by method, in the structure of the export. Every method has some.
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from delegate.errors import DelegateError
-from delegate.measured import Placement, PlanCost, StretchCost
+from delegate.measured import Placement, PlanCost, SegmentCost
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.branches import Branch
 from delegate.placement.plans import Comparator, MethodPlan, Progress, Task, make_trial, merge_options
@@ -106,28 +106,28 @@ def _by_cost(row: PlanCost) -> tuple[bool, float]:
     return row.cost is None, row.cost or 0.0
 
 
-def _cost_rows(state: SearchState, plan: MethodPlan) -> Iterator[StretchCost]:
+def _cost_rows(state: SearchState, plan: MethodPlan) -> Iterator[SegmentCost]:
     """Yield the branches of a plan, or its segments, with consecutive ones of one candidate joined."""
     if plan.branch_choice:
         for branch, candidate in zip(state.branches, plan.branch_choice, strict=True):
-            yield StretchCost(branch.name, candidate, len(branch.nodes))
+            yield SegmentCost(branch.name, candidate, len(branch.nodes))
         return
     choice = plan.choice or (plan.candidate.name,) * len(state.segments)
     for candidate, group in groupby(range(len(state.segments)), key=choice.__getitem__):
         yield _segment_row(state, candidate, list(group))
 
 
-def _segment_row(state: SearchState, candidate: str, members: Sequence[int]) -> StretchCost:
+def _segment_row(state: SearchState, candidate: str, members: Sequence[int]) -> SegmentCost:
     name = _joined_name(state.segments[members[0]].name, state.segments[members[-1]].name)
     nodes = sum(len(state.segments[i].nodes) for i in members)
     rounds = {} if state.costs is None else {c: state.costs.rounds(c, members) for c in state.costs.segments}
     if candidate not in rounds:
-        return StretchCost(name, candidate, nodes)
+        return SegmentCost(name, candidate, nodes)
     costs = {c: Record(list(r)).cost or 0.0 for c, r in rounds.items()}
     other = min((c for c in rounds if c != candidate), key=costs.__getitem__, default="")
     pairs = other and state.survey is not None and state.survey.are_pairs
     against = ratio(rounds[candidate], rounds[other]) if pairs else None
-    return StretchCost(name, candidate, nodes, costs[candidate], other, against)
+    return SegmentCost(name, candidate, nodes, costs[candidate], other, against)
 
 
 def _joined_name(first: str, last: str) -> str:

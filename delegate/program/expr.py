@@ -136,7 +136,7 @@ class Expr:
     Args:
         op: the operation.
         value: the constant of CONST (an integer) and FLOAT, the symbol's index of SYMBOL, else 0.
-        args: the operands, as many as `operands(op)` says.
+        args: the operands, `operands(op)` in number.
     """
 
     op: Op

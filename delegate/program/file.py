@@ -20,7 +20,7 @@ from delegate.program.segments import align, flat, layout, pieces, split
 from delegate.program.source import MAGIC, Source, open_source
 from delegate.program.verifier import verify
 
-READABLE = frozenset({1, 2, 3, 4, 5})  # the versions of the format that `load` reads
+READABLE = frozenset(range(1, FORMAT_VERSION + 1))  # the versions of the format that `load` reads
 _FIRST_RELEASE = b"0.1.0"  # that reads FORMAT_VERSION; reported to users of older releases
 _HEADER = struct.Struct("<8sII16sQQQQ32x32s")
 _DIGEST_AT = _HEADER.size - 32

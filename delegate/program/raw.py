@@ -145,7 +145,7 @@ def check_room(shape: Iterable[int], dtype: np.dtype[Any], *tensors: Array) -> N
 
 
 def repeated(x: Array, repeats: int | Array, axis: int | None, count: int) -> Array:
-    """Repeat each part of an axis, or of the flattened array, as often as `repeats` says; `count` parts in total.
+    """Repeat each part of an axis, or of the flattened array, by the numbers in `repeats`; `count` parts in total.
 
     Raises:
         KernelError: a number is negative, or they are not `count` in all. NumPy adds them up in 64 bits, and writes

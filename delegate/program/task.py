@@ -20,7 +20,7 @@ def cores() -> int:
 class BackgroundCall(Generic[T]):
     """A call that starts immediately in another thread.
 
-    >>> Task(lambda: 6 * 7).result()
+    >>> BackgroundCall(lambda: 6 * 7).result()
     42
     """
 

@@ -94,7 +94,7 @@ def schemes(backend: str, registry: Registry | None = None) -> dict[str, Quantiz
 
 def _runs_integers(name: str, registry: Registry) -> bool:
     try:
-        registry.part(name, "aot")  # tries the import in a separate process first: it may crash
+        registry.check_part(name, "aot")  # tries the import in a separate process first: it may crash
         return bool(registry.aot(name, absent_ok=True).quantization())
     except Exception:  # a broken plugin, which the user did not request here
         return False

@@ -145,9 +145,9 @@ class BackendRuntime(ABC):
     Attributes:
         fork_safe: True if `init` works in a process that was forked after the library was used. There the runtime
             creates all delegates again; those of the parent are neither run nor closed.
-        load_options: compile specs that `delegate.load(..., options=...)` may exchange, with their types (int, bool,
-            str or float): such as leave the blob as it is. One named "threads" is how many a call may take, with
-            nothing or 0 for as many as there are: partitions that run at the same time get a share of them.
+        load_options: compile specs that `delegate.load(..., options=...)` may replace, with their types (int, bool,
+            str or float). They need no other blob. `threads` is the number of threads of a call; absent or 0 means all
+            cores. Partitions that run at the same time share the cores.
     """
 
     fork_safe: bool = True

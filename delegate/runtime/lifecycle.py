@@ -50,7 +50,7 @@ class ForkAware(Protocol):
 _PROGRAMS = WeakSet[ForkAware]()
 
 
-def watch(program: ForkAware) -> None:
+def follow_forks(program: ForkAware) -> None:
     """Call `follow_fork` of a program after every fork of its process."""
     _PROGRAMS.add(program)
 

@@ -26,7 +26,7 @@ from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.context import Context
 from delegate.runtime.delegates import InProcess, close_delegates, make_delegates
 from delegate.runtime.lazy_constants import LazyConstantTable
-from delegate.runtime.lifecycle import closed_error, leak, watch
+from delegate.runtime.lifecycle import closed_error, follow_forks, leak
 from delegate.runtime.parallel import Workers, split_threads
 from delegate.runtime.platform import DEFAULT, Platform
 from delegate.runtime.resources import Resources
@@ -69,19 +69,19 @@ def load(
         source: a path, which is mapped; its bytes; a binary file object, read from where it stands; a `zipfile.Path` or
             a file of `importlib.resources`.
         kernels: kernel libraries in order of preference, each a name ("aten": torch's own kernels) or a `KernelTable`
-            of the caller's own; "portable" comes last where it is not named. None: those of the installed plugins, then
+            of the caller's own; "portable" comes last if it is not named. None: those of the installed plugins, then
             "portable".
         fallback: see `LoadedProgram`.
         platform: where memory, time and messages come from and go to.
         trust_code: open partitions that are machine code too, such as those of TVM and QNN: it runs in this process,
             so give True only for a file that comes from where you would take a library.
-        isolate: run the delegates in a process of their own, for a file from a stranger: vendor libraries parse what it
-            holds, and where one of them crashes, that is a BackendFailed, or the partition falls back. A number:
-            seconds after which one that gives no answer has failed. See docs/security.md.
+        isolate: run the delegates in a process of their own, for an untrusted file: vendor libraries parse its blobs.
+            If one of them crashes, a BackendFailed is raised, or the partition falls back. A number: seconds after
+            which a delegate without an answer has failed. See docs/security.md.
         copy: read the file into memory of this process in place of mapping it: for one that somebody else may cut or
             overwrite while it is in use. Replacing a file, as `save` does, is safe without it.
-        options: of backends, by name, in place of those that the program was lowered with: such as change no blob, e.g.
-            {"xnnpack": {"threads": 4}}.
+        options: options of backends to change at load, by name of the backend; only those that need no other blob,
+            e.g. {"xnnpack": {"threads": 4}}.
 
     Raises:
         ProgramError: the file is damaged, foreign, or of another version.
@@ -218,7 +218,7 @@ class LoadedProgram(Context):
             with suppress(BackendFailed):
                 self._close_delegates()
             raise
-        watch(self)
+        follow_forks(self)
 
     def context(self) -> Context:
         """Return a new context: the same methods, with initial states that no other context shares.

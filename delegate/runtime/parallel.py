@@ -205,29 +205,29 @@ class Workers:
 
     def __init__(self, most: int | None = None) -> None:
         self._most = max(cores() - 1, 1) if most is None else most
-        self._crew: _Crew | None = None
+        self._helpers: _HelperThreads | None = None
         self._lock = threading.Lock()
 
     def request_help(self, help_: Help, count: int) -> None:
         """Call a function in up to `count` helpers that are idle or can be started; return immediately."""
         with self._lock:
-            if self._crew is None:
-                self._crew = _Crew(self._most)
+            if self._helpers is None:
+                self._helpers = _HelperThreads(self._most)
                 # not at the end of the process: its locks may be held by threads that are gone, after a fork
-                finalize(self, self._crew.close).atexit = False
-            crew = self._crew
-        crew.request_help(help_, count)
+                finalize(self, self._helpers.close).atexit = False
+            helpers = self._helpers
+        helpers.request_help(help_, count)
 
     def close(self) -> None:
         """End the helpers after their current work, and start no more."""
         with self._lock:
-            crew, self._crew, self._most = self._crew, None, 0
-        if crew is not None:
-            crew.close()
+            helpers, self._helpers, self._most = self._helpers, None, 0
+        if helpers is not None:
+            helpers.close()
 
 
-class _Crew:
-    """The threads. They refer to this object, not to the program."""
+class _HelperThreads:
+    """The threads of helpers. They refer to this object, not to the program."""
 
     def __init__(self, most: int) -> None:
         from queue import SimpleQueue  # not needed by most programs

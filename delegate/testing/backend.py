@@ -26,7 +26,7 @@ from delegate.edge.node import describe, is_compute
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendFailed
-from delegate.partitioner.extraction import candidates
+from delegate.partitioner.extraction import planned_regions
 from delegate.partitioner.planning import plan
 from delegate.plugins import PluginState
 from delegate.program.file import load, serialize
@@ -265,7 +265,7 @@ class BackendTests:
     def _regions(self, case: Case) -> tuple[Selection, dict[str, Region]]:
         selection, edge = self._edge(case)
         planned = plan(edge, selection.partitioners, selection.backends, selection.rules)
-        return selection, {c.region.name: c.region for c in candidates(planned, selection.backends)}
+        return selection, {c.region.name: c.region for c in planned_regions(planned, selection.backends)}
 
     def _edge(self, case: Case) -> tuple[Selection, EdgeProgram]:
         """Return the edge program of a case; operators that the backend preserves are not decomposed."""

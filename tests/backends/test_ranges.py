@@ -10,11 +10,11 @@ from torch.export import Dim
 from delegate.backends.exported import exported_program
 from delegate.backends.region import content_of, one_node_region
 from delegate.edge.export import to_edge
-from delegate.partitioner.extraction import regions
 from delegate.partitioner.planning import plan
 from delegate.registry import default_registry
 from delegate.selection import select
 from delegate.testing import assert_same
+from tests.support.planning import regions
 
 
 class Net(nn.Module):

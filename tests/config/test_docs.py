@@ -12,7 +12,7 @@ from delegate.config import (
     Config,
     Fallback,
     Partitioning,
-    Placing,
+    PlacementSection,
     Policy,
     Quantization,
     load_config,
@@ -35,7 +35,7 @@ def test_example_is_valid_and_complete(tmp_path: Path) -> None:
     assert config.fallback.model_fields_set == set(Fallback.model_fields)
     assert config.verify is not None
     assert config.verify.model_fields_set == set(AccuracyPolicy.model_fields)
-    assert config.placement.model_fields_set == set(Placing.model_fields)
+    assert config.placement.model_fields_set == set(PlacementSection.model_fields)
     assert config.placement.accuracy is not None
     assert config.placement.accuracy.model_fields_set == set(type(config.placement.accuracy).model_fields)
     assert config.quantization is not None

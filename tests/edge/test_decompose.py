@@ -6,7 +6,7 @@ from torch.export import Dim
 from torch.nn import functional as F
 
 import delegate
-from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions, decompose, decompose_node
+from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions, decompose
 from delegate.edge.node import op_name, tensor
 from delegate.edge.verifier import verify
 from delegate.errors import LoweringError
@@ -76,7 +76,7 @@ def test_equal_nodes_are_traced_once_and_equal_values_are_told_apart():
     decomposer = Decomposer()
     nodes = list(compound_nodes(program.graph, decomposer))
     assert len(nodes) == 6
-    made = [decompose_node(n, decomposer) for n in nodes]
+    made = [decomposer.expand([n])[0] for n in nodes]
     assert len(decomposer._traced) == 3  # hardswish; attention on three tensors; attention on (y, y, v)
     assert all(m for m in made)
     assert_as_module(Function(function), program, (x,))
@@ -86,7 +86,7 @@ def test_new_nodes_inherit_metadata_and_fake_mode():
     program = edge(Function(CASES["layer_norm"][0]), (torch.randn(2, 6, 8),), preserve_ops={"aten.layer_norm.default"})
     (node,) = (n for n in program.graph.nodes if op_name(n) == "aten.layer_norm.default")
     stack, trace, mode = node.meta["nn_module_stack"], node.meta["stack_trace"], tensor(node).fake_mode
-    made = decompose_node(node)
+    (made,) = Decomposer().expand([node])
     assert all((m.meta["nn_module_stack"], m.meta["stack_trace"]) == (stack, trace) for m in made)
     assert {tensor(m).fake_mode for m in made if isinstance(m.meta["val"], torch.Tensor)} == {mode}
 

@@ -13,11 +13,11 @@ from torch.fx import Graph
 from delegate.edge.node import tensors
 from delegate.edge.program import EdgeProgram
 from delegate.errors import LoweringError
-from delegate.partitioner.extraction import RegionExtractor, call_delegate, lower, regions
+from delegate.partitioner.extraction import RegionExtractor, call_delegate, lower
 from delegate.partitioner.rules import PartitionRules
 from delegate.testing import assert_same
 from tests.support.functions import Function
-from tests.support.planning import edge, lowered, members, only, planned, program_of, run, without
+from tests.support.planning import edge, lowered, members, only, planned, program_of, regions, run, without
 
 X = torch.linspace(-2, 2, 48).reshape(2, 2, 3, 4)
 KEEP_ALL = PartitionRules(min_partition_size=0)

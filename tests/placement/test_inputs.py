@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.config import Placing
+from delegate.config import PlacementSection
 from delegate.edge.sources import exported_programs
 from delegate.errors import ConfigError, InputError
 from delegate.kernels.selection import kernels_of
@@ -84,7 +84,7 @@ def test_calls_are_in_the_order_of_the_method() -> None:
     compiler = Compiler(selection, kernels_of(default_registry(), None))
     compiler.add_methods(methods)
     inputs = {"y": torch.zeros(SHAPE), "x": torch.ones(SHAPE)}
-    (call,) = samples_to_place(Placing(), inputs, methods, compiler)["forward"]
+    (call,) = samples_to_place(PlacementSection(), inputs, methods, compiler)["forward"]
     x, y = call.args
     assert (x.mean(), y.mean(), call.kwargs) == (1, 0, {})
 

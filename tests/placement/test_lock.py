@@ -18,7 +18,7 @@ from torch import nn
 import delegate
 from delegate.errors import PartitionError
 from delegate.lowering.strategies import check_locked
-from delegate.measured import Interval, Placement, PlanCost, StretchCost
+from delegate.measured import Interval, Placement, PlanCost, SegmentCost
 from delegate.placement.lock import Lock
 from delegate.testing import assert_same
 from tests.support.availability import require
@@ -74,7 +74,7 @@ def test_what_is_locked_is_kept_without_measuring(path, tmp_path):
 
 
 def test_what_was_measured_is_locked(tmp_path):
-    """Its options, its table, its stretches; replayed they are those of the first program."""
+    """Its options, its table, its segments; replayed they are those of the first program."""
     config = {
         "version": 1,
         "backends": ["xnnpack"],
@@ -105,9 +105,9 @@ def test_it_is_made_for_diffs(path):
 
 
 def measured(lock: Lock, place: str, seconds: float) -> Lock:
-    stretch = StretchCost("first to second", place, 3, seconds / 2, "other", Interval(0.9, 0.8, 0.95))
+    segment = SegmentCost("first to second", place, 3, seconds / 2, "other", Interval(0.9, 0.8, 0.95))
     plans = (PlanCost(place, 1, seconds, 9), PlanCost("other", 2, seconds * 1.2, 9, Interval(1.2, 1.1, float("inf"))))
-    return dataclasses.replace(lock, placements=(Placement("forward", "latency", place, plans, (stretch,)),))
+    return dataclasses.replace(lock, placements=(Placement("forward", "latency", place, plans, (segment,)),))
 
 
 def test_what_moved_and_what_it_costs(path, tmp_path):

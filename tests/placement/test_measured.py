@@ -17,7 +17,7 @@ import delegate
 from delegate.accuracy.samples import Sample
 from delegate.cli.app import app
 from delegate.compile import explain
-from delegate.config import Placing
+from delegate.config import PlacementSection
 from delegate.edge.export import to_edge
 from delegate.errors import ConfigError, InputError
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
@@ -58,7 +58,7 @@ def test_answers_and_report(exported, tmp_path) -> None:
     assert placement.chosen in rows
     assert not any(p.why for p in rows.values())
     assert all(p.cost > 0 and p.rounds > 0 and p.sqnr_db > 80 for p in rows.values())
-    assert sum(s.nodes for s in placement.stretches) in (0, 12)
+    assert sum(s.nodes for s in placement.segments) in (0, 12)
     backends = {p.backend for p in program.report.partitions}
     assert backends == {s.backend for s in program.program.delegates} == {p.backend for p in program.plan.partitions}
     assert backends == set(placement.chosen.partition(" (")[0].split(" | "))
@@ -227,7 +227,7 @@ def test_the_page_shows_what_works(tmp_path, monkeypatch) -> None:
     exec(policy, names)
     assert [n.backend for n in names["program"].report.nodes] == ["xnnpack", "portable", "xnnpack"]
     for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
-        Placing.model_validate(yaml.safe_load(block)["placement"])
+        PlacementSection.model_validate(yaml.safe_load(block)["placement"])
 
 
 @pytest.mark.parametrize("objective", only(["throughput"], ["throughput", "memory", "file size"]))

@@ -185,8 +185,8 @@ def test_segment_costs_are_measured_once(lowering: Alternatives) -> None:
     again = choose_plan(lowering, second, known=memory).placement
     assert again.chosen == first_placement.chosen
     assert not any(t.is_watched for t in second.opened)
-    assert {(s.seconds is None, s.against is None) for s in first_placement.stretches} == {(False, False)}
-    assert {(s.seconds is None, s.against is None) for s in again.stretches} == {(False, True)}  # no pairs of two days
+    assert {(s.seconds is None, s.against is None) for s in first_placement.segments} == {(False, False)}
+    assert {(s.seconds is None, s.against is None) for s in again.segments} == {(False, True)}  # no pairs of two days
     forgotten = next(key for key in memory.known if key[0] == (NAMES[1],) and "-" not in key[1])
     del memory.known[forgotten]
     assert choose_plan(lowering, third, known=memory).placement.chosen == first_placement.chosen
@@ -201,7 +201,7 @@ def test_the_best_of_all_is_taken(lowering: Alternatives) -> None:
     assert set(table) == set(NAMES)
     assert table[NAMES[1]].against is None
     assert table[NAMES[0]].against.low > 1.1
-    (row,) = chosen.placement.stretches
+    (row,) = chosen.placement.segments
     assert (row.candidate, row.runner_up) == (NAMES[1], NAMES[0])
     assert row.against.high < 1
 
@@ -211,8 +211,8 @@ def test_segments_go_where_they_are_fastest(lowering: Alternatives) -> None:
     chosen = choose_plan(lowering, factory)
     assert [p.backend for p in chosen.plan.partitions] == [NAMES[0], NAMES[1]]
     assert chosen.placement.chosen == f"{NAMES[0]} | {NAMES[1]}"
-    assert [s.candidate for s in chosen.placement.stretches] == [NAMES[0], NAMES[1]]
-    assert all(s.against.high < 1 for s in chosen.placement.stretches)
+    assert [s.candidate for s in chosen.placement.segments] == [NAMES[0], NAMES[1]]
+    assert all(s.against.high < 1 for s in chosen.placement.segments)
     assert rows(chosen)[NAMES[0]].against.low > 1
     assert not chosen.placement.not_tried
 

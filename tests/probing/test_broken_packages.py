@@ -150,7 +150,7 @@ def test_one_that_was_absent_is_asked_again_when_it_is_named(site: Path, name: s
 def test_a_half_that_crashes_or_hangs(site: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str) -> None:
     monkeypatch.setitem(process.LIMITS, "aot", 2.0)
     with pytest.raises(BackendBroken, match=words):
-        Registry().part(name, "aot")
+        Registry().check_part(name, "aot")
     with pytest.raises(ConfigError, match=words):
         delegate.to_backend(exported(), config={"backends": [{"name": name, "isolate": "compile"}]})
 

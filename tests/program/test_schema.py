@@ -12,7 +12,6 @@ import pytest
 from delegate.program import schema_generated
 from delegate.program.dtypes import DType
 from delegate.program.expr import Op
-from delegate.program.file import READABLE
 from delegate.program.model import FORMAT_VERSION, StorageKind, Structure
 
 ROOM = pathlib.Path(schema_generated.__file__).parent
@@ -59,4 +58,3 @@ def test_the_log_of_versions_ends_with_this_one():
     rows = re.findall(r"^\| (\d+) \| (\d{4}-\d\d-\d\d) \|", DOCS.read_text(), re.MULTILINE)
     assert [int(version) for version, _ in rows] == list(range(1, FORMAT_VERSION + 1))
     assert [date for _, date in rows] == sorted(date for _, date in rows)
-    assert FORMAT_VERSION in READABLE

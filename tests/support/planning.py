@@ -9,12 +9,13 @@ import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region
+from delegate.backends.decomposition import DecompositionPolicy
 from delegate.backends.selected import SelectedBackend
 from delegate.edge.export import to_edge
-from delegate.edge.graphs import call
+from delegate.edge.graphs import call, gc_paused
 from delegate.edge.node import op_name
 from delegate.edge.program import EdgeInput, EdgeProgram
-from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram, call_delegate, lower, regions
+from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram, RegionExtractor, call_delegate, lower
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
@@ -59,6 +60,16 @@ def planned(
         rules,
         **more,
     )
+
+
+def regions(plan: Plan, policies: Mapping[str, DecompositionPolicy] | None = None) -> dict[str, Region]:
+    """Extract all partitions of a plan and its nested plans, by name; `policies` are by name of a backend."""
+    result: dict[str, Region] = {}
+    with gc_paused():
+        for part in plan.walk():
+            extractor = RegionExtractor(part)
+            result.update((p.name, extractor.extract(p, (policies or {}).get(p.backend))) for p in part.partitions)
+    return result
 
 
 def part(

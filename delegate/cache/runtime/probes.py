@@ -17,6 +17,7 @@ from typing import Any
 
 from delegate.cache.runtime.folder import PLUGINS, VARIABLE, BoundedFolder, cache_folder, make_private, private
 from delegate.field_checks import amount, mapping
+from delegate.files import open_nonblocking
 from delegate.plugins import BLOCK_VARIABLE, Plugin, distributions
 
 MAX_AGE = 24 * 3600.0  # seconds: devices and drivers come and go without a new version of any distribution
@@ -62,7 +63,7 @@ class ProbeCache:
         if self._file is None:
             return _IN_MEMORY.get(self._name)
         try:
-            with open(self._file, "rb", opener=_open_nonblocking) as file:
+            with open(self._file, "rb", opener=open_nonblocking) as file:
                 data = json.loads(file.read())
             answer = dict(mapping(data, "answer"))
             check(answer)
@@ -91,11 +92,6 @@ class ProbeCache:
             except BaseException:
                 os.unlink(name)
                 raise
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    """Open a file without blocking: a pipe in its place may have no writer."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _evict(folder: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from delegate.cache.runtime.folder import BoundedFolder
 from delegate.field_checks import count, mapping
+from delegate.files import open_nonblocking
 from delegate.program.segments import align, checksums
 
 T = TypeVar("T")
@@ -123,15 +124,10 @@ class Store(BoundedFolder):
 
 
 def _mapped(path: Path) -> memoryview:
-    with open(path, "rb", opener=_open_nonblocking) as file:
+    with open(path, "rb", opener=open_nonblocking) as file:
         if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
             return memoryview(b"")
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    """Open a file without blocking: a pipe in its place may have no writer."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _pieces(

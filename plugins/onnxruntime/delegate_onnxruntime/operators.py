@@ -33,7 +33,7 @@ _WRONG: Mapping[str, Mapping[str, frozenset[torch.dtype]]] = {
     "WebGpuExecutionProvider": {"InstanceNormalization": frozenset({torch.float32, torch.float16})},
 }
 
-# What loses NaN on the CPU provider, which compares. tests/test_nan.py finds what is missing.
+# What loses NaN on the CPU provider, which compares. tests/test_special_values.py finds what is missing.
 LOSING_NAN = frozenset(
     f"aten.{name}"
     for name in (

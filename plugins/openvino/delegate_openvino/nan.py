@@ -1,4 +1,4 @@
-"""The operators that lose NaN on OpenVINO's CPU; tests/test_nan.py finds what is missing here."""
+"""The operators that lose NaN on OpenVINO's CPU; tests/test_special_values.py finds what is missing here."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_what_runs_at_the_same_time_is_chosen_too(tmp_path: Path, wins: bool) ->
         return
     assert placement.chosen == beside
     assert len(program.plan.together[0]) == 2
-    assert [s.candidate for s in placement.stretches] == [NAMES[1]] * 2
+    assert [s.candidate for s in placement.segments] == [NAMES[1]] * 2
     assert sum(i.kind is Structure.PARALLEL for i in calls(program)) == 1
     assert_same(program(X), module(X))
     for again in (

@@ -61,7 +61,7 @@ def test_large_constants_are_not_copied_into_lists():
 @pytest.mark.parametrize("names", [("NEG",), ("NEG", "ABS"), ("EXP", "LOG", "SQRT")], ids=str)
 def test_completely_supported_models(names):
     model, inputs, outputs = chain(*names)
-    assert find_rejected(model, model.finish(inputs, outputs), inputs, outputs) == {}
+    assert find_rejected(model, model.finish(inputs, outputs)) == {}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_completely_supported_models(names):
 )
 def test_culprits_are_named(names, culprits):
     model, inputs, outputs = chain(*names)
-    reasons = find_rejected(model, model.finish(inputs, outputs), inputs, outputs)
+    reasons = find_rejected(model, model.finish(inputs, outputs))
     assert sorted(reasons) == culprits
     assert all("SIGN" in why for why in reasons.values())
 

@@ -92,7 +92,7 @@ def _no_wide_padding(node: Node) -> Verdict:
 
 
 def _no_long_steps_of_averages(node: Node) -> Verdict:
-    """The same for averages, which are convolutions of each channel."""
+    """An average over one channel has steps of at most 2: else QNN 2.7 returns uninitialised memory."""
     image, args = tensor(node.all_input_nodes[0]), arguments(node)
     if image.shape[-3] != 1:
         return YES

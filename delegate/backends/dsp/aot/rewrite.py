@@ -13,7 +13,7 @@ Measured on the emulator of onnxruntime-qnn 2.7.0:
   expanded first.
 - A slice, a part of a split or a roll is fused with the convolution or pool after it. That operator then reads wrong
   places, or beyond its memory. So it is with concatenated rows. Their elements are gathered by index.
-- Quantization rounds to the nearest integer only after a clamp (`rounding.py`).
+- Quantization rounds to the nearest integer only after a clamp (`precision.py`).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Copier:
         self._sessions: dict[bytes, Any] = {}
         self.device.add(self)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Close its sessions; they are opened again when they are needed."""
         self._sessions.clear()
 
@@ -113,7 +113,7 @@ class OrtMemory(DeviceMemory):
     def tensor(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> OrtTensor:
         return OrtTensor(self, shape, dtype)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release the block, because the device has lost its contents."""
         self._value = None
 

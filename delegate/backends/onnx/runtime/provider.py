@@ -88,15 +88,15 @@ def _register(onnxruntime: Any, name: str, path: str) -> None:
         onnxruntime.set_default_logger_severity(_WARNINGS)
 
 
-class Tenant(Protocol):
+class DeviceUser(Protocol):
     """A session or memory on a device."""
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release everything on the device until it is needed again; the caller holds the device's lock."""
 
 
 class Device:
-    """A device that the sessions of this process on one provider share, and its tenants.
+    """A device that the sessions of this process on one provider share, and its users.
 
     Attributes:
         lock: held during all work on the device, because concurrent use crashes WebGPU's plugin.
@@ -104,17 +104,17 @@ class Device:
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self._tenants: WeakSet[Tenant] = WeakSet()
+        self._users: WeakSet[DeviceUser] = WeakSet()
 
-    def add(self, tenant: Tenant) -> None:
-        """Add a tenant."""
-        self._tenants.add(tenant)
+    def add(self, user: DeviceUser) -> None:
+        """Add a user of the device."""
+        self._users.add(user)
 
     def clear(self) -> None:
-        """Let all tenants leave, so that the library starts again, with the device that is then available."""
+        """Release everything on the device. The library then starts again, with the device that is available."""
         with self.lock:
-            for tenant in tuple(self._tenants):
-                tenant.leave()
+            for user in tuple(self._users):
+                user.release()
 
 
 @cache

@@ -118,7 +118,8 @@ class OnnxDelegate(Delegate):
         open_: opens a session; the first one at once, and its errors propagate.
         model: the model; the delegate holds it, because the session reads its weights.
         provider: the provider of the sessions.
-        lost: returns true if the device is lost; called after a session has failed. Then all tenants must leave.
+        lost: returns true if the device is lost; called after a session has failed. Then every user of the
+            device must release it.
     """
 
     def __init__(
@@ -169,17 +170,17 @@ class OnnxDelegate(Delegate):
         return _Session(self._open(), self._model)
 
     def _reset(self) -> None:
-        self.leave()
+        self.release()
         if self._lost is not None and self._lost():
             device(self._provider.name).clear()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Close the session; the next call opens another one."""
         self._session = None
 
     def close(self) -> None:
         with self._provider.lock:
-            self.leave()
+            self.release()
 
 
 class _Session:

@@ -102,7 +102,7 @@ class XnnpackBackend(TableBackend):
         except ModelTooLarge as error:
             raise RegionRefused({_largest_node(region): str(error)}) from error
         rest, places, data = extract_constants(blob, builder.model.constants(blob))
-        reasons = find_rejected(builder.model, blob, inputs, outputs)
+        reasons = find_rejected(builder.model, blob)
         if reasons:
             raise RegionRefused(reasons)
         specs = {**self._specs(region), "inputs": inputs, "outputs": outputs, "weights": places}
@@ -202,13 +202,12 @@ def _counted(number: int, noun: str) -> str:
 _WHY = "LiteRT's XNNPACK does not support this {}"
 
 
-def find_rejected(model: Model, blob: bytes, inputs: list[int], outputs: list[int]) -> dict[str, str]:
+def find_rejected(model: Model, blob: bytes) -> dict[str, str]:
     """Return the nodes whose operators XNNPACK rejects, name -> reason; empty if there are none.
 
     Args:
         model: the builder of `blob`.
         blob: the model.
-        inputs, outputs: its tensors.
     """
     count = len(model.origins)
     covered = _find_covered(blob, count)

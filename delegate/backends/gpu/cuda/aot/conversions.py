@@ -77,7 +77,7 @@ def _amin(importer: Any, node: Node) -> Any:
 
 
 def _linear(importer: Any, node: Node) -> Any:
-    """Multiply by the weight, which `layout.py` may have transposed."""
+    """Multiply by the weight, which `with_transposed_weights` may have transposed."""
     from tvm import relax
 
     args, env, emit = arguments(node), importer.env, importer.block_builder.emit

@@ -19,7 +19,6 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 BOOL = frozenset({torch.bool})
 INDICES = frozenset({torch.int64, torch.int32})
-FLOATS = frozenset({torch.float32, torch.float16})
 
 
 @dataclass(frozen=True, slots=True)

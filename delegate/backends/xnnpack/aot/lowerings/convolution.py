@@ -216,7 +216,7 @@ def phases(kernel: Sequence[int]) -> tuple[int, int]:
     XNNPACK does not unroll larger kernels.
 
     >>> phases((5, 5)), phases((7, 7)), phases((9, 9)), phases((1, 31))
-    ((1, 1), (3, 1), (2, 2), (1, 2))
+    ((1, 1), (1, 3), (2, 2), (1, 2))
     """
     rows, columns = kernel
     steps = [(a, -(-columns // max(1, _TAPS // -(-rows // a)))) for a in range(1, rows + 1) if -(-rows // a) <= _TAPS]

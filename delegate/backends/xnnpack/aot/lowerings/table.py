@@ -131,18 +131,6 @@ def constant(*names: tuple[int, str]) -> Check:
     return check
 
 
-def static(node: Node) -> Verdict:
-    """All sizes of the node's arguments and result are plain numbers."""
-    for other in (node, *node.all_input_nodes):
-        value = other.meta.get("val")
-        value = value[0] if isinstance(value, tuple | list) else value
-        if isinstance(value, torch.Tensor) and any(type(s) is not int for s in value.shape):
-            return no(
-                Reason.DYNAMIC_SHAPE, f"{_role(node, other)} has the dynamic sizes {[str(s) for s in value.shape]}"
-            )
-    return YES
-
-
 def arg(node: Node, position: int, default: Any = None) -> Any:
     """Return a positional argument, or `default` if the call omits it."""
     return node.args[position] if position < len(node.args) else default
