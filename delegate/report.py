@@ -89,16 +89,19 @@ class MethodAccuracy:
         reference: a description of the reference.
         figures: None if results cannot be compared; `why` then has the reason.
         why: the results that were not compared, for people.
+        nan: the first nodes that return NaN in the program and in the reference, for people; empty without NaN.
     """
 
     method: str
     reference: str
     figures: Accuracy | None = None
     why: str = ""
+    nan: str = ""
 
     def __str__(self) -> str:
         gaps = f"; not compared: {self.why}" if self.why else ""
-        result = self.why if self.figures is None else f"{self.figures}{gaps}"
+        nan = f"; {self.nan}" if self.nan else ""
+        result = self.why if self.figures is None else f"{self.figures}{gaps}{nan}"
         return f"{self.method} against {self.reference}: {result}"
 
 
@@ -376,7 +379,7 @@ def _accuracy(data: Mapping[str, Any] | None) -> Accuracy | None:
 
 def _method_accuracy(data: Mapping[str, Any]) -> MethodAccuracy:
     texts = {key: str(data[key]) for key in ("method", "reference", "why")}
-    return MethodAccuracy(**texts, figures=_accuracy(data["figures"]))
+    return MethodAccuracy(**texts, figures=_accuracy(data["figures"]), nan=str(data.get("nan", "")))
 
 
 def _node(data: Mapping[str, Any]) -> NodeReport:
