@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from delegate.errors import ProgramError
+from delegate.field_checks import fault
 from delegate.measured import Placement
 from delegate.option_rules import OptionRule
 from delegate.plugins import PORTABLE
@@ -198,7 +199,7 @@ class Report:
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             remedy = "lower the model again"
-            raise ProgramError(f"the report cannot be read, {type(error).__name__}: {error}", remedy=remedy) from error
+            raise ProgramError(f"the report cannot be read, {fault(error)}", remedy=remedy) from error
 
     def accuracy_lines(self) -> list[str]:
         """Return a line per method and per partition, verified or not; nothing if no method was verified."""
