@@ -136,7 +136,7 @@ def _compile_and_verify(
     """Compile, and again without the nodes that verification moves; return the measurements of the last program."""
     program, lowered = compiler.compile()
     while verifying is not None:
-        measured = verifying.measure(program, lowered)
+        measured = verifying.measure(program, lowered, compiler.artifacts)
         moved = verifying.to_move(measured, lowered, compiler.artifacts)
         if not moved:
             return program, lowered, measured

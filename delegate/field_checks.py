@@ -2,11 +2,12 @@
 
 A wrong field of a plugin object is a TypeError, whose traceback ends in the plugin's code. The other functions read one
 key of a mapping, and convert no value. They raise KeyError if the key is missing, TypeError or ValueError if the value
-is wrong.
+is wrong. `fault` describes these errors.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import reprlib
 from collections.abc import Mapping
@@ -14,6 +15,19 @@ from typing import Any
 
 _MOST_COUNT = 2**63
 _NOT_FINITE = ("inf", "-inf", "nan")  # their JSON form
+
+
+def fault(error: Exception) -> str:
+    """Describe in plain words why data cannot be read, from an error that the reading raised."""
+    if isinstance(error, RecursionError):
+        return "it is too deeply nested"
+    if isinstance(error, json.JSONDecodeError):
+        return (
+            f"it is not valid JSON, {error.msg[0].lower()}{error.msg[1:]} (line {error.lineno}, column {error.colno})"
+        )
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    return "a value has the wrong type" if isinstance(error, TypeError | AttributeError) else str(error)
 
 
 def expect(owner: object, field: str, fits: bool, expected: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from delegate.errors import ProgramError
+from delegate.field_checks import fault
 from delegate.measured import Placement
 from delegate.option_rules import OptionRule
 from delegate.plugins import PORTABLE
@@ -89,16 +90,19 @@ class MethodAccuracy:
         reference: a description of the reference.
         figures: None if results cannot be compared; `why` then has the reason.
         why: the results that were not compared, for people.
+        nan: the first nodes that return NaN in the program and in the reference, for people; empty without NaN.
     """
 
     method: str
     reference: str
     figures: Accuracy | None = None
     why: str = ""
+    nan: str = ""
 
     def __str__(self) -> str:
         gaps = f"; not compared: {self.why}" if self.why else ""
-        result = self.why if self.figures is None else f"{self.figures}{gaps}"
+        nan = f"; {self.nan}" if self.nan else ""
+        result = self.why if self.figures is None else f"{self.figures}{gaps}{nan}"
         return f"{self.method} against {self.reference}: {result}"
 
 
@@ -195,7 +199,7 @@ class Report:
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             remedy = "lower the model again"
-            raise ProgramError(f"the report cannot be read, {type(error).__name__}: {error}", remedy=remedy) from error
+            raise ProgramError(f"the report cannot be read, {fault(error)}", remedy=remedy) from error
 
     def accuracy_lines(self) -> list[str]:
         """Return a line per method and per partition, verified or not; nothing if no method was verified."""
@@ -376,7 +380,7 @@ def _accuracy(data: Mapping[str, Any] | None) -> Accuracy | None:
 
 def _method_accuracy(data: Mapping[str, Any]) -> MethodAccuracy:
     texts = {key: str(data[key]) for key in ("method", "reference", "why")}
-    return MethodAccuracy(**texts, figures=_accuracy(data["figures"]))
+    return MethodAccuracy(**texts, figures=_accuracy(data["figures"]), nan=str(data.get("nan", "")))
 
 
 def _node(data: Mapping[str, Any]) -> NodeReport:

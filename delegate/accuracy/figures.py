@@ -29,6 +29,8 @@ class Difference:
     noise: float = 0.0
     peak: float = 0.0  # the greatest absolute value in the reference
     greatest: float = 0.0  # the greatest absolute difference
+    has_nan: bool = False
+    has_expected_nan: bool = False  # the reference has
     rows: int = 0
     agreed: int = 0
 
@@ -45,6 +47,8 @@ class Difference:
         finite = expected_numbers.isfinite() & actual_numbers.isfinite()
         if not bool(finite.all()):
             self.broken = self.broken or not _same_beyond_numbers(actual_numbers[~finite], expected_numbers[~finite])
+            self.has_nan |= bool(actual_numbers.isnan().any())
+            self.has_expected_nan |= bool(expected_numbers.isnan().any())
             actual_numbers, expected_numbers = actual_numbers[finite], expected_numbers[finite]
         self.compared += expected_numbers.numel()
         if not expected_numbers.numel():
@@ -129,6 +133,16 @@ class Differences:
     def nowhere_finite(self) -> list[int]:
         """The numbers of the outputs that have no finite element, as in the reference."""
         return [number for number, output in enumerate(self.outputs) if output.is_nowhere_finite]
+
+    @property
+    def has_nan(self) -> bool:
+        """Return if an output has NaN."""
+        return any(output.has_nan for output in self.outputs)
+
+    @property
+    def has_expected_nan(self) -> bool:
+        """Return if the reference of an output has NaN."""
+        return any(output.has_expected_nan for output in self.outputs)
 
     def accuracy(self) -> Accuracy | None:
         """Return the worst of each figure over the outputs; None if nothing was compared.

@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from delegate.backends.aot import Region
 from delegate.backends.exported import plain_graph
 from delegate.edge.graphs import call, is_random
-from delegate.edge.node import draws, op_name, source_line
+from delegate.edge.node import draws
 from delegate.edge.program import EdgeProgram
 from delegate.errors import AccuracyError
 from delegate.partitioner.extraction import LoweredProgram
@@ -118,30 +118,6 @@ class NodeRunner(Interpreter):
                 return tensors(self.run(*leaves, enable_io_processing=False))
         except Exception as error:  # an operator may raise anything
             raise _no_reference("the program", error) from error
-
-
-def first_not_finite(
-    ep: ExportedProgram, leaves: Sequence[Any], test: Callable[[torch.Tensor], torch.Tensor] = torch.isnan
-) -> str:
-    """Describe the first node whose result has NaN in torch: operator, name, the user's source line. Empty if none.
-
-    Args:
-        ep: the program.
-        leaves: the leaves of the arguments, in the order of its inputs.
-        test: of elements, e.g. `torch.isinf` for infinities in place of NaN.
-    """
-    sources: list[Node] = []
-
-    def record(node: Node, result: Any) -> Any:
-        if not sources and any(t.is_floating_point() and bool(test(t).any()) for t in tensors(result)):
-            sources.append(node)
-        return result
-
-    NodeRunner(ep, record).results(leaves)
-    if not sources:
-        return ""
-    line = source_line(sources[0])
-    return f"{op_name(sources[0])} ({sources[0].name}){f' at {line}' if line else ''}"
 
 
 def edge_values(edge: EdgeProgram, leaves: Sequence[Any], names: Set[str]) -> dict[str, torch.Tensor]:

@@ -13,19 +13,14 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
-from delegate.accuracy.bisection import DelegateRecorder, RegionTrial, WatchedPartition, bisect_inaccurate
+from delegate.accuracy.bisection import RegionTrial, bisect_inaccurate
 from delegate.accuracy.bounds import DEFAULTS, Bounds, OnFailure, is_quantized, precision_of
 from delegate.accuracy.figures import Differences
-from delegate.accuracy.reference import (
-    EagerMethods,
-    copies,
-    first_not_finite,
-    flat_arguments,
-    is_random_method,
-    tensors,
-)
+from delegate.accuracy.nan import NanCall, NanSource, nan_text
+from delegate.accuracy.recording import CallRecorder, WatchedPartition
+from delegate.accuracy.reference import EagerMethods, copies, flat_arguments, is_random_method, tensors
 from delegate.accuracy.samples import Sample, example_samples, samples_of
-from delegate.backends.aot import PreprocessResult
+from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.bisection import Unit
 from delegate.compiled import LoadedContext
 from delegate.edge.node import shape_text
@@ -224,12 +219,13 @@ class Verification:
     is_quantized_here: bool = False
     _rounds: int = 0
 
-    def measure(self, program: Program, lowered: Sequence[LoweredProgram]) -> MeasuredAccuracy:
+    def measure(self, program: Program, lowered: Sequence[LoweredProgram], artifacts: Artifacts) -> MeasuredAccuracy:
         """Run a program; all methods run in one context, one after another.
 
         Args:
             program: the compiled program.
             lowered: its lowered methods.
+            artifacts: compiles parts of a partition that gives NaN where torch gives none.
 
         Raises:
             InputError: the samples do not fit.
@@ -247,28 +243,27 @@ class Verification:
         methods: dict[str, MethodAccuracy] = {}
         against_lowered: dict[str, MethodAccuracy] = {}
         reference_gap: dict[str, Accuracy | None] = {}
+        nan = {name: NanSource() for name in own}
         with LoadedProgram(program, self.registry, self.kernels, fallback="error", trust_code=True) as loaded:
             for name in loaded.methods:
-                loaded.method(name).watch(DelegateRecorder(partitions))
+                loaded.method(name).watch(CallRecorder(partitions, nan[name]))
             context = LoadedContext(loaded, specs)
             for name, calls in self.samples.items():
                 references = (eager, eager_floats) if name in floats else (eager,)
                 differences, between_them = _compare(name, context, references, calls)
-                own_accuracy = _method_accuracy(own[name], differences[0], eager, self._reference(name))
-                methods[name] = own_accuracy
+                here = self._nan_source(nan[name], own[name], partitions, artifacts) if differences[0].has_nan else ""
+                methods[name] = replace(
+                    _method_accuracy(own[name], differences[0], eager, self._reference(name)),
+                    nan=nan_text(differences[0], here, self.exported[name], calls),
+                )
                 if name in floats:
-                    against_lowered[name], methods[name] = (
-                        own_accuracy,
+                    against_lowered[name] = methods[name]
+                    methods[name] = replace(
                         _method_accuracy(own[name], differences[1], eager_floats, FLOAT),
+                        nan=nan_text(differences[1], here, floats[name], calls),
                     )
                     if methods[name].figures is not None:
                         reference_gap[name] = between_them.accuracy()
-        methods = {
-            n: self._with_nan(m, floats.get(n, self.exported[n]), own[n], partitions) for n, m in methods.items()
-        }
-        against_lowered = {
-            n: self._with_nan(m, self.exported[n], own[n], partitions) for n, m in against_lowered.items()
-        }
         return MeasuredAccuracy(methods, partitions, against_lowered, reference_gap)
 
     def _reference(self, name: str) -> str:
@@ -277,23 +272,19 @@ class Verification:
             return QUANTIZED
         return MODEL if name in self.floats else FLOAT
 
-    def _with_nan(
+    def _nan_source(
         self,
-        accuracy: MethodAccuracy,
-        ep: ExportedProgram,
+        source: NanSource,
         method: LoweredProgram,
         partitions: Mapping[str, WatchedPartition],
-    ) -> MethodAccuracy:
-        """Add the first sources of NaN, in the reference and in the program, if the figures suffer from it."""
-        figures, name = accuracy.figures, accuracy.method
-        if figures is None or math.isfinite(figures.max_error):
-            return accuracy
-        nodes = (first_not_finite(ep, flat_arguments(ep, call.args, call.kwargs)) for call in self.samples[name])
-        in_torch = next(filter(None, nodes), "")
-        first_here = next((n for n in method.delegates if partitions[n].gives_nan), "")
-        sources = [f"the reference returns NaN too, first in {in_torch}"] * bool(in_torch)
-        sources += [f"partition {first_here} is the first to return NaN where torch returns none"] * bool(first_here)
-        return replace(accuracy, why="; ".join(filter(None, (accuracy.why, *sources))))
+        artifacts: Artifacts,
+    ) -> str:
+        """Describe the first node of a method that gives NaN, or what has NaN without a node."""
+        call = source.own or source.first
+        if not isinstance(call, NanCall):
+            return call or "its inputs or states"
+        region = partitions[call.partition].region
+        return call.describe(self._trial(region, call.inputs, method.delegates[call.partition].backend, artifacts))
 
     def to_move(
         self, measured: MeasuredAccuracy, lowered: Sequence[LoweredProgram], artifacts: Artifacts
@@ -369,20 +360,23 @@ class Verification:
         """Return the nodes of a partition to move, by their names in its region."""
         partition = measured.partitions[name]
 
-        def open_result(result: PreprocessResult) -> Delegate:
-            runtime = self.registry.runtime(delegate.backend)()
-            blob, *data = (memoryview(part) for part in (result.blob, *result.data))
-            return open_blob(runtime, blob, data, result.compile_specs, trust_code=True)
-
         def measure(units: Sequence[Unit]) -> float | None:
             figures = trial.accuracy(units)
             return None if figures is None else self.bounds.excess(figures) / allowed
 
-        trial = RegionTrial(
-            partition.region, partition.worst, partial(artifacts.attempt, delegate.backend), open_result
-        )
+        trial = self._trial(partition.region, partition.worst, delegate.backend, artifacts)
         units = bisect_inaccurate(partition.region, excess, measure)
         return frozenset(node.name for unit in units for node in unit)
+
+    def _trial(self, region: Region, inputs: Sequence[torch.Tensor], backend: str, artifacts: Artifacts) -> RegionTrial:
+        """Return a runner of parts of a partition on its backend."""
+
+        def open_result(result: PreprocessResult) -> Delegate:
+            runtime = self.registry.runtime(backend)()
+            blob, *data = (memoryview(part) for part in (result.blob, *result.data))
+            return open_blob(runtime, blob, data, result.compile_specs, trust_code=True)
+
+        return RegionTrial(region, inputs, partial(artifacts.attempt, backend), open_result)
 
     def _describe_blame(self, measured: MeasuredAccuracy, methods: Sequence[str]) -> tuple[str, str]:
         """Describe the methods whose quantization is at fault, and return the remedy."""
@@ -426,7 +420,7 @@ class Verification:
                 cause = f"the worst partition is {worst}: {noise[worst]}"
             else:
                 cause = "no partition was reached: the portable kernels are at fault"
-            cause += f"; {accuracy.why}" if accuracy.why else ""
+            cause += "".join(f"; {text}" for text in (accuracy.why, accuracy.nan) if text)
             what = f"method {name} reaches {accuracy.figures} against {accuracy.reference}"
             remedy = (
                 f"lower it again with `verify: {{sqnr_db: {least:g}, on_failure: move}}` in the configuration "
@@ -450,13 +444,14 @@ class Verification:
 
     def _method_text(self, method: MethodAccuracy) -> str:
         against = f" against {method.reference}" if method.method in self.floats else ""
-        return f"method {method.method} reaches {method.figures}{against}, but {self.bounds} is required"
+        nan = f"; {method.nan}" if method.nan else ""
+        return f"method {method.method} reaches {method.figures}{against}, but {self.bounds} is required{nan}"
 
 
 def _undefined_text(accuracy: MethodAccuracy) -> str:
     """Describe a method of which no result is finite, neither here nor in the reference."""
     what = f"method {accuracy.method} returns no finite numbers to compare with {accuracy.reference}"
-    return f"{what}; {accuracy.why}" if accuracy.why else what
+    return "; ".join(filter(None, (what, accuracy.why, accuracy.nan)))
 
 
 def _compare(

@@ -20,6 +20,7 @@ from delegate.compile import to_backend
 from delegate.config import Config, load_config
 from delegate.dynamo.calls import LoweredGraph, Run
 from delegate.dynamo.programs import insert_known, require_autograd_safe, results_of, to_exported_program
+from delegate.dynamo.unmatched import Patterns, patterns_of
 from delegate.edge.decompose import keeping_composites
 from delegate.edge.node import SYMBOLIC
 from delegate.edge.verifier import is_without_formula
@@ -122,7 +123,9 @@ def compile_graph(
     if mode is not None:
         raise ConfigError(f"torch.compile's mode {mode!r} is for another backend", remedy="leave it out")
     settings = CompileOptions.of(options)
-    settings.require_whole(_graph_break(module))
+    graph_break = _graph_break(module)
+    settings.require_whole(graph_break)
+    patterns = patterns_of(options, settings.configuration.partitioning)
     constants = _weights(module, example_inputs) if settings.freeze else {}
     count = len(example_inputs)
     with contextlib.ExitStack() as traced:
@@ -132,11 +135,12 @@ def compile_graph(
         def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             traced.close()  # lowering decomposes composites
             same = len(inputs) == count
-            return _lower_graph(settings, graph, _unwritten(constants) if same else {}, example_inputs if same else ())
+            frozen = _unwritten(constants) if same else {}
+            return _lower_graph(settings, patterns, graph, frozen, example_inputs if same else ())
 
         def lower(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
             settings.require_no_samples()
-            return _lower_graph(settings, graph, {})
+            return _lower_graph(settings, patterns, graph, {})
 
         compiler = aot_autograd(fw_compiler=lower, bw_compiler=lower, inference_compiler=inference)
         try:
@@ -145,7 +149,9 @@ def compile_graph(
             if is_without_formula(error):
                 require_autograd_safe(module, example_inputs)  # its error names the node
             raise
-    return compiled
+    if not graph_break:
+        patterns.warn()
+    return patterns.warn_in_second_call(compiled)
 
 
 def _graph_break(module: GraphModule) -> str:
@@ -171,6 +177,7 @@ def _weights(module: GraphModule, inputs: Sequence[Any]) -> dict[int, torch.Tens
 
 def _lower_graph(
     settings: CompileOptions,
+    patterns: Patterns,
     module: GraphModule,
     constants: Mapping[int, torch.Tensor],
     inputs: Sequence[Any] = (),
@@ -179,6 +186,7 @@ def _lower_graph(
 
     Args:
         settings: the options.
+        patterns: of modules and nodes; the graph is added.
         module: the graph.
         constants: the inputs to compile in, by their positions.
         inputs: the inputs of the first call, for calibration, accuracy checks and measurements; () if unknown.
@@ -192,13 +200,16 @@ def _lower_graph(
             options = {"config": settings.config, "kernels": _kernels(settings), "cache": settings.cache}
             samples = [_sample(value) for number, value in enumerate(inputs) if number not in frozen]
             program = to_exported_program(module, frozen, samples if inputs else None)
-            return to_backend(program, settings.backends, **options)
+            lowered = to_backend(program, settings.backends, **options)
+            patterns.add_graph(lowered.report.nodes)
+            return lowered
 
     if not computed:
         return _mark_boxed(lambda args: list(results))
     try:
         call = LoweredGraph(lower, constants, computed, settings.quantizes)
     except (DialectError, ExportError, LoweringError) as error:
+        patterns.give_up()
         warnings.warn(f"torch runs a graph that cannot be lowered: {error}", RuntimeWarning, stacklevel=2)
         return _mark_boxed(lambda args: module(*args))
     return _mark_boxed(lambda args: insert_known(results, call(args)))

@@ -6,20 +6,21 @@ Operands of arithmetic are converted to the dtype of the result, as in torch.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.half_precision import Array
+from delegate.kernels.half_precision import HALF, Array, Rounding, exact, stepwise_kernel
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, Operand, blocked, cast, level, result_type
 from delegate.kernels.table import ANY, BOOL, COMPLEX, INT, REAL, TABLE, UNSIGNED
 from delegate.program.dtypes import DType
 
 _PLAIN: dict[str, np.ufunc] = {
-    "floor_divide.default": np.floor_divide, "floor_divide.Scalar": np.floor_divide, "fmax.default": np.fmax,
-    "fmin.default": np.fmin, "atan2.default": np.arctan2, "arctan2.default": np.arctan2, "hypot.default": np.hypot,
-    "copysign.Tensor": np.copysign, "copysign.Scalar": np.copysign, "gcd.default": np.gcd, "lcm.default": np.lcm,
+    "fmax.default": np.fmax, "fmin.default": np.fmin, "atan2.default": np.arctan2, "arctan2.default": np.arctan2,
+    "hypot.default": np.hypot, "copysign.Tensor": np.copysign, "copysign.Scalar": np.copysign,
+    "gcd.default": np.gcd, "lcm.default": np.lcm,
     "bitwise_and.Tensor": np.bitwise_and, "bitwise_and.Scalar": np.bitwise_and,
     "bitwise_and.Scalar_Tensor": np.bitwise_and, "bitwise_or.Tensor": np.bitwise_or,
     "bitwise_or.Scalar": np.bitwise_or, "bitwise_or.Scalar_Tensor": np.bitwise_or,
@@ -36,8 +37,6 @@ _SCALING: dict[str, np.ufunc] = {
     "mul.Tensor": np.multiply, "mul.Scalar": np.multiply, "div.Tensor": np.divide, "div.Scalar": np.divide,
     "true_divide.Tensor": np.divide, "true_divide.Scalar": np.divide,
 }  # fmt: skip
-# Intermediate float16 roundings would make results of these inexact in float16.
-_IN_STEPS = frozenset({"floor_divide", "hypot"})
 _REMAINDERS: dict[str, np.ufunc] = {
     "fmod.Tensor": np.fmod, "fmod.Scalar": np.fmod, "remainder.Tensor": np.remainder, "remainder.Scalar": np.remainder,
     "remainder.Scalar_Tensor": np.remainder,
@@ -60,7 +59,8 @@ def _binary(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
 
 
 for _name, _ufunc in _PLAIN.items():
-    _dtypes = WIDE | INT | BOOL if _name.split(".")[0] in _IN_STEPS else REAL | COMPLEX | UNSIGNED
+    # In float16 intermediate results of hypot would overflow.
+    _dtypes = WIDE | INT | BOOL if _name == "hypot.default" else REAL | COMPLEX | UNSIGNED
     TABLE.kernel(f"aten.{_name}", dtypes=_dtypes, in_place=True)(partial(_binary, _ufunc))
 
 
@@ -78,8 +78,15 @@ for _name, _ufunc in _SCALING.items():
 
 def _remainder(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
     """Compute remainders; those of float32 in float64, because NumPy's C library takes 20 ns per element."""
-    if out.dtype != np.float32 or out.size < _MIN_SIZE or not _write_remainder(ufunc, a, b, out):
+    if out.dtype == np.float32 and out.size >= _MIN_SIZE and _write_remainder(ufunc, a, b, out):
+        return
+    if ufunc is np.fmod or out.dtype.kind != "f":
         _binary(ufunc, a, b, out=out)
+        return
+    left = cast(a, out.dtype)
+    sign = np.copysign(out.dtype.type(0), left)  # before the result, which may be in the same memory
+    ufunc(left, cast(b, out.dtype), out=out)
+    np.copyto(out, sign, where=out == 0)  # of a zero: the dividend's in torch, the divisor's in NumPy
 
 
 def _write_remainder(ufunc: np.ufunc, a: Operand, b: Operand, out: Array) -> bool:
@@ -91,7 +98,11 @@ def _write_remainder(ufunc: np.ufunc, a: Operand, b: Operand, out: Array) -> boo
         return False
     quotient *= divisor
     np.subtract(left, quotient, out=quotient)
-    np.copyto(out, quotient if ufunc is np.remainder else np.copysign(quotient, left), casting="same_kind")
+    if ufunc is np.fmod:
+        np.copysign(quotient, left, out=quotient)
+    elif not quotient.all():
+        np.copysign(quotient, left, out=quotient, where=quotient == 0)
+    np.copyto(out, quotient, casting="same_kind")
     return True
 
 
@@ -125,8 +136,10 @@ for _name, _ufunc in _REMAINDERS.items():
     TABLE.kernel(f"aten.{_name}", dtypes=WIDE | INT | BOOL, in_place=True)(partial(_remainder, _ufunc))
 for _name, _ufunc in _EXTREMA.items():
     TABLE.kernel(f"aten.{_name}", dtypes=REAL | UNSIGNED, in_place=True)(partial(_extremum, _ufunc))
-TABLE.kernel("aten.logaddexp.default", dtypes=WIDE, in_place=True)(partial(_add_logarithms, np.exp, 1.0))
-TABLE.kernel("aten.logaddexp2.default", dtypes=WIDE, in_place=True)(partial(_add_logarithms, np.exp2, 1 / math.log(2)))
+for _name, _exp, _per_natural in (("logaddexp", np.exp, 1.0), ("logaddexp2", np.exp2, 1 / math.log(2))):
+    TABLE.kernel(f"aten.{_name}.default", dtypes=WIDE, in_place=True, whole=True)(
+        partial(_add_logarithms, _exp, _per_natural)
+    )
 
 
 @TABLE.kernel("aten.add.Tensor", "aten.add.Scalar", dtypes=REAL | COMPLEX | UNSIGNED, in_place=True)
@@ -157,19 +170,52 @@ def _multiply_add(ufunc: np.ufunc, a: Operand, b: Operand, alpha: int | float | 
     _binary(ufunc, a, b, out=out)
 
 
-@TABLE.kernel("aten.div.Tensor_mode", "aten.div.Scalar_mode", dtypes=WIDE | INT | BOOL)
-def div_mode(a: Operand, b: Operand, rounding_mode: str | None, *, out: Array) -> None:
+def _stepwise(
+    *ops: str, dtypes: Iterable[DType], whole: bool = False, in_place: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function whose intermediate results torch rounds to float16 and bfloat16; see `stepwise_kernel`."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        TABLE.kernel(*ops, dtypes=dtypes, whole=whole, in_place=in_place)(function)
+        for half in sorted(HALF, key=str):
+            TABLE.kernel(*ops, dtypes={half}, whole=whole, in_place=in_place)(stepwise_kernel(function, half))
+        return function
+
+    return register
+
+
+@_stepwise("aten.div.Tensor_mode", "aten.div.Scalar_mode", dtypes=WIDE | INT | BOOL)
+def div_mode(a: Operand, b: Operand, rounding_mode: str | None, *, out: Array, rounded: Rounding = exact) -> None:
     """Divide and round: mode None, "floor" or "trunc"."""
+    if rounding_mode == "floor":
+        floor_divide(a, b, out=out, rounded=rounded)
+        return
     a, b = cast(a, out.dtype), cast(b, out.dtype)
     if rounding_mode is None:
         np.divide(a, b, out=out)
-    elif rounding_mode == "floor":
-        np.floor_divide(a, b, out=out)
     elif out.dtype.kind == "f":
-        np.divide(a, b, out=out)
-        np.trunc(out, out=out)
+        quotient = np.divide(a if b.size == 1 else rounded(a), b, out=out)
+        np.trunc(quotient if b.size == 1 else rounded(quotient), out=out)
     else:  # subtract the remainder, which has the sign of a: the quotient is then exact
         np.floor_divide(np.subtract(a, np.fmod(a, b), out=out), b, out=out)
+
+
+@_stepwise("aten.floor_divide.default", "aten.floor_divide.Scalar", dtypes=WIDE | INT | BOOL, in_place=True)
+def floor_divide(a: Operand, b: Operand, *, out: Array, rounded: Rounding = exact) -> None:
+    """Compute the floor of quotients; torch rounds no intermediate result if there is one divisor."""
+    a, b = cast(a, out.dtype), cast(b, out.dtype)
+    if rounded is exact or b.size == 1:
+        np.floor_divide(a, b, out=out)
+        return
+    a = rounded(a)  # perhaps a number
+    remainder = np.fmod(a, b)
+    quotient = rounded(rounded(a - remainder) / b)
+    is_above = (remainder != 0) & ((b < 0) != (remainder < 0))
+    quotient = np.where(is_above, rounded(quotient - 1), quotient)
+    floor = np.floor(quotient)
+    floor = np.where(quotient - floor > 0.5, floor + 1, floor)
+    np.divide(a, b, out=out)
+    np.copyto(out, np.where(quotient == 0, np.copysign(0, out), floor), where=b != 0)
 
 
 _POWERS: dict[float, np.ufunc] = {0.5: np.sqrt, 1: np.positive, 2: np.square, -1: np.reciprocal}
@@ -204,13 +250,24 @@ def power(base: Operand, exponent: Operand, *, out: Array) -> None:
     np.copyto(out, 0, where=negative & (np.abs(base) != 1))
 
 
-@TABLE.kernel("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other", dtypes=WIDE | INT | BOOL)
-@TABLE.kernel("aten.special_xlogy.default", dtypes=WIDE | INT | BOOL)
-def xlogy(a: Operand, b: Operand, *, out: Array) -> None:
+def _times_logarithm(log: np.ufunc, a: Operand, b: Operand, *, out: Array, rounded: Rounding = exact) -> None:
     """Compute a * log(b): 0 where a is 0, NaN where b is NaN."""
-    a, b = cast(a, out.dtype), cast(b, out.dtype)
-    np.multiply(a, np.log(b), out=out)
+    a, b = (cast(x, out.dtype) if isinstance(x, np.ndarray) else rounded(cast(x, out.dtype)) for x in (a, b))
+    np.multiply(a, rounded(log(b)), out=out)
     np.copyto(out, 0, where=(a == 0) & ~np.isnan(b))
+
+
+_xlogy, _xlog1py = partial(_times_logarithm, np.log), partial(_times_logarithm, np.log1p)
+_dtypes = WIDE | INT | BOOL
+_stepwise("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other", dtypes=_dtypes, whole=True)(_xlogy)
+_stepwise("aten.special_xlogy.default", dtypes=_dtypes)(_xlogy)  # decomposed, it is xlogy
+_stepwise(
+    "aten.special_xlog1py.default",
+    "aten.special_xlog1py.self_scalar",
+    "aten.special_xlog1py.other_scalar",
+    dtypes=_dtypes,
+    whole=True,
+)(_xlog1py)
 
 
 @TABLE.kernel("aten.heaviside.default")

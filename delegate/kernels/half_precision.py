@@ -103,6 +103,33 @@ def _run_wide(function: Callable[..., None], half: frozenset[np.dtype[Any]], *ar
             np.copyto(result, temporary, casting="same_kind")
 
 
+Rounding = Callable[[Array], Array]
+
+
+def exact(values: Array) -> Array:
+    """Return the values; the rounding of intermediate results in float32 and wider dtypes."""
+    return values
+
+
+def stepwise_kernel(function: Callable[..., None], dtype: DType) -> Callable[..., None]:
+    """Return a kernel's function for one half type, computed in float32 with intermediate results of that type.
+
+    Args:
+        function: takes `rounded`, a `Rounding`, which it applies to each intermediate result.
+        dtype: float16 or bfloat16.
+    """
+    rounded = _round_to_bfloat16 if dtype is DType.bfloat16 else _round_to_float16
+    return partial(_run_wide, partial(function, rounded=rounded), frozenset({dtype.numpy}))
+
+
+def _round_to_float16(values: Array) -> Array:
+    return from_float16(values.astype(np.float16))
+
+
+def _round_to_bfloat16(values: Array) -> Array:
+    return from_bfloat16(to_bfloat16(values))
+
+
 def widen_allocating_kernel(function: Callable[..., Any], dtypes: frozenset[DType]) -> Callable[..., Any]:
     """Return, like `widen_kernel`, a function that allocates its results, in the half type of `dtypes` for float32."""
     return partial(_allocate_wide, function, next(iter(dtypes & HALF)))

@@ -72,6 +72,25 @@ class RulePattern:
         return matched
 
 
+def module_pins(pins: Mapping[str, str]) -> list[RulePattern]:
+    """Return the patterns of `pins`."""
+    return [RulePattern("pins", pattern, "module", place) for pattern, place in pins.items()]
+
+
+def node_pins(pins: Mapping[str, str]) -> list[RulePattern]:
+    """Return the patterns of `node_pins`."""
+    return [RulePattern("node_pins", pattern, "node", place) for pattern, place in pins.items()]
+
+
+def branches(groups: Iterable[Iterable[str]]) -> dict[RulePattern, tuple[int, int]]:
+    """Return the patterns of `together` -> the number of the group, and of the pattern in it."""
+    return {
+        RulePattern("together", pattern, "module"): (group, branch)
+        for group, patterns in enumerate(groups)
+        for branch, pattern in enumerate(patterns)
+    }
+
+
 class RuleBook:
     """The rules of one method and the graphs of its control flow.
 
@@ -94,13 +113,8 @@ class RuleBook:
         self._own_include = {b: _operators(p, f"{b}.include") for b, p in rules.backend_include.items()}
         self._own_exclude = {b: _operators(p, f"{b}.exclude") for b, p in rules.backend_exclude.items()}
         self.restricts = any((self._include, self._exclude, *self._own_include.values(), *self._own_exclude.values()))
-        self._modules = [RulePattern("pins", p, "module", place) for p, place in rules.pins.items()]
-        self._nodes = [RulePattern("node_pins", p, "node", place) for p, place in rules.node_pins.items()]
-        self._branches = {
-            RulePattern("together", pattern, "module"): (group, branch)
-            for group, patterns in enumerate(rules.together)
-            for branch, pattern in enumerate(patterns)
-        }
+        self._modules, self._nodes = module_pins(rules.pins), node_pins(rules.node_pins)
+        self._branches = branches(rules.together)
         self._branch_of: dict[str, tuple[int, int] | None] = {}
         self._by_operator: dict[tuple[str, str], Verdict | None] = {}
         self._by_module: dict[str, RulePattern | None] = {}
@@ -113,14 +127,14 @@ class RuleBook:
             self._node_names.add(node.name)
         path = module_path(node) if self._modules else ""
         if path not in self._by_module:
-            self._by_module[path] = _first(self._modules, _with_parents(path)) if path else None
+            self._by_module[path] = _first(self._modules, with_parents(path)) if path else None
         return by_node or self._by_module[path]
 
     def branch(self, node: Node) -> tuple[int, int] | None:
         """Return the group of `together` and its pattern for a node, by number; the first matching pattern decides."""
         path = module_path(node) if self._branches else ""
         if path not in self._branch_of:
-            match = _first(list(self._branches), _with_parents(path)) if path else None
+            match = _first(list(self._branches), with_parents(path)) if path else None
             self._branch_of[path] = None if match is None else self._branches[match]
         return self._branch_of[path]
 
@@ -149,7 +163,7 @@ class RuleBook:
         patterns = [*self._include, *self._exclude, *own, *self._modules, *self._nodes, *self._branches]
         known = {
             "operator": {name for op, _ in self._by_operator for name in _names(op)},
-            "module": {name for path in (*self._by_module, *self._branch_of) for name in _with_parents(path)},
+            "module": {name for path in (*self._by_module, *self._branch_of) for name in with_parents(path)},
             "node": self._node_names,
         }
         return [
@@ -177,7 +191,7 @@ def _first(patterns: list[RulePattern], texts: tuple[str, ...]) -> RulePattern |
     return matching[0] if matching else None
 
 
-def _with_parents(path: str) -> tuple[str, ...]:
+def with_parents(path: str) -> tuple[str, ...]:
     """Return the path of a module and of its parents: "a.b.c" -> ("a.b.c", "a.b", "a")."""
     parts = path.split(".")
     return tuple(".".join(parts[:n]) for n in range(len(parts), 0, -1))

@@ -17,7 +17,7 @@ from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
-from delegate.field_checks import items
+from delegate.field_checks import fault, items
 from delegate.files import read_text, write_text
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Group, Partition, Place, Plan, with_parallel_groups
@@ -95,13 +95,13 @@ class SavedPlan:
                 raise ValueError(f"its format is {data['format']!r}, but only formats 1 to {_FORMAT} are supported")
             whole = data.get("whole")
             if whole is not None and not _is_texts(whole):
-                raise TypeError("whole should be a list of operators")
+                raise ValueError("whole should be a list of operators")
             partitions = tuple(_partition(p) for p in items(data, "partitions"))
             _require_unique_nodes(partitions)
             together = _groups(data.get("together", []), {p.name for p in partitions})
             return cls(partitions, None if whole is None else tuple(whole), together)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            what = f"the plan cannot be read, {type(error).__name__}: {error}"
+            what = f"the plan cannot be read, {fault(error)}"
             raise PartitionError(what, where=where, remedy="save it again: `program.plan.save(path)`") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -291,14 +291,14 @@ def _partition(data: Mapping[str, Any]) -> SavedPartition:
     texts = {key: data[key] for key in ("graph", "name", "backend")}
     nodes = data["nodes"]
     if not all(isinstance(t, str) for t in texts.values()) or not _is_texts(nodes):
-        raise TypeError("a partition should have graph, name and backend as text, and a list of nodes")
+        raise ValueError("a partition should have graph, name and backend as text, and a list of nodes")
     return SavedPartition(**texts, nodes=tuple(nodes))
 
 
 def _groups(data: Any, names: Set[str]) -> tuple[Group, ...]:
     """Return the parallel groups of a saved plan; raise if a partition is in several branches or does not exist."""
     if not isinstance(data, list) or not all(isinstance(group, list) and all(map(_is_texts, group)) for group in data):
-        raise TypeError("together should be a list of groups of branches, each branch a list of names of partitions")
+        raise ValueError("together should be a list of groups of branches, each branch a list of names of partitions")
     for group in data:
         if len(group) < 2 or not all(group):
             raise ValueError("a group of together should have at least two branches, and each branch a partition")

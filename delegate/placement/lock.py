@@ -17,13 +17,12 @@ from torch.export import ExportedProgram
 from delegate.config.plain_yaml import NotPlain, parse
 from delegate.edge.graphs import described
 from delegate.errors import DelegateError, PartitionError
-from delegate.field_checks import mapping, require_format, text
+from delegate.field_checks import fault, mapping, require_format, text
 from delegate.files import read_text, write_text
 from delegate.measured import UNITS, Placement, SegmentCost
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import Options
-from delegate.plugins import one_line
 from delegate.registry import Registry
 
 FORMAT = 1
@@ -78,11 +77,8 @@ class Lock:
         except NotPlain as error:
             what = f"the lockfile cannot be read, {error.what}"
             raise PartitionError(what, where=error.where(where), remedy=error.remedy or AGAIN) from error
-        except KeyError as error:
-            what = f"the lockfile cannot be read, it has no {error}"
-            raise PartitionError(what, where=where, remedy=AGAIN) from error
-        except (TypeError, ValueError, AttributeError) as error:
-            what = f"the lockfile cannot be read, {one_line(error)}"
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            what = f"the lockfile cannot be read, {fault(error)}"
             raise PartitionError(what, where=where, remedy=AGAIN) from error
         except PartitionError as error:
             raise PartitionError(error.what, where=where, remedy=AGAIN) from error

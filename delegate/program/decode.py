@@ -60,6 +60,8 @@ _STORAGE_KINDS = {h.value: h for h in StorageKind}
 _STRUCTURES = {s.value: s for s in Structure}
 _TREE_KINDS = {code: name for name, code in vars(schema.TreeKind).items() if not name.startswith("_")}
 
+_FORGED = {RecursionError: "too deeply nested", MemoryError: "too large", StopIteration: "too short"}
+
 
 def decode(tables: memoryview) -> tuple[Program, Directory]:
     """Return the program without its segments, and the directory of the segments. Fields missing in an older version
@@ -77,7 +79,7 @@ def decode(tables: memoryview) -> tuple[Program, Directory]:
         problem = f"the tables of the file are damaged: {type(error).__name__}: {error}"
         raise ProgramError(problem, remedy="copy the file again, or lower the model again") from error
     except (RecursionError, MemoryError, StopIteration) as error:
-        problem = f"the tables of the file are forged: {type(error).__name__}"
+        problem = f"the tables of the file are forged: {_FORGED[type(error)]}"
         raise ProgramError(problem, remedy="do not use this file") from error
 
 

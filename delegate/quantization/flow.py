@@ -316,7 +316,7 @@ def _observe_weights(module: GraphModule) -> None:
             if isinstance(source, Node) and source.op == "get_attr":
                 weight = operator.attrgetter(str(source.target))(module)
                 if not weight.isfinite().all():
-                    remedy = "load other weights, or keep this layer in float, e.g. quantization.modules: {PATH: off}"
+                    remedy = f"load other weights, or keep this layer in float: {_keep_in_float([node])}"
                     raise ConfigError(f"{_place(node)} has NaN or infinity", where="quantization", remedy=remedy)
                 observer(weight)
 
@@ -347,13 +347,12 @@ def _warn_of_outliers(module: GraphModule) -> None:
 
 def _warn_of_vanishing(module: GraphModule) -> None:
     """Warn of values that are too small for their integer representation."""
-    places = list(
-        dict.fromkeys(_place(node) for node, observer in _observers(module) if _vanishes(module, node, observer))
-    )
-    if places:
+    tiny = {_place(node): node for node, observer in _observers(module) if _vanishes(module, node, observer)}
+    if tiny:
+        places = list(tiny)
         more = f" and {len(places) - 5} more" if len(places) > 5 else ""
         what = f"values are too small for a scale, so that most become 0 or few numbers: {', '.join(places[:5])}{more}"
-        remedy = "keep these layers in floats, e.g. quantization.modules: {PATH: off}"
+        remedy = f"keep these layers in floats: {_keep_in_float([tiny[place] for place in places[:5]])}"
         warnings.warn(f"{what}: {remedy}", RuntimeWarning, stacklevel=4)
 
 
@@ -396,6 +395,22 @@ def _place(observer: Node) -> str:
         return f"input {source.name}"
     paths = stack(source)
     return f"{source.name} of {paths[-1][0]}" if paths else source.name
+
+
+def _keep_in_float(observers: Iterable[Node]) -> str:
+    """Return the configuration that keeps the layers of observed values in float: by module, else by name of node."""
+    keys: dict[str, list[str]] = {}
+    for observer in observers:
+        source = observer.args[0]
+        assert isinstance(source, Node)
+        # A weight or an input belongs to the layer that reads it.
+        layer = source if source.op == "call_function" else next(iter(observer.users), source)
+        paths = stack(layer)
+        keys.setdefault("modules" if paths else "nodes", []).append(paths[-1][0] if paths else layer.name)
+    return ", ".join(
+        f"quantization.{key}: {{{', '.join(f'{name}: off' for name in dict.fromkeys(names))}}}"
+        for key, names in keys.items()
+    )
 
 
 def _require_ranges(prepared: Prepared) -> None:

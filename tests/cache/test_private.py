@@ -32,6 +32,41 @@ def test_one_that_others_may_write_to(tmp_path, mode, part):
         assert private(tmp_path / "cache") is None  # said once
 
 
+PARENTS = {  # modes of the folder above the cache, and if the cache is used
+    "of others": (0o777, False), "of a group": (0o770, False), "with the sticky bit": (0o1777, True),
+    "of a group with the sticky bit": (0o1770, True), "of the user": (0o755, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("depth", ["cache", "a/b/cache"])
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("link", [True, False])
+@pytest.mark.parametrize(("mode", "is_used"), PARENTS.values(), ids=PARENTS)
+def test_a_parent(tmp_path, mode, is_used, link, exists, depth):
+    parent = tmp_path / "parent"
+    make_private(parent / depth if exists else parent)
+    parent.chmod(mode)
+    folder = parent / depth
+    if link:
+        (tmp_path / "link").symlink_to(parent)
+        folder = tmp_path / "link" / depth
+    if is_used:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert private(folder) == folder
+        return
+    with pytest.warns(RuntimeWarning, match=r"other users can write to .*, above its folder .*: run `chmod go-w"):
+        assert private(folder) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root gives folders away")
+def test_a_parent_of_another_user(tmp_path):
+    make_private(tmp_path / "parent" / "cache")
+    os.chown(tmp_path / "parent", 12345, 12345)
+    with pytest.warns(RuntimeWarning, match="the user 12345 owns .*parent, above its folder"):
+        assert private(tmp_path / "parent" / "cache") is None
+
+
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root gives folders away")
 def test_one_of_another_user(tmp_path):
     os.chown(tmp_path, 12345, 12345)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -68,18 +69,28 @@ def test_one_range_serves_small_images_too(observer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "inputs", "weights", "where"),
+    ("scheme", "inputs", "weights", "where", "layers"),
     [
-        ("static_int8", 1e-6, 1e-6, "linear_1 of 2"),
-        ("static_int8", 1e-25, 1.0, "input_1"),
-        ("dynamic_int4", 1.0, 1e-6, "weight 0.weight, weight 2.weight"),
+        ("static_int8", 1e-6, 1e-6, "linear_1 of 2", "2"),
+        ("static_int8", 1e-25, 1.0, "input_1", "0"),
+        ("dynamic_int4", 1.0, 1e-6, "weight 0.weight, weight 2.weight", "0 2"),
     ],
 )
-def test_what_is_too_small_is_warned_of(scheme: str, inputs: float, weights: float, where: str) -> None:
+def test_what_is_too_small_is_warned_of(scheme: str, inputs: float, weights: float, where: str, layers: str) -> None:
+    """The remedy is the configuration that keeps the layers in float: with it there is no warning."""
     batches = [torch.randn(32, 64) * inputs]
     exported = torch.export.export(net(weights), (batches[0],))
-    with pytest.warns(RuntimeWarning, match=f"too small for a scale.*{where}.*keep these layers in floats"):
+    with pytest.warns(RuntimeWarning, match=f"too small for a scale.*{where}.*keep these layers in floats") as caught:
         quantize(exported, Settings("xnnpack", scheme), batches)
+    (message,) = (str(w.message) for w in caught if "too small" in str(w.message))
+    named = re.search(r"quantization\.modules: {(.*)}", message)
+    assert named is not None
+    modules = dict(rule.split(": ") for rule in named[1].split(", "))
+    assert set(layers.split()) <= modules.keys()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "no operator of the model is quantized")
+        quantize(exported, Settings("xnnpack", scheme, modules=modules), batches)
 
 
 @pytest.mark.parametrize(("batch", "batches"), [(512, 1), (32, 4), (16, 1)])

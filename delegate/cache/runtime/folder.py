@@ -43,26 +43,31 @@ def private(folder: Path | None) -> Path | None:
     """Return a cache folder if only its user may write to it, as ssh requires; else warn, and return None.
 
     A user who may write there can have machine code run. Neither the folder nor its parts may be writable by others.
-    Their owner must be this user or root. A missing folder is later created for the user alone.
+    Their owner must be this user or root. The same holds for its parents, since others could put another folder in its
+    place there; a parent with the sticky bit, such as /tmp, prevents that. A missing folder is later created for the
+    user alone.
     """
     if folder is None or not hasattr(os, "getuid"):
         return folder
-    for place in (folder, *(folder / part for part in PARTS)):
+    parents = {*folder.absolute().parents, *folder.resolve().parents}  # of a link, and of its target
+    for place in (folder, *(folder / part for part in PARTS), *sorted(parents)):
         try:
             status = os.stat(place)
         except OSError:
             continue
         problem = ""
+        is_protected = place in parents and status.st_mode & stat.S_ISVTX
         if status.st_uid not in (0, os.getuid()):
             problem, remedy = f"the user {status.st_uid} owns", "choose a folder that you own"
-        elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_protected:
             problem, remedy = "other users can write to", f"run `chmod go-w {place}`, and `delegate cache clear`"
         if problem:
             if place not in _warned:
                 import warnings
 
                 _warned.add(place)
-                what = f"the cache is not used: {problem} its folder {place}, and could make this process run code"
+                which = f"{place}, above its folder {folder}" if place in parents else f"its folder {place}"
+                what = f"the cache is not used: {problem} {which}, and could make this process run code"
                 warnings.warn(f"{what}: {remedy}; {VARIABLE} sets another folder", RuntimeWarning, stacklevel=3)
             return None
     return folder

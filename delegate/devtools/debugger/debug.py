@@ -15,7 +15,8 @@ from torch.fx import Node
 from delegate.accuracy.bisection import RegionTrial
 from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
 from delegate.accuracy.figures import Differences, difference
-from delegate.accuracy.reference import EagerRegion, copies, edge_values, first_not_finite, flat_arguments, tensors
+from delegate.accuracy.nan import describe_node, first_node, has_infinity, has_nan, node_text
+from delegate.accuracy.reference import EagerRegion, copies, edge_values, flat_arguments, tensors
 from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import FLOAT, reference_figures, samples_to_verify, torch_results
 from delegate.backends.aot import PreprocessResult, Region
@@ -269,7 +270,7 @@ class _Debugger:
         """Describe a smallest set of operators, and write its reproduction."""
         part = part_of(trial.region, search.found)
         nodes = _operators(nodes_of(search.found))
-        call = RecordedCall(tuple(trial.known(part.inputs)), (), tuple(trial.known(part.outputs)))
+        call = RecordedCall(tuple(_known(trial, part.inputs)), (), tuple(_known(trial, part.outputs)))
         kind = _failure(entry)
         if kind is None:
             results = trial.run(part)
@@ -341,13 +342,13 @@ class _Debugger:
     def _not_finite(self, recorder: RunRecorder, lowered: Sequence[LoweredProgram]) -> Iterator[str]:
         """Describe the first NaN and the first infinity, in the program and in torch."""
         for kind, test, calls in (
-            ("NaN", torch.isnan, [e.nan for e in recorder.instructions]),
-            ("infinity", torch.isinf, [e.infinity for e in recorder.instructions]),
+            ("NaN", has_nan, [e.nan for e in recorder.instructions]),
+            ("infinity", has_infinity, [e.infinity for e in recorder.instructions]),
         ):
             first = next(((e, c) for e, c in zip(recorder.instructions, calls, strict=True) if c is not None), None)
             method = next(iter(self.samples)) if first is None else first[0].method
             ep, call = self.model.placed.exported[method], self.samples[method][0]
-            there = first_not_finite(ep, flat_arguments(ep, call.args, call.kwargs), test)
+            there = first_node(ep, flat_arguments(ep, call.args, call.kwargs), test)
             if first is None and not there:
                 continue
             here = "none" if first is None else self._first_inside(*first, test, lowered)
@@ -358,21 +359,17 @@ class _Debugger:
         self,
         entry: RecordedInstruction,
         call: RecordedCall,
-        test: Callable[[torch.Tensor], torch.Tensor],
+        test: Callable[[torch.Tensor], bool],
         lowered: Sequence[LoweredProgram],
     ) -> str:
         """Describe a kernel, or the first node of a partition whose result has elements that meet the test."""
         if entry.region is None:
-            return f"{entry.operator} ({entry.name}){f' at {entry.source}' if entry.source else ''}"
+            return node_text(entry.operator, entry.name, entry.source)
         backend = _backend_of(entry, lowered)
         known = self._values_inside(self._trial(entry.region, backend, call))
-        nodes = (n for n in entry.region.calls if n.name in known and known[n.name].is_floating_point())
-        node = next((n for n in nodes if bool(test(known[n.name]).any())), None)
+        node = next((n for n in entry.region.calls if n.name in known and test(known[n.name])), None)
         place = f"partition {entry.name} on {backend}"
-        if node is None:
-            return place
-        line = source_line(node)
-        return f"{op_name(node)} ({node.name}), {place}{f' at {line}' if line else ''}"
+        return place if node is None else f"{describe_node(node)}, in {place}"
 
     def _explain_accumulation(
         self, figures: Mapping[str, Accuracy | None], faults: Sequence[Fault], recorder: RunRecorder
@@ -416,7 +413,7 @@ class _Symptom:
         if self._differs:
             return not same(actual, repeated)
         figures = Differences()
-        figures.add(actual, self._trial.known(part.outputs))
+        figures.add(actual, [*_known(self._trial, part.outputs)])
         return self._bounds.excess(figures.accuracy()) > 1
 
 
@@ -438,6 +435,10 @@ def _bounds(request: LoweringRequest, model: PlacedModel) -> Bounds:
     if request.selection.verify is not None:
         return Bounds.of(request.selection.verify)
     return Bounds(sqnr_db=min(DEFAULTS[precision_of(ep)] for ep in model.placed.exported.values()))
+
+
+def _known(trial: RegionTrial, nodes: Iterable[Node]) -> Iterator[torch.Tensor]:
+    return (trial.known[node.name] for node in nodes)
 
 
 def _operators(nodes: Iterable[Node]) -> list[Node]:

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from delegate.accuracy.bisection import tensor_of
 from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.figures import Differences
+from delegate.accuracy.nan import has_infinity, has_nan
+from delegate.accuracy.recording import tensor_of
 from delegate.accuracy.reference import EagerRegion
 from delegate.backends.aot import Region
 from delegate.compiled import to_tensor
@@ -73,9 +74,9 @@ class RecordedInstruction:
         own = Differences()
         own.add(call.actual, call.expected)
         self.differences.add(call.actual, call.expected)
-        if self.nan is None and _any(torch.isnan, call.actual) and not _any(torch.isnan, call.inputs):
+        if self.nan is None and any(map(has_nan, call.actual)) and not any(map(has_nan, call.inputs)):
             self.nan = call
-        if self.infinity is None and _any(torch.isinf, call.actual) and not _any(torch.isinf, call.inputs):
+        if self.infinity is None and any(map(has_infinity, call.actual)) and not any(map(has_infinity, call.inputs)):
             self.infinity = call
         if values and not self.totals.calls:
             self.totals.add(call.actual, values)
@@ -257,7 +258,3 @@ def same(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> boo
 def _tensor(array: Any, dtype: DType) -> torch.Tensor:
     tensor: torch.Tensor = to_tensor(np.array(array), dtype)  # a copy: memory is reused in the call
     return tensor
-
-
-def _any(test: Callable[[torch.Tensor], torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
-    return any(t.is_floating_point() and bool(test(t).any()) for t in tensors)

@@ -26,7 +26,8 @@ _HALF = frozenset({torch.float16, torch.bfloat16})
 _MASK = {"aten.where.self": 0, "aten.masked_fill.Scalar": 1, "aten.masked_fill.Tensor": 1}  # position of the mask
 # Torch computes with the second operand itself if it has one element.
 _EXACT_SECOND = frozenset(
-    f"aten.{name}" for name in ("mul.Tensor", "div.Tensor", "true_divide.Tensor", "floor_divide.default")
+    f"aten.{name}"
+    for name in ("mul.Tensor", "div.Tensor", "div.Tensor_mode", "true_divide.Tensor", "floor_divide.default")
 )
 
 

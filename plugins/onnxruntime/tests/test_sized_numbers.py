@@ -9,10 +9,10 @@ from tests.support.sampling import only
 
 # Case -> how many nodes ONNX Runtime runs, and how many it refuses for each reason.
 ANSWERS = {
-    "part": {"runs": 41, "dynamic_shape": 60, "inaccurate": 1},
-    "root": {"runs": 39, "dynamic_shape": 53, "inaccurate": 1},
-    "twice": {"runs": 77, "dynamic_shape": 74, "dtype": 2, "inaccurate": 1, "refused": 1, "operator": 1},
-    "none": {"runs": 38, "dynamic_shape": 53, "dtype": 1, "inaccurate": 1},
+    "part": {"runs": 35, "dynamic_shape": 60, "inaccurate": 1},
+    "root": {"runs": 33, "dynamic_shape": 53, "inaccurate": 1},
+    "twice": {"runs": 71, "dynamic_shape": 74, "dtype": 2, "inaccurate": 1, "refused": 1, "operator": 1},
+    "none": {"runs": 32, "dynamic_shape": 53, "dtype": 1, "inaccurate": 1},
 }
 
 

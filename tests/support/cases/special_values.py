@@ -365,16 +365,6 @@ class Expected:
     some_cpus: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-# Of portable kernels, which run the cases that a backend leaves.
-LEFT = Expected(
-    signs={
-        "unary": frozenset({"remainder 1.5", "remainder 2"}),
-        "binary": frozenset({"remainder"}),
-        "subnormal": frozenset({"remainder 2"}),
-    }
-)
-
-
 def named(**groups: str) -> dict[str, frozenset[str]]:
     """Return names of cases by group, e.g. unary="exp, log"."""
     return {group: frozenset(names.split(", ")) for group, names in groups.items()}
@@ -388,9 +378,8 @@ def check(group: str, backend: str, nan: str, expected: Expected) -> None:
     """
     found = outcome(group, backend, {} if backend == PORTABLE else {"nan": nan})
     values, lost, signs = (t.get(group, frozenset()) for t in (expected.values, expected.lost, expected.signs))
-    own = found.signs - (found.left & LEFT.signs.get(group, frozenset()))
     open_ = expected.some_cpus.get(group, frozenset())
-    assert (found.values - open_, own) == (values | lost, signs), found.messages
+    assert (found.values - open_, found.signs) == (values | lost, signs), found.messages
     unnoted = (lost | open_) - found.noted - found.left - expected.compound
     assert not unnoted, f"no note on {sorted(unnoted)}"
 
