@@ -58,10 +58,10 @@ def followed_by(*calls: tuple[Any, tuple[Any, ...], dict[str, Any]]) -> Change:
     """Return a change that passes the result through further operators: each its target, further arguments, kwargs."""
 
     def change(region: Region, node: Node) -> Region:
-        graph, last = region.graph, node
+        users, last = list(node.users), node
         for target, args, kwargs in calls:
-            last = _after(graph, last, target, args, kwargs)
-        for user in [u for u in node.users if u is not _first_after(node, graph)]:
+            last = _after(region.graph, last, target, args, kwargs)
+        for user in users:
             user.replace_input_with(node, last)
         return dataclasses.replace(region, outputs=tuple(last if n is node else n for n in region.outputs))
 
@@ -74,10 +74,6 @@ def _after(graph: Graph, node: Node, target: Any, args: tuple[Any, ...], kwargs:
     new.meta = copy.copy(node.meta)
     new.meta["val"] = target(node.meta["val"], *args, **kwargs)
     return new
-
-
-def _first_after(node: Node, graph: Graph) -> Node:
-    return node.next
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from delegate.accuracy.verification import FLOAT, reference_figures, samples_to_
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.bisection import Unit, part_of, units_of
 from delegate.compiled import LoadedContext
-from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultyNode
-from delegate.devtools.debugger.faults import FaultKind, kind_of
+from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultKind, FaultyNode
+from delegate.devtools.debugger.faults import kind_of
 from delegate.devtools.debugger.minimize import Minimization, OutOfTime, nodes_of
 from delegate.devtools.debugger.quantization import clipped_ranges, layer_rows
 from delegate.devtools.debugger.recording import RecordedCall, RecordedInstruction, RunRecorder, same
@@ -201,7 +201,7 @@ class _Debugger:
                 yield from self._inside(entry, backend, trial, symptom, found)
             while entry.worst is not None and (remaining := [unit for unit in units if unit not in found]):
                 self._report(f"partition {entry.name}: {len(remaining)} operators")
-                if not symptom(remaining):
+                if not symptom(remaining) or self._is_rounding(trial, remaining):
                     break
                 search = Minimization(remaining, symptom)
                 search.run()
@@ -232,9 +232,25 @@ class _Debugger:
             search = Minimization(start, symptom)
             search.run()
             fault = self._fault(entry, backend, trial, search, symptom)
-            if fault.kind.name != "precision" and not found.intersection(search.found):
+            is_usual = fault.kind.name == "precision" and entry.worst is None
+            if not is_usual and not found.intersection(search.found):
                 found.update(search.found)
                 yield replace(fault, is_hidden=entry.worst is None)
+
+    def _is_rounding(self, trial: RegionTrial, units: Sequence[Unit]) -> bool:
+        """Return if torch has the error of some units too at lower precision, so that no operator is at fault."""
+        part = part_of(trial.region, units)
+        try:
+            results = trial.run(part)
+        except Exception:  # of a partition that fails
+            return False
+        actual = tuple(results[node.name] for node in part.outputs)
+        call = RecordedCall(tuple(_known(trial, part.inputs)), actual, tuple(_known(trial, part.outputs)))
+        kind = kind_of(call, EagerRegion(part))
+        if kind.name != "precision" or len(units) == 1:
+            return False
+        self.notes.append(f"partition {trial.region.name} misses {self.bounds} by rounding alone: {kind.explanation}")
+        return True
 
     def _wrong_inside(self, trial: RegionTrial) -> list[Unit]:
         """Return the units whose results differ from torch's on the values that the library computed before them."""

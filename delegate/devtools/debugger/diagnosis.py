@@ -8,10 +8,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from delegate.devtools.debugger.faults import FaultKind
 from delegate.report import Accuracy
 
 _ROWS = 20  # of a table of layers in the text
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """The kind of a fault.
+
+    Args:
+        name: "wrong values", "precision", "overflow", "NaN", "infinity", "saturation", "non-determinism" or "failure".
+        explanation: a sentence with the numbers; empty if nothing more is known.
+    """
+
+    name: str
+    explanation: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.explanation}" if self.explanation else self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 
 from delegate.accuracy.reference import EagerRegion
+from delegate.devtools.debugger.diagnosis import FaultKind
 from delegate.devtools.debugger.recording import RecordedCall, Tensors
 from delegate.errors import AccuracyError
 
@@ -17,22 +17,6 @@ _FEWEST_CLAMPED = 2  # elements at an end of the range: one may be a coincidence
 _MANY = 0.9  # share of elements that a hypothesis must explain
 _CLOSE = 1e-3  # relative difference up to which two numbers count as the same, when a hypothesis is tested
 _AS_NOISY = 4.0  # times the error of a rounding that the rounding may explain
-
-
-@dataclass(frozen=True, slots=True)
-class FaultKind:
-    """The kind of a fault.
-
-    Args:
-        name: "wrong values", "precision", "overflow", "NaN", "infinity", "saturation", "non-determinism" or "failure".
-        explanation: a sentence with the numbers; empty if nothing more is known.
-    """
-
-    name: str
-    explanation: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.explanation}" if self.explanation else self.name
 
 
 def kind_of(call: RecordedCall, eager: EagerRegion | None) -> FaultKind:

@@ -13,8 +13,7 @@ from delegate.accuracy.bounds import DEFAULTS
 from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import NodeRunner, flat_arguments
 from delegate.accuracy.samples import Sample
-from delegate.devtools.debugger.diagnosis import ErrorRow, FaultyNode
-from delegate.devtools.debugger.faults import FaultKind
+from delegate.devtools.debugger.diagnosis import ErrorRow, FaultKind, FaultyNode
 from delegate.edge.node import module_path, op_name, source_line
 from delegate.lowering.layer_noise import FloatRun, layer_errors
 

@@ -1,0 +1,47 @@
+"""Planted faults: operators, changes and kinds, for the tests of the debugger on several backends."""
+
+from __future__ import annotations
+
+import delegate
+from tests.support.planting import aten, changed_weight, followed_by, in_place_of, planted
+from tests.support.zoo import export
+
+_ACTIVATIONS = ("relu", "gelu", "hardswish", "silu", "hardtanh", "hardsigmoid")
+_HUGE, _TINY = ((aten.mul.Tensor, (factor,), {}) for factor in (1e30, 1e-30))
+
+# Name -> the operators that it is planted at, the change, and the kinds that may be reported. In float16, the DSP
+# returns numbers for logarithms of negative numbers, and cuts off what overflows.
+FAULTS = {
+    "wrong row": ([f"aten.{name}.default" for name in _ACTIVATIONS], in_place_of(aten.tanh.default), {"wrong values"}),
+    "weight layout": (["aten.convolution.default", "aten.linear.default"], changed_weight(lambda w: w.flip(0)),
+                      {"wrong values"}),
+    "scaled weight": (["aten.linear.default", "aten.convolution.default"], changed_weight(lambda w: w * 1.5),
+                      {"wrong values"}),
+    "saturation": (["aten.add.Tensor"], followed_by((aten.clamp.default, (-0.25, 0.25), {})), {"saturation"}),
+    "NaN": (["aten.add.Tensor"], followed_by((aten.log.default, (), {})), {"NaN", "wrong values"}),
+    "overflow": (["aten.add.Tensor"], followed_by(_HUGE, _HUGE, _TINY, _TINY),
+                 {"infinity", "overflow", "NaN", "saturation"}),
+}  # fmt: skip
+MODELS = ("resnet18", "bert_mini", "mobilenet_v2", "mobilenet_v3_small", "vit_tiny", "distilbert_mini", "llama_mini",
+          "tf_efficientnet_lite0")  # fmt: skip
+
+
+def cases(backend: str, first: int) -> list[tuple[str, str, str]]:
+    """Return (backend, model, fault) for each fault, on models in turn from the first one on."""
+    return [(backend, MODELS[(first + 3 * n) % len(MODELS)], fault) for n, fault in enumerate(FAULTS)]
+
+
+def assert_found(backend: str, model: str, fault: str, budget: float = 300) -> None:
+    """Assert that the debugger finds a fault that is planted in the middle of a model, and nothing else."""
+    operators, change, kinds = FAULTS[fault]
+    config = {"backends": [{"name": backend, "isolate": "none"}]}
+    exported = export(model)
+    program = delegate.to_backend(exported, config=config, cache=False)
+    nodes = [n for n in program.report.nodes if n.op in operators and n.backend == backend]
+    name = nodes[len(nodes) // 2].name
+    with planted(backend, name, change):
+        diagnosis = delegate.debug(exported, config=config, cache=False, budget=budget)
+    assert [[node.name for node in found.nodes] for found in diagnosis.faults] == [[name]], str(diagnosis)
+    (found,) = diagnosis.faults
+    assert found.kind.name in kinds, str(diagnosis)
+    assert found.is_minimal
