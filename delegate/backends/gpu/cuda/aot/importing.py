@@ -9,8 +9,9 @@ up all products in float32. Tensor cores compute the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,9 +45,9 @@ def to_relax(program: ExportedProgram, precision: str) -> Any:
     done = frozenset(
         name for name, value in program.state_dict.items() if precision == rounding.TF32 and rounding.is_rounded(value)
     )
-    inherited: Mapping[str, Callable[[Node], Any]] = importer.convert_map
-    own: Mapping[str, Callable[[Node], Any]] = {name: _Own(importer, convert) for name, convert in CONVERSIONS.items()}
-    importer.convert_map = {name: _Guard(importer, convert, done) for name, convert in {**inherited, **own}.items()}
+    conversions: dict[str, Callable[[Node], Any]] = dict(importer.convert_map)
+    conversions |= {name: partial(convert, importer) for name, convert in CONVERSIONS.items()}
+    importer.convert_map = {name: _Guard(importer, convert, done) for name, convert in conversions.items()}
     return importer.from_exported_program(
         program,
         keep_params_as_input=True,
@@ -54,17 +55,6 @@ def to_relax(program: ExportedProgram, precision: str) -> Any:
         no_bind_return_tuple=False,
         custom_convert_map=None,
     )
-
-
-@dataclass(frozen=True)
-class _Own:
-    """A conversion of this project in the form of the importer's own ones."""
-
-    importer: Any
-    convert: Callable[[Any, Node], Any]
-
-    def __call__(self, node: Node) -> Any:
-        return self.convert(self.importer, node)
 
 
 @dataclass(frozen=True)
