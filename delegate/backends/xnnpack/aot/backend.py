@@ -174,6 +174,9 @@ def _notes(builder: RegionBuilder) -> Iterator[str]:
     if builder.nan_guards:
         yield f"nan: exact, propagated in {_counted(builder.nan_guards, 'place')}"
     yield from note_of(op_name(n) for n in builder.region.calls if n.name in builder.nan_lost)
+    infinite = {op_name(n).split(".")[1] for n in builder.region.calls if n.name in builder.infinity_lost}
+    if infinite:
+        yield f"infinities may become NaN in {', '.join(sorted(infinite))}"
 
 
 def _floats(builder: RegionBuilder) -> list[tuple[str, int]]:

@@ -65,6 +65,7 @@ class RegionBuilder:
         origin: the name of the node that the next operators belong to, for messages about rejections.
         nan_guards: number of places where lowerings propagate NaN.
         nan_lost: the nodes whose lowerings lose NaN.
+        infinity_lost: the nodes whose lowerings may return NaN for infinities.
         at_run_time: values that layers quantize at run time.
     """
 
@@ -81,6 +82,7 @@ class RegionBuilder:
         self._reordered: dict[tuple[int, Order], Operand] = {}
         self._exact_nan, self.nan_guards = exact_nan, 0
         self.nan_lost: set[str] = set()
+        self.infinity_lost: set[str] = set()
         self.at_run_time: set[Node] = set()
         self._coded: dict[Node, Coded] = {}
         self._values: dict[Node, list[Operand]] = {}
@@ -111,6 +113,11 @@ class RegionBuilder:
         if self.result is None and not self._exact_nan:
             self.nan_lost.add(self.origin)
         return self._exact_nan and self.result is None
+
+    def may_lose_infinity(self) -> None:
+        """Record that XNNPACK may return NaN for infinities of the node; integers have none."""
+        if self.result is None:
+            self.infinity_lost.add(self.origin)
 
     # -- constants of the region ---------------------------------------------------------------------------------------
 

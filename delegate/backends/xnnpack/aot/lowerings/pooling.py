@@ -220,6 +220,10 @@ def avg_pool(builder: RegionBuilder, node: Node) -> None:
     builder.set(node, y)
 
 
+# Elements of a window for which XNNPACK has a function. Other windows are filled up with elements of the weight 0.
+_DEPTHWISE_SIZES = frozenset({3, 4, 9, 25})
+
+
 def average(builder: RegionBuilder, x: Operand, windows: Windows) -> Operand:
     """Emit averages of windows.
 
@@ -229,6 +233,8 @@ def average(builder: RegionBuilder, x: Operand, windows: Windows) -> Operand:
     small = None if builder.result is None else exact(kernel)
     if small is None and not windows.has_gaps and not builder.keeps_nan():
         return pool(builder, "AVERAGE_POOL_2D", x, windows, x.shape)
+    if windows.kernel[0] * windows.kernel[1] not in _DEPTHWISE_SIZES:
+        builder.may_lose_infinity()
     return depthwise(builder, x, kernel if small is None else small, (*x.shape[:2], *windows.out_sizes), windows.stride)
 
 

@@ -159,6 +159,7 @@ _BILINEAR = ("aten.upsample_bilinear2d.vec", "aten.upsample_bilinear2d.default")
 @TABLE.lowers(*_BILINEAR, check=every(floats, ranks(4), _interpolable), keep=True)
 def lower_bilinear(builder: RegionBuilder, node: Node) -> None:
     """Lower to one RESIZE_BILINEAR in NHWC."""
+    builder.may_lose_infinity()  # a neighbour with the weight 0 is multiplied too
     x, shape = builder.operand(source(node), NHWC), shape_of(node)
     aligned = bool(arguments(node)["align_corners"])
     size = builder.numbers(shape[2:])
