@@ -157,3 +157,20 @@ def test_what_makes_infinity_is_noted_or_right(function: Callable[[Tensor], Tens
     assert any("such as 1/0, becomes a number of 65504 or more" in note for note in partition.notes)
     assert not exact.report.partitions
     assert_same(exact(given), function(given), 1e-6)
+
+
+NORMS = {
+    "2-norm": (lambda x: torch.linalg.vector_norm(x, 2, 1), True),
+    "1-norm": (lambda x: torch.linalg.vector_norm(x, 1, 1), False),
+    "sum": (lambda x: x.sum(1), False),
+}
+
+
+@pytest.mark.parametrize(("function", "has_note"), NORMS.values(), ids=NORMS)
+def test_norms_whose_squares_overflow_have_a_note(function: Callable[..., torch.Tensor], has_note: bool) -> None:
+    require("dsp")
+    x = torch.tensor([[3.0, 4.0, 0.0], [100.0, 100.0, 100.0]])
+    program = lowered(function, x)
+    assert "dsp" in {n.backend for n in program.report.nodes}
+    assert any("squares" in note for p in program.report.partitions for note in p.notes) is has_note
+    assert_same(program(x), function(x), 5e-3)
