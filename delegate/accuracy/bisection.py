@@ -27,6 +27,7 @@ from delegate.program.model import DelegateCall, Instruction, Method, Program
 from delegate.report import Accuracy
 from delegate.runtime.backend import Delegate, DeviceTensor
 from delegate.runtime.steps import DelegateStep, Step
+from delegate.runtime.watch import Executor, Shapes
 
 T = TypeVar("T")
 
@@ -75,7 +76,13 @@ class DelegateRecorder:
     def __init__(self, partitions: Mapping[str, WatchedPartition]) -> None:
         self._partitions = partitions
 
-    def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
+    def executor(self, method: Method, executor: Executor) -> Executor:
+        """Return the executor of a method."""
+        return executor
+
+    def watched(
+        self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
+    ) -> list[Step]:
         """Return the steps of an instruction; those of delegates are recorded."""
         if not isinstance(call, DelegateCall):
             return list(steps)

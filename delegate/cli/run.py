@@ -96,7 +96,7 @@ def run(
             _Output(name, chosen.definition.values[ref.index].dtype if isinstance(ref, Ref) else None, result)
             for ref, (name, result) in zip(chosen.definition.outputs, named.items(), strict=True)
         ]
-        fallbacks = program.events
+        fallbacks = program.fallback_events
     inputs_from = "files" if inputs else "random, seed 0"
     if as_json:
         output.print_json(
@@ -108,7 +108,7 @@ def run(
                 "outputs": [{"name": o.name, **o.describe(), "file": files.get(o.name)} for o in outputs],
                 "seconds": seconds,
                 "fallbacks": [asdict(event) for event in fallbacks],
-                "profile": [{**asdict(t), "per_run": t.per_run} for t in watching.timings] if watching else None,
+                "profile": [t.to_json() for t in watching.timings] if watching else None,
                 "portable_share": watching.portable_shares().get(chosen.name) if watching else None,
             }
         )
