@@ -14,6 +14,21 @@ Kind = Literal["kernel", "partition", "copy", "control flow"]  # of an instructi
 
 
 @dataclass(frozen=True, slots=True)
+class StageRun:
+    """A stage of lowering. It follows the events of its parts.
+
+    Args:
+        name: "lower" for all of it; "export to edge", "emit", "verify", or "program from the cache".
+        method: the name of the method; empty if the stage has all methods.
+    """
+
+    name: str
+    method: str
+    start: int
+    duration: int
+
+
+@dataclass(frozen=True, slots=True)
 class PassRun:
     """A pass over the graph of a method.
 
@@ -214,7 +229,8 @@ class OperatorRun:
 
 
 Event = (
-    PassRun
+    StageRun
+    | PassRun
     | SupportChecked
     | Placed
     | Compiled

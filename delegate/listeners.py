@@ -6,6 +6,7 @@ Without a listener no event is created.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -83,6 +84,17 @@ def listen(listener: Listener) -> Iterator[None]:
 def is_heard() -> bool:
     """Return True if events of lowering and loading have a listener."""
     return bool(_LISTENING.get())
+
+
+@contextmanager
+def stage(name: str, method: str = "") -> Iterator[None]:
+    """Send a `StageRun` at the end of a `with` block without an error."""
+    start = time.perf_counter_ns()
+    yield
+    if is_heard():
+        from delegate.events import StageRun
+
+        emit(StageRun(name, method, start, time.perf_counter_ns() - start))
 
 
 def emit(event: Event) -> None:
