@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -133,7 +133,7 @@ class Profile:
 
     def __init__(self) -> None:
         self._timings: dict[str, Timing] = {}
-        self._partitions: dict[str, dict[tuple[str, str], Timing]] = {}  # the library's operators in each
+        self._operators: dict[str, dict[tuple[str, str], Timing]] = {}  # by partition, and name and operator
         self._lock = Lock()  # contexts may run in several threads
 
     def __call__(self, event: Event) -> None:
@@ -144,7 +144,7 @@ class Profile:
                 timing.add(event.duration, is_warm_up=event.is_warm_up)
         elif isinstance(event, OperatorRun):
             with self._lock:
-                operators = self._partitions.setdefault(event.partition, {})
+                operators = self._operators.setdefault(event.partition, {})
                 key = event.name, event.what
                 if key not in operators:
                     operators[key] = Timing("", event.name, event.what)
@@ -160,13 +160,16 @@ class Profile:
         """The timings of every instruction that ran, the slowest first."""
         return _by_time(self._timings.values())
 
-    @property
-    def operators(self) -> Mapping[str, tuple[Timing, ...]]:
-        """Partition -> the timings of the vendor library's operators in it, the slowest first.
+    def operators_of(self, timing: Timing) -> tuple[Timing, ...]:
+        """Return the timings of the vendor library's operators in a partition, the slowest first.
 
-        It has the partitions whose library reports its operators, after the block of a profile with `inner`.
+        They are complete after the block of a profile with `inner`. None are known of other instructions, and of
+        libraries that do not report them.
         """
-        return {partition: _by_time(timings.values()) for partition, timings in self._partitions.items()}
+        is_partition = timing.kind == "partition"
+        return (
+            _by_time(self._operators.get(timing.what.removeprefix("partition "), {}).values()) if is_partition else ()
+        )
 
     def portable_shares(self) -> dict[str, float]:
         """Return the share of portable kernels in the time of all instructions, 0 to 1, by method that ran.
@@ -194,11 +197,11 @@ class Profile:
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows)
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
-        timings, operators = self.timings, self.operators
+        timings = self.timings
         total = math.fsum(t.count * t.per_run for t in timings if t.kind != "control flow")
         for t in timings:
             yield _row(t, total)
-            for inner in operators.get(t.what.removeprefix("partition "), ()) if t.kind == "partition" else ():
+            for inner in self.operators_of(t):
                 yield _row(inner, total, "  ")
 
 
