@@ -58,8 +58,8 @@ class Durations:
 class Timing:
     """The runs of an instruction, or of an operator of a vendor library.
 
-    The first run after each binding of the instruction is a warm-up run. The mean, the median and the minimum are those
-    of the other runs, if there are any.
+    The first run after each binding of an instruction is a warm-up run, and so is the first one of a library's operator.
+    The mean, the median and the minimum are those of the other runs, if there are any.
 
     Args:
         method: the name of its method; of a library's operator empty.
@@ -146,9 +146,10 @@ class Profile:
             with self._lock:
                 operators = self._operators.setdefault(event.partition, {})
                 key = event.name, event.what
-                if key not in operators:
+                is_first = key not in operators
+                if is_first:
                     operators[key] = Timing("", event.name, event.what)
-                operators[key].add(event.duration)
+                operators[key].add(event.duration, is_warm_up=is_first)
 
     def _new(self, instruction: BoundInstruction) -> Timing:
         i = instruction
