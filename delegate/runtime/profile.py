@@ -58,7 +58,7 @@ class Durations:
 class Timing:
     """The runs of an instruction, or of an operator of a vendor library.
 
-    The first run after each binding of an instruction is a warm-up run, and so is the first one of a library's operator.
+    The first run after each binding of an instruction is a warm-up run, as is the first run of a library's operator.
     The mean, the median and the minimum are those of the other runs, if there are any.
 
     Args:
@@ -214,4 +214,4 @@ def _row(t: Timing, total: float, indent: str = "") -> tuple[str, ...]:
     share = f"{t.count * t.per_run / total:.1%}" if total else ""
     times = (f"{t.per_run / 1e3:.2f}", f"{t.median / 1e3:.2f}", f"{t.minimum / 1e3:.2f}")
     runs = (str(t.count), f"{t.nanoseconds / 1e3:.1f}", share, str(t.warm_up.count), f"{t.warm_up.total / 1e3:.1f}")
-    return (f"{indent}{t.method}", t.name, f"{indent}{t.what}", *runs, *times, t.module, t.source)
+    return (t.method, t.name, f"{indent}{t.what}", *runs, *times, t.module, t.source)
