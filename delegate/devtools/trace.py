@@ -34,14 +34,16 @@ from delegate.events import (
 from delegate.files import PathLike, replacing, require_file
 
 _LOWERING, _LOADING, _CALLS, _PORTABLE = "lowering", "loading", "calls", "portable"  # tracks that are no backend's
+_BATCH, _SEPARATOR = 256, ",\n"  # events are written in batches, which is faster
 _STATM = "/proc/self/statm"  # of Linux: its second number is the count of resident pages
 
 
 class _Known(NamedTuple):
-    """The text that all events of one instruction in one thread begin with, and their track."""
+    """The text that all events of one instruction in one thread begin with, their track, and if it is a partition."""
 
     text: str
     track: int
+    is_partition: bool
 
 
 class _Thread(threading.local):
@@ -52,18 +54,14 @@ class _Thread(threading.local):
         self.known: dict[str, _Known] = {}
 
 
-class _Write(NamedTuple):
-    """The last instruction that wrote a value: its start, its track, and if it was a partition."""
-
-    start: int
-    track: int
-    is_partition: bool
+# The last instruction that wrote a value: its start, its track, and if it was a partition.
+_Write = tuple[int, int, bool]
 
 
 class Trace:
     """A listener that writes a trace file, which replaces an old one at the end of the block, unless that failed.
 
-    Each event is written at once, so memory does not grow with the calls. Each thread has a track for calls, one for
+    Events are written in batches, so memory does not grow with the calls. Each thread has a track for calls, one for
     portable kernels, and one for each backend. Arrows lead from an instruction to its readers on other tracks if one of
     both is a partition. Counters show the resident memory of the process and the bytes of opened artifacts.
 
@@ -92,6 +90,7 @@ class Trace:
         self._arrows = 0
         self._artifacts: Counter[str] = Counter()
         self._resident = 0
+        self._unwritten: list[str] = []
         self._separator = '{"displayTimeUnit":"ns","traceEvents":[\n'
 
     def __enter__(self) -> Self:
@@ -113,6 +112,7 @@ class Trace:
     def _finish(self) -> None:
         with self._lock:
             self._write({"ph": "M", "pid": self._process, "name": "process_name", "args": {"name": "delegate"}})
+            self._write_batch()
             self._file.write(b"\n]}\n")
 
     def _not_writable(self, error: OSError) -> InputError:
@@ -141,34 +141,39 @@ class Trace:
                 self._add_counter("resident memory", event, {"bytes": resident})
 
     def _add_instruction(self, event: InstructionRun) -> None:
-        instruction, details = event.instruction, ""
-        known = self._thread.known.get(instruction.id)
+        """Write the run of an instruction. As text, because this takes a quarter of the time of `_write`."""
+        instruction, start, duration, _, context, _ = event
+        known, details = self._thread.known.get(instruction.id), ""
         if known is None:
             known = self._thread.known[instruction.id] = self._first(instruction)
             details = f',"args":{_json(_details(instruction))}'
-        times = f'"ts":{self._microseconds(event.start)},"dur":{event.duration / 1000}'
-        self._write_text(f"{known.text},{times}{details}}}")
-        own = _Write(event.start, known.track, instruction.kind == "partition")
-        written = self._written.setdefault((event.context, instruction.method), {})
+        text, track, is_partition = known
+        at, span = f"{start - self._zero:04}", f"{duration:04}"
+        self._write_text(f'{text},"ts":{at[:-3]}.{at[-3:]},"dur":{span[:-3]}.{span[-3:]}{details}}}')
+        written = self._written.get((context, instruction.method))
+        if written is None:
+            written = self._written[context, instruction.method] = {}
         for value in instruction.reads:
-            other = written.get(value)
-            if other is not None and other.track != own.track and (own.is_partition or other.is_partition):
-                self._add_arrow(other, own)
+            if value in written:
+                other, other_track, was_partition = written[value]
+                if other_track != track and (is_partition or was_partition):
+                    self._add_arrow(other, other_track, start, track)
         for value in instruction.writes:
-            written[value] = own
+            written[value] = start, track, is_partition
 
     def _first(self, instruction: BoundInstruction) -> _Known:
         is_control_flow = instruction.kind == "control flow"
         track = self._track(instruction.backend or (_CALLS if is_control_flow else _PORTABLE))
         name = instruction.what.removeprefix("partition ")
         text = _json({"ph": "X", "pid": self._process, "tid": track, "name": name, "cat": instruction.kind})
-        return _Known(text.removesuffix("}"), track)
+        return _Known(text.removesuffix("}"), track, instruction.kind == "partition")
 
-    def _add_arrow(self, source: _Write, target: _Write) -> None:
+    def _add_arrow(self, source: int, source_track: int, target: int, target_track: int) -> None:
+        """Write an arrow from the slice that starts at `source` to the one that starts at `target`."""
         self._arrows += 1
         both = {"name": "data", "cat": "data", "id": self._arrows, "pid": self._process}
-        self._write({"ph": "s", **both, "tid": source.track, "ts": self._microseconds(source.start)})
-        self._write({"ph": "f", "bp": "e", **both, "tid": target.track, "ts": self._microseconds(target.start)})
+        self._write({"ph": "s", **both, "tid": source_track, "ts": self._microseconds(source)})
+        self._write({"ph": "f", "bp": "e", **both, "tid": target_track, "ts": self._microseconds(target)})
 
     def _add_counter(self, name: str, event: Any, values: Mapping[str, int]) -> None:
         at = self._microseconds(event.start + event.duration)
@@ -192,8 +197,14 @@ class Trace:
         self._write_text(_json(event))
 
     def _write_text(self, text: str) -> None:
-        self._file.write(f"{self._separator}{text}".encode())
-        self._separator = ",\n"
+        self._unwritten.append(text)
+        if len(self._unwritten) >= _BATCH:
+            self._write_batch()
+
+    def _write_batch(self) -> None:
+        self._file.write(f"{self._separator}{_SEPARATOR.join(self._unwritten)}".encode())
+        self._separator = _SEPARATOR
+        self._unwritten.clear()
 
 
 def _json(data: Mapping[str, Any]) -> str:
