@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from delegate.errors import ExportError as ExportError
     from delegate.errors import InputError as InputError
     from delegate.errors import KernelError as KernelError
+    from delegate.errors import ListenerError as ListenerError
     from delegate.errors import LoweringError as LoweringError
     from delegate.errors import PartitionError as PartitionError
     from delegate.errors import ProgramError as ProgramError
     from delegate.errors import Stopped as Stopped
     from delegate.kernels.table import KernelTable as KernelTable
+    from delegate.listeners import listen as listen
     from delegate.partitioner.partitioner import Partitioner as Partitioner
     from delegate.partitioner.saved import SavedPlan as SavedPlan
     from delegate.placement.policy import ByPreference as ByPreference
@@ -73,11 +75,13 @@ _PUBLIC = {
     "ExportError": "delegate.errors",
     "InputError": "delegate.errors",
     "KernelError": "delegate.errors",
+    "ListenerError": "delegate.errors",
     "LoweringError": "delegate.errors",
     "PartitionError": "delegate.errors",
     "ProgramError": "delegate.errors",
     "Stopped": "delegate.errors",
     "KernelTable": "delegate.kernels.table",
+    "listen": "delegate.listeners",
     "Partitioner": "delegate.partitioner.partitioner",
     "SavedPlan": "delegate.partitioner.saved",
     "ByPreference": "delegate.placement.policy",

@@ -23,6 +23,7 @@ from delegate.emit.device_memory import with_device_copies
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
+from delegate.listeners import stage
 from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.quantized import blamed, quantized
 from delegate.lowering.request import LoweringRequest
@@ -45,6 +46,7 @@ PathLike = str | os.PathLike[str]
 
 
 @restore_torch_on_error()
+@stage("lower")
 def to_backend(
     model: Model,
     backends: Request = None,
@@ -108,7 +110,8 @@ def to_backend(
     if programs is not None and key is not None and (cached := programs.get(key)) is not None:
         for name, ep in sources.items():
             warn_of_training(ep.graph, name)
-        return _result(cached, Report.from_json(cached.program.report), sources, selection, registry, request)
+        with stage("program from the cache"):
+            return _result(cached, Report.from_json(cached.program.report), sources, selection, registry, request)
 
     model_placed = request.place(artifacts)
     placed, selection = model_placed.placed, model_placed.selection
@@ -136,7 +139,8 @@ def _compile_and_verify(
     """Compile, and again without the nodes that verification moves; return the measurements of the last program."""
     program, lowered = compiler.compile()
     while verifying is not None:
-        measured = verifying.measure(program, lowered, compiler.artifacts)
+        with stage("verify"):
+            measured = verifying.measure(program, lowered, compiler.artifacts)
         moved = verifying.to_move(measured, lowered, compiler.artifacts)
         if not moved:
             return program, lowered, measured
@@ -155,7 +159,7 @@ def _result(
 ) -> CompiledProgram:
     """Return the compiled program for the user, and warn about it; the debugger lowers it again by the request."""
     for sentence in result.warnings:
-        warnings.warn(sentence, stacklevel=4)
+        warnings.warn(sentence, stacklevel=5)
     _warn_of_portable(report, selection)
     specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
     again = replace(request, strategy=create_strategy(result.plan, selection.placement))
@@ -266,4 +270,4 @@ def _warn_of_portable(report: Report, selection: Selection) -> None:
     """
     names = [n.name for n in report.nodes if n.backend == PORTABLE and n.op not in CONTROL_FLOW]
     if selection.on_portable == "warn" and names and selection.backends:
-        warnings.warn(portable_message(names), RuntimeWarning, stacklevel=5)
+        warnings.warn(portable_message(names), RuntimeWarning, stacklevel=6)

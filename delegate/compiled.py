@@ -16,6 +16,7 @@ import torch.utils._pytree as pytree
 from delegate.edge.node import torch_dtype
 from delegate.errors import InputError
 from delegate.kernels.libraries import KernelRequest
+from delegate.listeners import Listener
 from delegate.partitioner.saved import SavedPlan
 from delegate.plugins import one_line
 from delegate.program import file
@@ -121,9 +122,13 @@ class CompiledContext(NotPicklable, ABC):
         """A copy of the states by name, in the dtypes and shapes of the module's buffers."""
         return self.snapshot()
 
-    def profile(self) -> AbstractContextManager[Profile]:
-        """Watch the calls of this context inside a `with` block; see `delegate.runtime.context.Context.profile`."""
-        return self.loaded.profile()
+    def listen(self, listener: Listener, *, inner: bool = False) -> AbstractContextManager[None]:
+        """Send the events of calls to a listener; see `delegate.runtime.context.Context.listen`."""
+        return self.loaded.listen(listener, inner=inner)
+
+    def profile(self, *, inner: bool = False) -> AbstractContextManager[Profile]:
+        """Measure the calls of this context; see `delegate.runtime.context.Context.profile`."""
+        return self.loaded.profile(inner=inner)
 
     def reset(self) -> None:
         """Set all states back to where they started."""

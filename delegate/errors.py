@@ -16,6 +16,7 @@
     |   `-- BackendFailed         it accepted the work and then failed at it
     |       |-- DeviceLost        its device's memory cannot be read or written any more
     |       `-- Stopped           its call was ended, since the call that it is a part of was interrupted
+    |-- ListenerError        a listener of events failed
     `-- ExecutionError
         |-- InputError            the caller's inputs do not fit the method
         `-- KernelError           a kernel is missing or failed
@@ -118,6 +119,10 @@ class DeviceLost(BackendFailed):
 
 class Stopped(BackendFailed):
     """A call of a delegate, or a branch, was ended since a call of the program was interrupted, without a fault."""
+
+
+class ListenerError(DelegateError):
+    """A listener of events failed. Results are valid."""
 
 
 class ExecutionError(DelegateError):

@@ -20,6 +20,7 @@ from delegate.errors import DelegateError
 from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program
 from delegate.runtime.backend import DeviceTensor
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
+from delegate.runtime.watch import Executor, Shapes
 
 T = TypeVar("T")
 
@@ -67,7 +68,13 @@ class CallRecorder:
     def __init__(self, partitions: Mapping[str, WatchedPartition], nan: NanSource) -> None:
         self._partitions, self._nan = partitions, nan
 
-    def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
+    def executor(self, method: Method, executor: Executor) -> Executor:
+        """Return the executor of a method."""
+        return executor
+
+    def watched(
+        self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
+    ) -> list[Step]:
         """Return the steps of an instruction; those of delegates and kernels are recorded."""
         if isinstance(call, DelegateCall):
             partition = self._partitions[program.delegates[call.delegate].name]

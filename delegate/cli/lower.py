@@ -94,13 +94,14 @@ def lower(
         str | None,
         typer.Option("--ray", metavar="ADDRESS", help="Measure on nodes of this Ray cluster that have the backends."),
     ] = None,
+    trace: options.TraceFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Lower a model to a program file that runs without torch."""
     if out is None and bundle is None:
         raise typer.BadParameter("Missing option '--output' / '-o': the program file to write")
     options.require_distinct(
-        {"--output": out, "--bundle": bundle, "--lock": lock},
+        {"--output": out, "--bundle": bundle, "--lock": lock, "--trace": trace},
         {"MODEL": Path(model), "--config": config, "--locked": locked, **{f"--costs {c}": c for c in costs or ()}},
     )
     _require_one_decision({"--locked": locked, "--bundle": bundle, "--costs": costs, "--ray": ray})
@@ -122,7 +123,7 @@ def lower(
         settings = settings.model_copy(update={"quantization": section})
     is_measured = measure or (settings is not None and settings.placement.policy == "measured")
     placement = _placement(is_measured, lock, locked, bundle, costs or [], ray)
-    with output.telling(f"lowering {model}") as progress:
+    with output.telling(f"lowering {model}") as progress, options.tracing(trace):
         program = delegate.to_backend(
             source,
             backend or None,
@@ -143,7 +144,7 @@ def lower(
     lock_notes = (note for note in program.report.notes if note.startswith(LOCKED))
     for line in (*lock_notes, *program.report.accuracy_lines(), *program.report.placement_lines()):
         print(line)
-    for path in filter(None, (out, bundle)):
+    for path in filter(None, (out, bundle, trace)):
         print(f"saved {path}, {path.stat().st_size:,} bytes")
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,7 +27,11 @@ from delegate.errors import (
     did_you_mean,
 )
 from delegate.files import require_file, require_folder
+from delegate.listeners import listen
 from delegate.plugins import one_line
+
+if TYPE_CHECKING:
+    from delegate.devtools.trace import Trace
 
 Imports = Annotated[
     list[str] | None,
@@ -112,8 +117,33 @@ PROGRAM = _file("the program", ProgramError)
 BUNDLE = _file("the bundle", ProgramError)
 LOCK = _file("the lockfile", PartitionError, streams=True)
 COSTS = _file("costs", PartitionError, streams=True)
+TRACE = _file("the trace", InputError)
 OUTPUTS = _folder("the outputs", InputError)
 PACKAGE = _folder("the package", DelegateError)
+
+
+TraceFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", metavar="FILE", callback=TRACE, help="Write a trace of all events, for ui.perfetto.dev (JSON)."
+    ),
+]
+
+
+@contextmanager
+def tracing(path: Path | None) -> Iterator[Trace | None]:
+    """Write a trace of the lowering and loading in a `with` block; yield its listener, for runs. None: write nothing.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    if path is None:
+        yield None
+        return
+    from delegate.devtools.trace import Trace
+
+    with Trace(path) as trace, listen(trace):
+        yield trace
 
 
 def require_distinct(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:

@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -20,13 +20,14 @@ import typer
 import delegate
 from delegate.cli import output
 from delegate.cli.arrays import Array, input_names, leaves, random_inputs, read_inputs
-from delegate.cli.options import OUTPUTS, Imports, import_modules
+from delegate.cli.options import OUTPUTS, Imports, TraceFile, import_modules, require_distinct, tracing
 from delegate.errors import BackendFailed, ExportError, InputError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
 from delegate.program.model import Ref, Tree
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
+from delegate.runtime.profile import Profile, Timing
 
 EXAMPLE = Path(delegate.__file__).parents[1] / "examples" / "digits" / "demo.py"
 _NOT_FINITE = {"nan": "NaN", "infinite": "infinite"}  # key of the JSON -> word of the table
@@ -67,25 +68,37 @@ def run(
     ] = None,
     imports: Imports = None,
     profile: Annotated[bool, typer.Option("--profile", help="Show how long every instruction takes.")] = False,
+    inner: Annotated[
+        bool, typer.Option("--inner", help="With --profile or --trace: also the operators inside the vendor libraries.")
+    ] = False,
+    trace: TraceFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run a program file on .npy files, or on seeded random inputs, without torch."""
+    if inner and not (profile or trace):
+        raise typer.BadParameter("--inner adds to --profile or --trace: give one of them")
+    require_distinct({"--trace": trace}, {"FILE": path})
     import_modules(imports)
-    with output.working(f"loading {path}"):
-        loaded = delegate.load(
-            path,
-            fallback=fallback,
-            kernels=kernels,
-            trust_code=trust_code,
-            isolate=isolate,
-            options=_load_options(options or []),
-        )
-    with _warn_if_close_fails(loaded) as program:
+    with ExitStack() as stack:
+        tracer = stack.enter_context(tracing(trace))
+        with output.working(f"loading {path}"):
+            loaded = delegate.load(
+                path,
+                fallback=fallback,
+                kernels=kernels,
+                trust_code=trust_code,
+                isolate=isolate,
+                options=_load_options(options or []),
+            )
+        program = stack.enter_context(_warn_if_close_fails(loaded))
         chosen = program.method(method or program.default_method)
         arrays = _read(chosen, inputs) if inputs else random_inputs(chosen.definition)
         arguments = leaves(chosen.inputs, arrays)
         results, seconds = [], []
-        with program.profile() if profile else nullcontext() as watching:
+        with (
+            nullcontext() if tracer is None else program.listen(tracer, inner=inner),
+            program.profile(inner=inner) if profile else nullcontext() as watching,
+        ):
             for _ in output.counted(repeat, f"running {path}"):
                 start = time.perf_counter()
                 results = chosen.run(arguments)
@@ -96,7 +109,7 @@ def run(
             _Output(name, chosen.definition.values[ref.index].dtype if isinstance(ref, Ref) else None, result)
             for ref, (name, result) in zip(chosen.definition.outputs, named.items(), strict=True)
         ]
-        fallbacks = program.events
+        fallbacks = program.fallback_events
     inputs_from = "files" if inputs else "random, seed 0"
     if as_json:
         output.print_json(
@@ -108,8 +121,9 @@ def run(
                 "outputs": [{"name": o.name, **o.describe(), "file": files.get(o.name)} for o in outputs],
                 "seconds": seconds,
                 "fallbacks": [asdict(event) for event in fallbacks],
-                "profile": [{**asdict(t), "per_run": t.per_run} for t in watching.timings] if watching else None,
+                "profile": [_timing(t, watching) for t in watching.timings] if watching else None,
                 "portable_share": watching.portable_shares().get(chosen.name) if watching else None,
+                "trace": str(trace) if trace else None,
             }
         )
         return
@@ -122,7 +136,15 @@ def run(
             print(f"{name}: portable kernels took {share:.1%} of the time, measured")
     for event in fallbacks:
         print(f"note: {event}")
+    if trace:
+        print(f"saved {trace}, {trace.stat().st_size:,} bytes: open it in ui.perfetto.dev")
     print(f"ran {chosen.name} {_times(seconds)}")
+
+
+def _timing(timing: Timing, profile: Profile) -> dict[str, Any]:
+    """Return a timing for JSON, with the operators of the vendor library if they are known."""
+    inner = profile.operators_of(timing)
+    return timing.to_json() | ({"operators": [t.to_json() for t in inner]} if inner else {})
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""Tools that show what a program does: the debugger, which finds the operators that return wrong values."""
+"""Tools that show what a program does: the debugger, which finds wrong operators, and traces, which need no torch."""

@@ -21,6 +21,7 @@ from delegate.edge.program import EdgeProgram
 from delegate.emit.program import emit, has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
+from delegate.listeners import stage
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import (
     LoweredDelegate,
@@ -119,7 +120,9 @@ class Compiler:
         """Convert methods to edge dialect and add them."""
         self.selection.warm_up(ep.graph for ep in exported.values())
         for name, ep in exported.items():
-            self.methods[name] = _Method(identify(optimize(to_edge(ep, name=name, preserve_ops=self.preserve_ops))))
+            with stage("export to edge", name):
+                edge = to_edge(ep, name=name, preserve_ops=self.preserve_ops)
+            self.methods[name] = _Method(identify(optimize(edge)))
 
     def fork_for_method(
         self, method: str, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, *, keep_all: bool = False
@@ -179,7 +182,8 @@ class Compiler:
             self.selection.record_outcomes()
         keep, policy = self.selection.keeps, self.selection.fallback.policy
         self.warnings = []
-        program = emit(lowered, self.kernels, keep=keep, on_fallback=policy, warn=self.warnings.append)
+        with stage("emit"):
+            program = emit(lowered, self.kernels, keep=keep, on_fallback=policy, warn=self.warnings.append)
         results = {name: d.result for part in lowered for name, d in part.delegates.items()}
         self.notes = {d.name: (*results[d.name].notes, *_fallback_notes(d, keep)) for d in program.delegates}
         return program, lowered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +12,10 @@ from delegate.backends.aot import PreprocessResult, Region, RegionFailed, Region
 from delegate.backends.bisection import failing_nodes
 from delegate.backends.region import content_of
 from delegate.cache.aot.artifacts import ArtifactCache, CachedResult
+from delegate.events import Compiled
+from delegate.listeners import emit, is_heard
 from delegate.partitioner.extraction import LoweredDelegate, PlannedRegion
+from delegate.plugins import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +56,11 @@ class Artifacts:
         """Return the artifact like `compile`, but raise RegionFailed if the library does not name the nodes."""
         key = (backend, content_of(region))
         if key not in self._results:
-            self._results[key] = (self._get_or_compile(backend, region), region)
+            start = time.perf_counter_ns()
+            result, is_cached = self._get_or_compile(backend, region)
+            self._results[key] = result, region
+            if is_heard():
+                emit(_compiled(backend, region, result, is_cached, start))
         result, _ = self._results[key]
         if isinstance(result, RegionRefused | RegionFailed):
             raise result
@@ -63,25 +71,25 @@ class Artifacts:
         """Return if a region was refused because of a failure, which may be temporary."""
         return any(isinstance(result, RegionFailed | RegionGivenUp) for result, _ in self._results.values())
 
-    def _get_or_compile(self, backend: str, region: Region) -> CachedResult | RegionFailed:
-        """Return the cached result of a region, else compile the region and cache the result."""
+    def _get_or_compile(self, backend: str, region: Region) -> tuple[CachedResult | RegionFailed, bool]:
+        """Return the result of a region, and True if it is from the cache; cache it otherwise."""
         key = None if self.cache is None else self.cache.key(backend, region)
         cached = None
         if self.cache is not None and key is not None:
             cached = self.cache.get(key, partial(self._check, backend, region))
         if cached is not None:
             logger.info("%s is taken from the compile cache", region.name)
-            return cached
+            return cached, True
         result: CachedResult
         try:
             result = self.compilers[backend](region)
         except (RegionFailed, RegionGivenUp) as failure:
-            return failure
+            return failure, False
         except RegionRefused as refusal:
             result = refusal
         if self.cache is not None and key is not None:
             self.cache.put(key, result)
-        return result
+        return result, False
 
     def _check(self, backend: str, region: Region, result: CachedResult) -> None:
         """Raise an exception if a cached result of a region is impossible."""
@@ -94,3 +102,15 @@ class Artifacts:
         """Compile the region of a partition; raises the same errors as `compile`."""
         backend = planned.partition.backend
         return LoweredDelegate(backend, self.compile(backend, planned.region), planned.region)
+
+
+def _compiled(
+    backend: str, region: Region, result: CachedResult | RegionFailed, is_cached: bool, start: int
+) -> Compiled:
+    size, refusal = 0, ""
+    if isinstance(result, PreprocessResult):
+        size = sum(memoryview(part).nbytes for part in (result.blob, *result.data))
+    else:
+        refusal = one_line(result)
+    duration = time.perf_counter_ns() - start
+    return Compiled(backend, region.name, len(region.calls), size, is_cached, refusal, start, duration)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,8 @@ from delegate.edge.graphs import gc_paused
 from delegate.edge.node import describe, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
+from delegate.events import Placed, SupportChecked
+from delegate.listeners import emit, is_heard
 from delegate.partitioner.assign import CostThreshold, NodeGroup, Verdicts, assign
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Place, Plan, Unit, with_parallel_groups
@@ -62,11 +65,22 @@ def plan(
             raise PartitionError(what, where=program.name, remedy="name every backend once")
     book = RuleBook(rules, names)
     planner = _Planner(partitioners, backends, rules, book, refusals or {}, set(taken), has_kernel)
+    start = time.perf_counter_ns()
     with gc_paused():
         result = planner.plan(program)
     if rules.together:
         result = with_parallel_groups(result, planner.place)
+    if is_heard():
+        emit(_placed(result, start, time.perf_counter_ns() - start))
     return replace(result, notes=(*result.notes, *planner.book.unused(), *_missing_groups(rules, result)))
+
+
+def _placed(plan: Plan, start: int, duration: int) -> Placed:
+    parts = tuple(plan.walk())
+    nodes = Counter(n.backend or PORTABLE for part in parts for n in part.nodes)
+    return Placed(
+        plan.program.name, nodes, Counter(p.backend for part in parts for p in part.partitions), start, duration
+    )
 
 
 @dataclass(slots=True)
@@ -92,8 +106,13 @@ class _Planner:
         queries = self._queries(checked, pins)
         collected: dict[str, Sequence[Claim]] = {}
         for partitioner, query in zip(self.partitioners, queries, strict=True):
+            start = time.perf_counter_ns()
             with query.backend.unchanged(program):
                 collected[partitioner.backend] = self._collect(partitioner, query, program, verdicts)
+            if is_heard():
+                name, duration = partitioner.backend, time.perf_counter_ns() - start
+                supported = sum(bool(own[name]) for own in verdicts.values())
+                emit(SupportChecked(program.name, name, len(verdicts), supported, start, duration))
         claims = self._by_branch(verdicts, collected)
         decomposed = self._partly_supported(checked, verdicts, queries, claims)
         for node in decomposed:

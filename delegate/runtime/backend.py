@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,6 +13,11 @@ from delegate.errors import BackendFailed, DelegateError, DeviceLost
 from delegate.plugins import AUTHOR, one_line
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+# An operator's run: the library's name of its node, and of its operator; start and duration, in nanoseconds of
+# `time.perf_counter_ns`. A library without start times has operators that follow each other.
+ReportOperator = Callable[[str, str, int, int], object]
 
 
 class TensorType(NamedTuple):
@@ -124,6 +129,23 @@ class Delegate(ABC):
         Raises:
             BackendFailed: the vendor library failed; the next call must still be right.
         """
+
+    def profiled(self, report: ReportOperator) -> Delegate | None:
+        """Create a delegate of the same blob that also reports each operator of the vendor library.
+
+        It replaces this delegate in the calls of one context, for a listener that requests inner operators. It is
+        slower, so this delegate must not record anything. The runtime closes it before this delegate.
+
+        Args:
+            report: receives each operator that has run, at the latest in `close`.
+
+        Returns:
+            The delegate; None if the library reports no operators.
+
+        Raises:
+            BackendFailed: the library could not open the blob again.
+        """
+        return None
 
     def interrupt(self) -> None:  # noqa: B027 - most calls end by themselves
         """Make a call of `execute` in another thread raise `delegate.errors.Stopped` soon, if there is one.

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from delegate.errors import ProgramError, did_you_mean
+from delegate.listeners import subscribed
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
-from delegate.runtime.lifecycle import NotPicklable, closed_error, torn_states_error
+from delegate.runtime.lifecycle import NotPicklable, closed_error, leak, torn_states_error
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 from delegate.runtime.states import Parts, States
 from delegate.runtime.translate_errors import translate_input_errors
 
 if TYPE_CHECKING:
+    from delegate.listeners import Listener, Subscription
+    from delegate.runtime.event_watch import ModulePaths
     from delegate.runtime.profile import Profile
+    from delegate.runtime.profiled_delegates import ProfiledDelegates
+
+_numbers = itertools.count()  # of contexts in this process
 
 
 class Context(NotPicklable):
@@ -41,7 +48,10 @@ class Context(NotPicklable):
         self._default: Callable[..., Any] = self._methods.get(self.default_method, self._no_default)
         self._ready: Callable[[], Resources] | None = None  # after a fork: creates the resources to bind to
         self._torn = False
-        self._profiles: tuple[Profile, ...] = ()
+        self._listeners: tuple[tuple[Subscription, bool], ...] = ()  # True: with the operators of vendor libraries
+        self._profiled: ProfiledDelegates | None = None
+        self._modules: ModulePaths | None = None
+        self._program, self._number = program, next(_numbers)
         self._portable_shares = resources.portable_shares
 
     def __repr__(self) -> str:
@@ -55,6 +65,9 @@ class Context(NotPicklable):
         """
         self._torn = self._lock.locked() and bool(self._states.arrays)
         self._lock, self._ready = threading.Lock(), ready
+        if self._profiled is not None:
+            leak(self._profiled)
+            self._profiled = None
         for method in self._methods.values():
             method.mark_forked(self.make_ready, self._lock)
 
@@ -149,32 +162,67 @@ class Context(NotPicklable):
             self._torn = self._torn and parts is not None
 
     @contextmanager
-    def profile(self) -> Iterator[Profile]:
+    def listen(self, listener: Listener, *, inner: bool = False) -> Iterator[None]:
+        """Send the events of this context's calls to a listener, inside a `with` block.
+
+        Several listeners may be active at once, nested or not; each receives all events of its block. Methods are
+        bound again when the block begins and when it ends. An event costs about a microsecond per instruction. Without
+        a listener it costs nothing.
+
+        Args:
+            listener: receives each event in the thread of the run; see `delegate.events`.
+            inner: also request the operators of vendor libraries, as far as these report them. Their delegates are
+                opened a second time, and are slower. Some libraries report all operators at the end of the block.
+
+        Raises:
+            ListenerError: at the end, if the listener has raised an exception. Results are valid.
+            BackendFailed: a delegate could not be opened again, or not be closed.
+        """
+        with subscribed(listener) as subscription:
+            self.make_ready()
+            try:
+                self._bind_listeners((*self._listeners, (subscription, inner)))
+                yield
+            finally:
+                self._bind_listeners(tuple(pair for pair in self._listeners if pair[0] is not subscription))
+
+    @contextmanager
+    def profile(self, *, inner: bool = False) -> Iterator[Profile]:
         """Measure the calls of this context inside a `with` block: the number of runs of each instruction, and their
         time.
 
-        Several profiles may be active at once, nested or not; each counts all runs in its block. Methods are bound
-        again when it begins and when it ends; then the report has the measured shares. Profiling costs about a
-        microsecond per instruction. Without a profile it costs nothing.
+        After the block, the report has the measured shares. See `listen` for `inner`, the cost, and the errors.
         """
         from delegate.runtime.profile import Profile
 
         profile = Profile()
-        self.make_ready()
+        with self.listen(profile, inner=inner):
+            try:
+                yield profile
+            finally:
+                self._portable_shares |= profile.portable_shares()
+
+    def _bind_listeners(self, listeners: tuple[tuple[Subscription, bool], ...]) -> None:
+        """Bind the methods with other listeners."""
+        from delegate.runtime.event_watch import EventWatch, ModulePaths
+        from delegate.runtime.profiled_delegates import ProfiledDelegates
+
+        watch, profiled = None, None
+        if listeners:
+            self._modules = self._modules or ModulePaths(self._program.report)
+            subscriptions = tuple(subscription for subscription, _ in listeners)
+            watch = EventWatch(subscriptions, self._platform.clock, self._number, self._modules, set())
+        inner = tuple(subscription for subscription, is_inner in listeners if is_inner)
+        if inner and self._methods:
+            own = next(iter(self._methods.values())).delegates
+            profiled = ProfiledDelegates(self._program.delegates, own, inner)
+        before, self._listeners, self._profiled = self._profiled, listeners, profiled
         try:
-            self._watch((*self._profiles, profile))
-            yield profile
+            for method in self._methods.values():
+                method.watch(watch, {} if profiled is None else profiled.delegates)
         finally:
-            self._watch(tuple(p for p in self._profiles if p is not profile))
-            self._portable_shares |= profile.portable_shares()
-
-    def _watch(self, profiles: tuple[Profile, ...]) -> None:
-        from delegate.runtime.profile import Stopwatch
-
-        self._profiles = profiles
-        watch = Stopwatch(profiles, self._platform.clock) if profiles else None
-        for method in self._methods.values():
-            method.watch(watch)
+            if before is not None:
+                before.close()  # the methods do not use them any more
 
     def close(self) -> None:
         """Wait for a running call, and release its memory. The context cannot be called afterwards."""
@@ -182,3 +230,6 @@ class Context(NotPicklable):
         self._default = self._no_default
         for method in methods.values():
             method.close()
+        if self._profiled is not None:
+            profiled, self._profiled = self._profiled, None
+            profiled.close()

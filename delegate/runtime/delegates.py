@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delegate.errors import BackendFailed, DelegateError
+from delegate.listeners import emit
 from delegate.plugins import AUTHOR, one_line
 from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, DelegateSpec, Program
@@ -43,22 +44,23 @@ def make_delegates(program: Program, init: Init, fallbacks: Fallbacks | None) ->
                 delegates.append(_init_required(init, spec, partial(_callers, program, number)))
     except BaseException:
         with suppress(BackendFailed):  # report the error that stopped the load
-            close_delegates(program, delegates)
+            close_delegates(program.delegates, delegates)
         raise
     return tuple(delegates)
 
 
-def close_delegates(program: Program, delegates: Iterable[Delegate]) -> None:
+def close_delegates(specs: Iterable[DelegateSpec], delegates: Iterable[Delegate]) -> None:
     """Free the vendor libraries' resources of every delegate.
 
     Args:
-        program: their program; the delegates are its first ones.
+        specs: of the delegates, in their order; there may be more.
+        delegates: to close.
 
     Raises:
         BackendFailed: one could not be closed. All others are closed.
     """
     failure: DelegateError | None = None
-    for spec, delegate in zip(program.delegates, delegates, strict=False):
+    for spec, delegate in zip(specs, delegates, strict=False):
         try:
             delegate.close()
         except (Exception, SystemExit) as error:  # a plugin may raise anything
@@ -93,6 +95,20 @@ def _with_fallback(init: Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Dele
     except (Exception, SystemExit) as error:
         return fallbacks.create_fallback(spec, error)
     return fallbacks.with_fallback(spec, delegate)
+
+
+def announce(init: Init, program: Program, clock: Callable[[], int]) -> Init:
+    """Return a function that creates delegates, and sends an event for each."""
+    from delegate.events import DelegateOpened
+
+    def announced(spec: DelegateSpec) -> Delegate:
+        start = clock()
+        delegate = init(spec)
+        size = sum(len(program.segments[i]) for i in (spec.segment, *spec.data))
+        emit(DelegateOpened(spec.backend, spec.name, size, start, clock() - start))
+        return delegate
+
+    return announced
 
 
 class InProcess:

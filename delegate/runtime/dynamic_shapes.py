@@ -167,7 +167,7 @@ class StagedExecutor:
         return arrays
 
     def _watched(self, call: KernelCall, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function, timed if a profile is active."""
+        """Return the function, observed if there is a watch."""
         watch = self._resources.watch
         if watch is None:
             return function

@@ -169,7 +169,9 @@ class ExecutionPlan:
         self._bind_unwatched(instruction)
         if watch is not None:
             steps = self.steps[first:]
-            self.steps[first:] = watch.watched(self._resources.program, self._method, instruction, steps)
+            self.steps[first:] = watch.watched(
+                self._resources.program, self._method, instruction, steps, self._arrays.shapes
+            )
 
     def _bind_lazy(self, instruction: Instruction) -> None:
         """Bind an instruction that depends on constants alone: it runs in the first call. Values that others read get
@@ -202,7 +204,7 @@ class ExecutionPlan:
 
     def _bind_parallel(self, call: StructuredCall) -> None:
         called = (c.delegate for block in call.blocks for c in walk(block.instructions) if isinstance(c, DelegateCall))
-        stop = Stop([self._resources.delegates[number].interrupt for number in dict.fromkeys(called)])
+        stop = Stop([self._resources.delegate(number)[0].interrupt for number in dict.fromkeys(called)])
         outside, self._begin = self._begin, (stop,)
         branches = [self._steps_of(block.instructions) for block in call.blocks]
         self._begin = outside
@@ -283,8 +285,7 @@ class ExecutionPlan:
             elif array is None and self._arrays.is_view(index):
                 self._compact_per_call(index, inputs, i)
         step = self._delegate_step(inputs)(
-            self._resources.delegates[call.delegate],
-            self._resources.delegate_locks[call.delegate],
+            *self._resources.delegate(call.delegate),
             inputs,
             self._arrays.entries(call.outputs),
             program.delegates[call.delegate],

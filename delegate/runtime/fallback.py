@@ -17,7 +17,7 @@ import numpy as np
 from delegate.errors import Stopped
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
-from delegate.runtime.backend import Delegate, DeviceTensor, TensorType
+from delegate.runtime.backend import Delegate, DeviceTensor, ReportOperator, TensorType
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 from delegate.runtime.steps import outputs_not_filled
@@ -143,6 +143,10 @@ class _FallbackOnFailure(Delegate):
                 raise
             self.switch_to_fallback(error)
             self._execute(inputs, outputs)
+
+    def profiled(self, report: ReportOperator) -> Delegate | None:
+        inner = self._delegate.profiled(report) if self._execute is self._own else None
+        return None if inner is None else _FallbackOnFailure(self.spec, inner, self._fallbacks)
 
     def interrupt(self) -> None:
         self._delegate.interrupt()

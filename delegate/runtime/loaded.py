@@ -16,6 +16,7 @@ import numpy as np
 
 from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_mean
 from delegate.kernels.selection import kernels_of
+from delegate.listeners import emit, is_heard
 from delegate.option_rules import Alternative, OptionRule
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
@@ -24,7 +25,7 @@ from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.context import Context
-from delegate.runtime.delegates import InProcess, close_delegates, make_delegates
+from delegate.runtime.delegates import InProcess, announce, close_delegates, make_delegates
 from delegate.runtime.lazy_constants import LazyConstantTable
 from delegate.runtime.lifecycle import closed_error, follow_forks, leak
 from delegate.runtime.parallel import Workers, split_threads
@@ -105,7 +106,14 @@ def load(
     except DelegateError as error:
         platform.abort(error)
         raise
-    platform.log("debug", f"loaded {', '.join(loaded.methods)} in {(platform.clock() - start) / 1e6:.3g} ms")
+    duration = platform.clock() - start
+    platform.log("debug", f"loaded {', '.join(loaded.methods)} in {duration / 1e6:.3g} ms")
+    if is_heard():
+        from delegate.events import ProgramLoaded
+
+        segments = sum(map(len, loaded.program.segments))
+        arenas = sum(size for method in loaded.program.methods for size in method.arenas if size > 0)
+        emit(ProgramLoaded(loaded.methods, segments, arenas, start, duration))
     return loaded
 
 
@@ -262,12 +270,13 @@ class LoadedProgram(Context):
             self._init = InProcess(program, self._registry, self._trust_code, forked)
         delegates: tuple[Delegate, ...] = ()
         try:
-            delegates = make_delegates(program, self._init, self._fallbacks)
+            init = announce(self._init, program, self._shared.platform.clock) if is_heard() else self._init
+            delegates = make_delegates(program, init, self._fallbacks)
             delegate_locks = tuple(nullcontext() if d.thread_safe else Lock() for d in delegates)
             spaces = _spaces(program, self._init.runtimes, self._fallbacks)
         except BaseException:  # plugins may raise anything
             with suppress(BackendFailed):
-                close_delegates(program, delegates)
+                close_delegates(program.delegates, delegates)
             self._init.close()
             raise
         self._shared = self._shared._replace(delegates=delegates, delegate_locks=delegate_locks, spaces=spaces)
@@ -276,26 +285,26 @@ class LoadedProgram(Context):
     def _close_delegates(self) -> None:
         delegates, self._shared = self._shared.delegates, self._shared._replace(delegates=())
         try:
-            close_delegates(self.program, delegates)
+            close_delegates(self.program.delegates, delegates)
         finally:
             self._init.close()
 
     @property
-    def events(self) -> tuple[FallbackEvent, ...]:
+    def fallback_events(self) -> tuple[FallbackEvent, ...]:
         """The partitions that run on their fallbacks, in the order in which their delegates failed."""
         return tuple(self._fallbacks.events) if self._fallbacks is not None else ()
 
     @property
     def report(self) -> Report:
-        """The planned partition of the program, with the reasons; its notes end with the `events`.
+        """The planned partition of the program, with the reasons; its notes end with the `fallback_events`.
 
         Profiled methods have the measured share of their portable kernels instead of the estimated one.
         """
         return self.observed(self._planned)
 
     def observed(self, planned: Report) -> Report:
-        """Return a report with observations of this process: the measured shares of profiles, and the `events`."""
-        notes = (*planned.notes, *map(str, self.events))
+        """Return a report with observations of this process: measured shares of profiles, and the `fallback_events`."""
+        notes = (*planned.notes, *map(str, self.fallback_events))
         return replace(planned, notes=notes, portable_shares=dict(self._shared.portable_shares))
 
     @cached_property

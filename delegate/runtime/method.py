@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from delegate.errors import DelegateError, DeviceLost, InputError
 from delegate.program import model
@@ -12,7 +13,7 @@ from delegate.program.expr import SymbolValues
 from delegate.program.instructions import written_inputs
 from delegate.program.model import Input, Ref, Tree
 from delegate.runtime.arguments import leaves_of, unflatten
-from delegate.runtime.backend import Array
+from delegate.runtime.backend import Array, Delegate
 from delegate.runtime.execution_plan import ExecutionPlan
 from delegate.runtime.inputs import InputChecker, copy_back, writable_inputs
 from delegate.runtime.lifecycle import Closed, ForkedChecker, NotPicklable
@@ -23,14 +24,7 @@ from delegate.runtime.translate_errors import translate_binding_errors, translat
 if TYPE_CHECKING:
     from threading import Lock
 
-    from delegate.runtime.profile import Watch
-
-
-class Executor(Protocol):
-    """An execution of a method. Not thread-safe: the lock of the context is held."""
-
-    def run(self, inputs: Sequence[Array | None]) -> list[Any]:
-        """Run on checked inputs, None for a literal; return the flat leaves of the result."""
+    from delegate.runtime.watch import Executor, Watch
 
 
 class Method(NotPicklable):
@@ -67,6 +61,11 @@ class Method(NotPicklable):
         """The leaves of its arguments."""
         return self.definition.inputs
 
+    @property
+    def delegates(self) -> tuple[Delegate, ...]:
+        """The delegates of the program."""
+        return self._resources.delegates
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run on arrays (NumPy, or anything with DLPack), in the structure that the module was exported with.
 
@@ -91,7 +90,7 @@ class Method(NotPicklable):
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         """Run on the flat leaves of the arguments; return the flat leaves of the result."""
         arrays = self._checker.arrays(leaves)
-        direct = self._direct  # a profile in another thread may exchange it
+        direct = self._direct  # a listener in another thread may exchange it
         if direct is not None:
             return direct(arrays)
         own: list[Array] = []
@@ -130,10 +129,15 @@ class Method(NotPicklable):
         """Return an array per input, None for a literal; raise as `run` does if they do not fit."""
         return self._checker.arrays(leaves)
 
-    def watch(self, watch: Watch | None) -> None:
-        """Measure the instructions from now on; None: stop measuring."""
+    def watch(self, watch: Watch | None, profiled: Mapping[int, tuple[Delegate, Any]] = MappingProxyType({})) -> None:
+        """Observe the instructions from now on; None: stop.
+
+        Args:
+            watch: the observer.
+            profiled: delegates, each with a lock, that replace those of the program.
+        """
         with self._lock:
-            self._bind(self._resources._replace(watch=watch))
+            self._bind(self._resources._replace(watch=watch, profiled=profiled))
 
     def mark_forked(self, make_ready: Callable[[], None], lock: Lock) -> None:
         """Wait until the first call in this forked process runs `make_ready`, which binds the method again."""
@@ -164,6 +168,8 @@ class Method(NotPicklable):
             else:
                 executor = plan = ExecutionPlan(resources, self.definition, SymbolValues())
                 direct = plan.direct if resources.platform is DEFAULT and not self._bits else None
+        if resources.watch is not None:
+            executor = resources.watch.executor(self.definition, executor)
         self._executor, self._direct = executor, direct
 
 

@@ -1,93 +1,181 @@
-"""Profiles: the number of runs of every instruction, and their time."""
+"""Profiles: listeners that count the runs of every instruction, and measure their time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+import random
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
 
-from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program, Ref, StorageKind
-from delegate.runtime.steps import CompactStep, Step
+from delegate.events import BoundInstruction, Event, InstructionRun, Kind, OperatorRun
 
-T = TypeVar("T")
+_SAMPLES = 1024  # of an instruction's runs, for the median: it is exact up to this number
+_TITLES = ("method", "value", "what", "runs", "total us", "share", "warm-ups", "warm-up us", "mean us", "median us")
+_HEADER = (*_TITLES, "least us", "module", "source")
 
-Kind = Literal["kernel", "partition", "copy", "control flow"]  # of an instruction; a copy is between devices
+
+@dataclass(slots=True)
+class Durations:
+    """The durations of runs, in bounded memory.
+
+    Args:
+        count: the number of runs.
+        total: the sum of their nanoseconds.
+        minimum: the least of them.
+    """
+
+    count: int = 0
+    total: int = 0
+    minimum: int = 0
+    _sample: list[int] = field(default_factory=list)  # a uniform random sample of all runs
+
+    def add(self, nanoseconds: int) -> None:
+        """Add a run."""
+        self.count = count = self.count + 1
+        self.total += nanoseconds
+        if count == 1 or nanoseconds < self.minimum:
+            self.minimum = nanoseconds
+        if count <= _SAMPLES:
+            self._sample.append(nanoseconds)
+        elif (place := int(_random() * count)) < _SAMPLES:
+            self._sample[place] = nanoseconds
+
+    @property
+    def mean(self) -> float:
+        """The mean nanoseconds of a run; 0 without runs."""
+        return self.total / max(self.count, 1)
+
+    @property
+    def median(self) -> float:
+        """The median nanoseconds of a run; of a random sample of 1,024 runs if there are more."""
+        return statistics.median(self._sample or [0])
 
 
 @dataclass(slots=True)
 class Timing:
-    """The runs of an instruction.
+    """The runs of an instruction, or of an operator of a vendor library.
+
+    The first run after each binding of an instruction is a warm-up run, as is the first run of a library's operator.
+    The mean, the median and the minimum are those of the other runs, if there are any.
 
     Args:
-        method: that it belongs to.
-        name: its first result.
+        method: the name of its method; of a library's operator empty.
+        name: its first result; of a library's operator the library's name of the node.
         what: its operator, partition, or kind of control flow. The time of control flow includes its blocks.
-        source: the user's own line; empty where unknown.
-        count: the number of completed runs.
-        nanoseconds: of all these runs.
-        first: nanoseconds of the first run, which fills caches and may prepare what later runs reuse.
+        source: the user's own line; empty if unknown.
+        module: path of the user's module; empty if unknown.
         kind: of the instruction.
+        warm_up: the warm-up runs.
+        later: the other runs.
     """
 
     method: str
     name: str
     what: str
     source: str = ""
-    count: int = 0
-    nanoseconds: int = 0
-    first: int = 0
+    module: str = ""
     kind: Kind = "kernel"
+    warm_up: Durations = field(default_factory=Durations)
+    later: Durations = field(default_factory=Durations)
+
+    def add(self, nanoseconds: int, *, is_warm_up: bool = False) -> None:
+        """Add a completed run."""
+        (self.warm_up if is_warm_up else self.later).add(nanoseconds)
+
+    @property
+    def count(self) -> int:
+        """The number of all runs."""
+        return self.warm_up.count + self.later.count
+
+    @property
+    def nanoseconds(self) -> int:
+        """The nanoseconds of all runs."""
+        return self.warm_up.total + self.later.total
 
     @property
     def per_run(self) -> float:
-        """The mean nanoseconds of a run, without the first one if there are others."""
-        return (self.nanoseconds - self.first) / (self.count - 1) if self.count > 1 else float(self.nanoseconds)
+        """The mean nanoseconds of a run, without warm-up runs if there are others."""
+        return self._typical.mean
 
-    def add(self, nanoseconds: int) -> None:
-        """Add a run."""
-        if not self.count:
-            self.first = nanoseconds
-        self.count += 1
-        self.nanoseconds += nanoseconds
+    @property
+    def median(self) -> float:
+        """The median nanoseconds of a run, without warm-up runs if there are others; see `Durations.median`."""
+        return self._typical.median
+
+    @property
+    def minimum(self) -> int:
+        """The least nanoseconds of a run, without warm-up runs if there are others."""
+        return self._typical.minimum
+
+    @property
+    def _typical(self) -> Durations:
+        return self.later if self.later.count else self.warm_up
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures, by name."""
+        names = ("method", "name", "what", "source", "module", "kind", "count", "nanoseconds")
+        figures = {name: getattr(self, name) for name in (*names, "per_run", "median", "minimum")}
+        return {**figures, "warm_ups": self.warm_up.count, "warm_up_nanoseconds": self.warm_up.total}
 
 
-class TimedStep:
-    """A step with timing."""
-
-    __slots__ = ("clock", "failed", "step", "timings")
-
-    def __init__(self, step: Step, timings: Sequence[Timing], clock: Callable[[], int]) -> None:
-        self.step, self.timings, self.clock, self.failed = step, timings, clock, step.failed
-
-    def __call__(self) -> None:
-        start = self.clock()
-        self.step()
-        spent = self.clock() - start
-        for timing in self.timings:
-            timing.add(spent)
+_random = random.Random(0).random  # not the one of the user's program
 
 
 class Profile:
-    """The number of runs of methods' instructions, and their time.
+    """A listener that counts the runs of instructions, and measures their time.
 
     Views that cost nothing at run time have no timing. A copy that an instruction needs of an input or a result has its
-    own timing.
+    own timing. The memory of a profile is bounded by the number of instructions.
     """
 
     def __init__(self) -> None:
-        self._timings: dict[tuple[str, str, tuple[int, ...], str], Timing] = {}
+        self._timings: dict[str, Timing] = {}
+        self._operators: dict[str, dict[tuple[str, str], Timing]] = {}  # by partition, and name and operator
+        self._lock = Lock()  # contexts may run in several threads
+
+    def __call__(self, event: Event) -> None:
+        """Add a run of an instruction or of a library's operator; other events do not count."""
+        if isinstance(event, InstructionRun):
+            with self._lock:
+                timing = self._timings.get(event.instruction.id) or self._new(event.instruction)
+                timing.add(event.duration, is_warm_up=event.is_warm_up)
+        elif isinstance(event, OperatorRun):
+            with self._lock:
+                operators = self._operators.setdefault(event.partition, {})
+                key = event.name, event.what
+                is_first = key not in operators
+                if is_first:
+                    operators[key] = Timing("", event.name, event.what)
+                operators[key].add(event.duration, is_warm_up=is_first)
+
+    def _new(self, instruction: BoundInstruction) -> Timing:
+        i = instruction
+        timing = self._timings[i.id] = Timing(i.method, i.name, i.what, i.source, i.module, i.kind)
+        return timing
 
     @property
     def timings(self) -> tuple[Timing, ...]:
         """The timings of every instruction that ran, the slowest first."""
-        ran = (t for t in self._timings.values() if t.count)
-        return tuple(sorted(ran, key=lambda t: -t.nanoseconds))
+        return _by_time(self._timings.values())
+
+    def operators_of(self, timing: Timing) -> tuple[Timing, ...]:
+        """Return the timings of the vendor library's operators in a partition, the slowest first.
+
+        They are complete after the block of a profile with `inner`. None are known of other instructions, and of
+        libraries that do not report them.
+        """
+        is_partition = timing.kind == "partition"
+        return (
+            _by_time(self._operators.get(timing.what.removeprefix("partition "), {}).values()) if is_partition else ()
+        )
 
     def portable_shares(self) -> dict[str, float]:
         """Return the share of portable kernels in the time of all instructions, 0 to 1, by method that ran.
 
-        Each instruction counts its runs times `per_run`: the first run is left out if there are others. The time of
+        Each instruction counts its runs times `per_run`, which leaves out warm-up runs if there are others. The time of
         control flow is that of its instructions.
         """
         spent: dict[str, dict[Kind, float]] = {}
@@ -99,80 +187,31 @@ class Profile:
         return {method: spent[method].get("kernel", 0.0) / total for method, total in totals.items() if total}
 
     def table(self) -> str:
-        """Return the timings as a table for people; `us per run` excludes the first run if there are others."""
-        rows = [("method", "value", "what", "runs", "total us", "first us", "us per run", "source")]
-        for t in self.timings:
-            times = (f"{t.nanoseconds / 1e3:.1f}", f"{t.first / 1e3:.1f}", f"{t.per_run / 1e3:.2f}")
-            rows.append((t.method, t.name, t.what, str(t.count), *times, t.source))
+        """Return the timings as a table for people.
+
+        `share` is that of an instruction in the time of all instructions, by its runs times the mean. `mean us`,
+        `median us` and `least us` exclude warm-up runs if there are others. Operators of a vendor library follow their
+        partition.
+        """
+        rows = [_HEADER, *self._rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows)
 
-    def timing(self, program: Program, method: Method, call: Instruction, is_copy: bool = False) -> Timing:
-        """Return the timing of an instruction, or of its copy."""
-        what, source = _described(program, method, call)
-        if is_copy:
-            what = f"copy for {what}"
-        name = method.values[call.outputs[0]].name if call.outputs else ""
-        timing = Timing(method.name, name, what, source, kind=_kind(method, call))
-        return self._timings.setdefault((method.name, name, call.outputs, what), timing)
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        timings = self.timings
+        total = math.fsum(t.count * t.per_run for t in timings if t.kind != "control flow")
+        for t in timings:
+            yield _row(t, total)
+            for inner in self.operators_of(t):
+                yield _row(inner, total, "  ")
 
 
-class Watch(Protocol):
-    """An observer of the instructions of a context. Steps that are bound without one have no overhead."""
-
-    def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
-        """Return the steps of an instruction, wrapped."""
-
-    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
-        """Return the result of an instruction's function that is no step."""
+def _by_time(timings: Iterable[Timing]) -> tuple[Timing, ...]:
+    return tuple(sorted((t for t in timings if t.count), key=lambda t: -t.nanoseconds))
 
 
-class Stopwatch(NamedTuple):
-    """The active profiles of a context.
-
-    Args:
-        profiles: each counts all runs.
-        clock: nanoseconds.
-    """
-
-    profiles: tuple[Profile, ...]
-    clock: Callable[[], int]
-
-    def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
-        """Return the steps of an instruction, timed."""
-        return [
-            TimedStep(
-                step,
-                [p.timing(program, method, call, isinstance(step, CompactStep)) for p in self.profiles],
-                self.clock,
-            )
-            for step in steps
-        ]
-
-    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
-        """Return the result of an instruction's function that is no step, timed."""
-        start = self.clock()
-        result = function(*args)
-        spent = self.clock() - start
-        for profile in self.profiles:
-            profile.timing(program, method, call).add(spent)
-        return result
-
-
-def _kind(method: Method, call: Instruction) -> Kind:
-    """Return the kind of an instruction, which is also that of the copies that it needs."""
-    if isinstance(call, KernelCall):
-        values = (*call.outputs, *(arg.index for arg in call.args if isinstance(arg, Ref)))
-        stored = (method.values[i].storage for i in values)
-        is_across = any(storage.kind is StorageKind.ARENA and storage.index > 0 for storage in stored)
-        return "copy" if is_across else "kernel"
-    return "partition" if isinstance(call, DelegateCall) else "control flow"
-
-
-def _described(program: Program, method: Method, call: Instruction) -> tuple[str, str]:
-    """Return a description of an instruction, and the user's line."""
-    if isinstance(call, KernelCall):
-        return program.operators[call.operator], method.sources[call.source] if call.source >= 0 else ""
-    if isinstance(call, DelegateCall):
-        return f"partition {program.delegates[call.delegate].name}", ""
-    return call.kind.name.lower(), ""
+def _row(t: Timing, total: float, indent: str = "") -> tuple[str, ...]:
+    share = f"{t.count * t.per_run / total:.1%}" if total else ""
+    times = (f"{t.per_run / 1e3:.2f}", f"{t.median / 1e3:.2f}", f"{t.minimum / 1e3:.2f}")
+    runs = (str(t.count), f"{t.nanoseconds / 1e3:.1f}", share, str(t.warm_up.count), f"{t.warm_up.total / 1e3:.1f}")
+    return (t.method, t.name, f"{indent}{t.what}", *runs, *times, t.module, t.source)

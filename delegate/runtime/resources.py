@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from threading import Lock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delegate.kernels.selection import Kernels
@@ -15,11 +17,11 @@ from delegate.runtime.platform import Platform
 if TYPE_CHECKING:
     from delegate.runtime.devices import Space
     from delegate.runtime.lazy_constants import LazyConstantTable
-    from delegate.runtime.profile import Watch
+    from delegate.runtime.watch import Watch
 
 
 class Resources(NamedTuple):
-    """The resources of one context. All contexts of a program share all but states, lock and watch.
+    """The resources of one context. All contexts of a program share all but states, lock, watch and profiled delegates.
 
     Args:
         program: to bind.
@@ -32,7 +34,8 @@ class Resources(NamedTuple):
         lazy_constants: values that methods compute from constants alone.
         lock: held during a call.
         workers: threads for parallel branches.
-        watch: measures the instructions; None without a profile.
+        watch: observes the instructions; None without a listener.
+        profiled: number of a delegate -> the delegate and lock in its place, which report the library's operators.
         spaces: memory of devices, as `Program.spaces`.
         portable_shares: method -> the share of portable kernels in its time, by the last profile of it that has ended.
     """
@@ -49,4 +52,9 @@ class Resources(NamedTuple):
     workers: Workers
     portable_shares: dict[str, float]
     watch: Watch | None = None
+    profiled: Mapping[int, tuple[Delegate, AbstractContextManager[Any]]] = MappingProxyType({})
     spaces: tuple[Space, ...] = ()
+
+    def delegate(self, number: int) -> tuple[Delegate, AbstractContextManager[Any]]:
+        """Return the delegate of a partition, and its lock."""
+        return self.profiled.get(number) or (self.delegates[number], self.delegate_locks[number])

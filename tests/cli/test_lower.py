@@ -48,6 +48,16 @@ def test_lower(folder: Path, model: str, flags: tuple[str, ...]) -> None:
     stdout, _ = call("lower", model, *flags, "-o", "net.dlg")
     assert "1 partition on xnnpack, 100% of the operations" in stdout
     assert f"saved net.dlg, {Path('net.dlg').stat().st_size:,} bytes" in stdout
+
+
+def test_trace(folder: Path) -> None:
+    assert (
+        "saved trace.json, " in call("lower", "net.pt2", "-b", "xnnpack", "-o", "net.dlg", "--trace", "trace.json")[0]
+    )
+    names = {e["name"] for e in json.loads(Path("trace.json").read_text())["traceEvents"]}
+    assert {"lower", "Canonicalize", "plan", "support checks", "compile xnnpack_0"} <= names
+    problem = call("lower", "net.pt2", "-o", "net.dlg", "--trace", "net.dlg", code=1)[1]
+    assert "--trace would overwrite --output" in problem
     x = torch.randn(2, 8)
     with delegate.load("net.dlg") as program:
         assert_same(program(x.numpy()), reference()(x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,34 @@ def test_profile(folder: Path) -> None:
     assert (timing["what"], timing["count"]) == ("partition adder_0", 1)
     assert timing["nanoseconds"] > 0
     assert json.loads(call("run", "sum.dlg", "--json")[0])["profile"] is None
+
+
+def test_trace(folder: Path) -> None:
+    text = call("run", "sum.dlg", "--repeat", "3", "--trace", "trace.json", "--inner")[0]
+    assert f"saved trace.json, {Path('trace.json').stat().st_size:,} bytes" in text
+    names = Counter(e["name"] for e in json.loads(Path("trace.json").read_text())["traceEvents"])
+    assert (names["load"], names["open adder_0"], names["forward"], names["adder_0"]) == (1, 1, 3, 3)
+    assert json.loads(call("run", "sum.dlg", "--trace", "trace.json", "--json")[0])["trace"] == "trace.json"
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "problem"),
+    [
+        (("--trace", "none/trace.json"), 1, "the trace cannot be written: there is no folder"),
+        (("--trace", "sum.dlg"), 1, "--trace would overwrite FILE"),
+        (("--inner",), 2, "--inner adds to --profile or --trace"),
+    ],
+)
+def test_wrong_requests_for_traces(folder: Path, flags: tuple[str, ...], code: int, problem: str) -> None:
+    before = (folder / "sum.dlg").read_bytes()
+    assert problem in " ".join(call("run", "sum.dlg", *flags, code=code)[1].split())
+    assert (folder / "sum.dlg").read_bytes() == before
+
+
+def test_a_failed_run_leaves_no_trace(folder: Path) -> None:
+    np.save("x.npy", X[:1])
+    call("run", "sum.dlg", "-i", "x.npy", "-i", "y.npy", "--trace", "trace.json", code=1)
+    assert not Path("trace.json").exists()
 
 
 def test_kernel_libraries(folder: Path) -> None:

@@ -152,9 +152,9 @@ def test_a_backend_that_is_not_there(site, monkeypatch, name):
     absence(site, monkeypatch)
     with pytest.warns(RuntimeWarning) as caught:
         program = delegate.load(kept)
-    assert len(caught) == len(program.events) == 2  # partitions
+    assert len(caught) == len(program.fallback_events) == 2  # partitions
     assert_right(program, Sum(), *BOTH)
-    for warning, event in zip(caught, program.events, strict=True):
+    for warning, event in zip(caught, program.fallback_events, strict=True):
         assert (event.backend, event.when) == ("adder", "load")
         assert words in event.reason
         assert str(warning.message) == str(event)
@@ -255,7 +255,7 @@ def test_execute_fails(monkeypatch, name, calls):
     program = LoadedProgram(net("warn"))
     for seed in range(1, calls):
         assert_right(program, NET, x(seed=seed))
-    assert program.events == ()
+    assert program.fallback_events == ()
     given = x(seed=9).numpy()
     kept = given.copy()
     with pytest.warns(RuntimeWarning, match="vector_. runs on portable kernels because vector failed at run"):
@@ -266,8 +266,8 @@ def test_execute_fails(monkeypatch, name, calls):
     for seed in range(10, 13):
         assert_right(program, NET, x(seed=seed))  # without a warning
     assert [d.count for d in delegates] == [calls] * 2
-    assert [e.when for e in program.events] == ["run"] * 2
-    assert all("\n" not in str(e) for e in program.events)
+    assert [e.when for e in program.fallback_events] == ["run"] * 2
+    assert all("\n" not in str(e) for e in program.fallback_events)
     program.close()
     assert all(d.closed for d in delegates)
 
@@ -279,7 +279,7 @@ def test_one_of_several_partitions_fails(monkeypatch):
         assert_right(program, NET, x(seed=seed))
     assert len(delegates) == 2
     assert [d.count for d in delegates] == [2, 4]
-    (event,) = program.events
+    (event,) = program.fallback_events
     assert event.partition == "vector_0"
 
 
@@ -299,7 +299,7 @@ def test_policies(fault, saved, override):
             program = delegate.load(data, fallback=override)
             assert_right(program, NET, x())
             assert_right(program, NET, x())
-            assert len(program.events) == 2
+            assert len(program.fallback_events) == 2
     assert len(caught) == (2 if policy == "warn" else 0)
 
 
@@ -313,7 +313,7 @@ def test_without_a_fallback_the_error_says_how_to_have_one():
     vector_backend.FAULTS.add("execute")
     with pytest.raises(BackendFailed, match=r"report it to the backend's author; or lower with fallback\.keep: true"):
         program(x().numpy())
-    assert program.events == ()
+    assert program.fallback_events == ()
 
 
 def test_a_warning_that_is_an_error_comes_once(monkeypatch):
@@ -343,7 +343,7 @@ def test_states():
         if seed == 2:
             vector_backend.FAULTS.add("execute")
         assert_right(program, module, x(seed=seed))
-    assert program.events
+    assert program.fallback_events
     program.reset()
     assert_right(program, Sums(), x())
 
@@ -356,7 +356,7 @@ def test_dynamic_shapes():
     vector_backend.FAULTS.add("execute")
     for count in (64, 7, 1, 3, *range(20, 32), 7):  # more shapes than bindings are kept of
         assert_right(program, NET, x(count))
-    assert len(program.events) == 2
+    assert len(program.fallback_events) == 2
 
 
 def _dim(name: str) -> dict[int, Dim]:
@@ -403,7 +403,7 @@ def test_sizes_that_are_no_symbols_of_their_own(name):
     vector_backend.FAULTS.add("execute")
     for args in given:
         assert_right(program, module, *args)
-    assert len(program.events) == len(program.program.delegates)
+    assert len(program.fallback_events) == len(program.program.delegates)
 
 
 class Loop(nn.Module):
@@ -434,7 +434,7 @@ def test_partitions_in_control_flow(monkeypatch, calls):
     program = lowered(Loop(), fallback={"policy": "allow"}, portable=portable).loaded
     for seed in range(3):
         assert_right(program, Loop(), x(seed=seed))
-    assert len(program.events) == len(delegates) >= 3
+    assert len(program.fallback_events) == len(delegates) >= 3
     assert {d.count for d in delegates} == {calls}
 
 
@@ -444,7 +444,7 @@ def test_contexts_share_what_has_failed(monkeypatch):
     for context in (program.context(), program, program.context()):
         assert relative_error(context(x().numpy())[0], expected(NET, x())[0]) < 1e-6
     assert delegates[0].count == 1
-    assert len(program.events) == 1
+    assert len(program.fallback_events) == 1
 
 
 def test_two_calls_that_fail_at_once(monkeypatch):
@@ -467,7 +467,7 @@ def test_two_calls_that_fail_at_once(monkeypatch):
     for got, a in zip(made, given, strict=True):
         assert relative_error(got, expected(module, a)[0]) < 1e-6
     assert delegates[0].count == 2
-    assert len(program.events) == 1
+    assert len(program.fallback_events) == 1
 
 
 def test_the_report_of_a_program_that_was_just_compiled():
@@ -476,7 +476,7 @@ def test_the_report_of_a_program_that_was_just_compiled():
     assert not before.notes
     vector_backend.FAULTS.add("execute")
     assert_same(program(x()), NET(x()))
-    assert program.report.notes == program.loaded.report.notes == tuple(map(str, program.loaded.events))
+    assert program.report.notes == program.loaded.report.notes == tuple(map(str, program.loaded.fallback_events))
     assert len(program.report.notes) == 2
     assert program.report.partitions == before.partitions
 
@@ -495,7 +495,7 @@ def test_real_models_without_their_backend(monkeypatch, name):
         wanted = pytree.tree_leaves(module(*inputs))
     for got, leaf in zip(pytree.tree_leaves(dict(result) if isinstance(result, dict) else result), wanted, strict=True):
         assert relative_error(got, leaf) <= zoo.tolerance(name)
-    assert len(program.events) == len(program.program.delegates)
+    assert len(program.fallback_events) == len(program.program.delegates)
 
 
 def test_constants_are_stored_once():
@@ -546,7 +546,7 @@ def test_what_no_kernel_runs_is_decomposed_or_named():
     module = nn.RMSNorm(4)
     program = lowered(module, backend="whole", fallback={"policy": "allow"})
     assert_same(program(x()), module(x()).detach())
-    assert program.loaded.events[0].reason == "BackendUnavailable: nothing is here"
+    assert program.loaded.fallback_events[0].reason == "BackendUnavailable: nothing is here"
 
     class Custom(nn.Module):
         def forward(self, a: torch.Tensor) -> torch.Tensor:

@@ -393,4 +393,4 @@ def test_memory_of_devices(name, keep):
         return
     program = delegate.load(data)
     assert_same(run(program), EXPECTED)
-    assert [(e.when, words in e.reason) for e in program.events] == [("memory", True)]
+    assert [(e.when, words in e.reason) for e in program.fallback_events] == [("memory", True)]

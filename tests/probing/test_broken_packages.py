@@ -298,7 +298,7 @@ def run_twice(data: bytes) -> Any:
     with delegate.load(data) as loaded:
         for _ in range(2):
             assert_right(loaded)
-    return loaded.events
+    return loaded.fallback_events
 
 
 def test_a_call_tells_of_its_own_fault_and_not_of_closing(site: Path) -> None:

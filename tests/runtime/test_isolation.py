@@ -123,7 +123,7 @@ def test_a_crash_at_a_call_with_a_fallback(code):
         with pytest.warns(RuntimeWarning, match="runs on portable kernels"):
             np.testing.assert_array_equal(program(x(code), x()), x(code) + x())
         np.testing.assert_array_equal(program(x(1), x()), x(1) + x())
-        assert [e.when for e in program.events] == ["run"]
+        assert [e.when for e in program.fallback_events] == ["run"]
 
 
 @pytest.mark.parametrize("code", CRASHES)

@@ -367,8 +367,8 @@ def test_delegates_that_fail_in_branches_fall_back(fails, branches, contexts):
         given = [loaded, *(loaded.context() for _ in range(contexts - 1))]
         with ThreadPoolExecutor(contexts) as pool:
             assert all(pool.map(lambda c: all(right(c, count=3) for _ in range(10)), given))
-        assert {e.partition for e in loaded.events} == {f"failing_{b * 3 + 1}" for b in branches}
-        assert len(loaded.events) == len(branches)
+        assert {e.partition for e in loaded.fallback_events} == {f"failing_{b * 3 + 1}" for b in branches}
+        assert len(loaded.fallback_events) == len(branches)
 
 
 def test_a_fallback_warns_once_from_whatever_thread(fails):
@@ -477,7 +477,7 @@ def test_an_isolated_delegate_that_hangs_is_interrupted(kept):
         assert right(loaded)
         interrupted(lambda: loaded(X * stranger.HANG, X), 0.5)
         assert right(loaded)
-        assert loaded.events == ()
+        assert loaded.fallback_events == ()
 
 
 def test_what_runs_beside_ends_before_an_interrupt_is_raised():

@@ -12,8 +12,9 @@ from torch import nn
 from torch.export import Dim
 
 from delegate.errors import InputError
+from delegate.events import Kind
 from delegate.report import Report
-from delegate.runtime.profile import Kind, Profile, Timing
+from delegate.runtime.profile import Durations, Profile, Timing
 from tests.support.lowering import assert_same, compiled, relative_error
 
 CUMSUM = {"aten.cumsum.default": 1}  # XNNPACK has none
@@ -61,31 +62,31 @@ def test_every_instruction_is_counted(backends, dynamic):
     assert any("partition xnnpack_0" in what for _, _, what in found) == bool(backends)
     assert all(t.nanoseconds > 0 for t in profile.timings)
     table = profile.table().splitlines()
-    assert table[0].split() == [
-        "method",
-        "value",
-        "what",
-        "runs",
-        "total",
-        "us",
-        "first",
-        "us",
-        "us",
-        "per",
-        "run",
-        "source",
-    ]
+    titles = "method value what runs total us share warm-ups warm-up us mean us median us least us module source"
+    assert table[0].split() == titles.split()
     assert len(table) == 1 + len(profile.timings)
     assert "test_profile.py" in profile.table()
 
 
-def test_the_first_run_is_shown_apart():
+def test_warm_up_runs_are_apart():
     timing = Timing("forward", "y", "aten.add.Tensor")
-    timing.add(9000)
-    assert (timing.count, timing.first, timing.per_run) == (1, 9000, 9000)
+    assert (timing.count, timing.per_run, timing.median, timing.minimum) == (0, 0, 0, 0)
+    timing.add(9000, is_warm_up=True)
+    assert (timing.count, timing.warm_up.total, timing.per_run) == (1, 9000, 9000)
     timing.add(100)
     timing.add(300)
-    assert (timing.count, timing.nanoseconds, timing.first, timing.per_run) == (3, 9400, 9000, 200)
+    assert (timing.count, timing.nanoseconds, timing.warm_up.total, timing.per_run) == (3, 9400, 9000, 200)
+    timing.add(110)
+    assert (timing.median, timing.minimum, timing.warm_up.minimum) == (110, 100, 9000)
+
+
+def test_durations_of_many_runs_have_bounded_memory():
+    durations = Durations()
+    for i in range(20_000):
+        durations.add(1000 + i % 100)
+    assert (durations.count, durations.minimum, durations.mean) == (20_000, 1000, 1049.5)
+    assert durations.median == pytest.approx(1049.5, abs=5)
+    assert len(durations._sample) == 1024
 
 
 def test_the_share_of_portable_kernels():
@@ -101,9 +102,9 @@ def test_the_share_of_portable_kernels():
     ]
     for method, name, kind, runs in rows:
         timing = Timing(method, name, name, kind=kind)
-        for spent in runs:
-            timing.add(spent)
-        profile._timings[method, name, (), name] = timing
+        for number, spent in enumerate(runs):
+            timing.add(spent, is_warm_up=number == 0)
+        profile._timings[f"{method}/{name}"] = timing
     assert profile.portable_shares() == {"a": pytest.approx(20 / (20 + 60 + 20)), "b": 0.0}
 
 

@@ -21,6 +21,7 @@ from delegate.errors import DelegateError
 from delegate.program.dtypes import DType
 from delegate.program.model import Arg, DelegateCall, Instruction, KernelCall, Method, Program, Ref
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
+from delegate.runtime.watch import Executor, Shapes
 
 T = TypeVar("T")
 Tensors = tuple[torch.Tensor, ...]
@@ -111,7 +112,13 @@ class RunRecorder:
         """The recorded instructions, in the order of their first calls."""
         return tuple(self._by_name.values())
 
-    def watched(self, program: Program, method: Method, call: Instruction, steps: Iterable[Step]) -> list[Step]:
+    def executor(self, method: Method, executor: Executor) -> Executor:
+        """Return the executor of a method."""
+        return executor
+
+    def watched(
+        self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
+    ) -> list[Step]:
         """Return the steps of an instruction; those of delegates and kernels are recorded."""
         return [self._wrapped(program, method, call, step) for step in steps]
 

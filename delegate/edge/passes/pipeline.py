@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 
 from delegate.edge.passes import Pass
@@ -16,6 +17,8 @@ from delegate.edge.passes.sink_merges import SinkMerges
 from delegate.edge.program import EdgeProgram
 from delegate.edge.verifier import verify
 from delegate.errors import DialectError
+from delegate.events import PassRun
+from delegate.listeners import emit, is_heard
 
 VERIFY_VARIABLE = "DELEGATE_VERIFY_PASSES"  # environment variable: "1" verifies the program after each pass
 
@@ -49,8 +52,13 @@ def optimize(program: EdgeProgram, passes: Sequence[Pass] = DEFAULT_PASSES) -> E
     """
     each = os.environ.get(VERIFY_VARIABLE) == "1"
     for rewrite in passes:
+        before, start = len(program.graph.nodes), time.perf_counter_ns()
         result = rewrite(program)
         program = result.program
+        if is_heard():
+            duration = time.perf_counter_ns() - start
+            name = type(rewrite).__name__
+            emit(PassRun(program.name, name, before, len(program.graph.nodes), start, duration))
         if each and result.modified:
             _verify_after(rewrite, program)
     if not each:

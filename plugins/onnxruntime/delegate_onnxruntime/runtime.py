@@ -51,5 +51,5 @@ class OnnxRuntimeRuntime(BackendRuntime):
         return bool(compile_specs.get("provider_options"))
 
 
-def _open(provider: Provider, model: OnnxModel, specs: Mapping[str, Any]) -> Any:
-    return open_session(model, settings(provider, specs), provider)
+def _open(provider: Provider, model: OnnxModel, specs: Mapping[str, Any], *, profile: str = "") -> Any:
+    return open_session(model, settings(provider, specs), provider, profile=profile)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +12,7 @@ import openvino
 
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.program.raw import writable_bytes
-from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
+from delegate.runtime.backend import Array, BackendRuntime, Delegate, ReportOperator, TensorType
 from delegate_openvino.settings import settings
 from delegate_openvino.shared_weights import part_uses
 from delegate_openvino.weights import fill_holes, with_holes
@@ -34,22 +36,36 @@ class OpenVinoRuntime(BackendRuntime):
     def init_with_data(
         self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
     ) -> Delegate:
-        device, size = compile_specs["device"], compile_specs["graph"]
+        device = compile_specs["device"]
         if device.partition(".")[0] not in {*(d.partition(".")[0] for d in self._core.available_devices), "AUTO"}:
             here = ", ".join(self._core.available_devices)
             raise BackendUnavailable(f"OpenVINO has no device {device!r} here", remedy=f"lower it for one of: {here}")
         if bytes(blob[: len(_IR)]) != _IR:  # OpenVINO would also read ONNX, and files that ONNX names
             raise BackendFailed("its blob is not a model in OpenVINO's IR", remedy=_DAMAGED)
-        starts = compile_specs.get("weights", ())
+        return self._open(blob, data, compile_specs)
+
+    def _open(
+        self,
+        blob: memoryview,
+        data: Sequence[memoryview],
+        compile_specs: Mapping[str, Any],
+        report: ReportOperator | None = None,
+    ) -> Delegate:
+        """Create a delegate, which reports its layers to `report` if that is not None."""
+        size, starts = compile_specs["graph"], compile_specs.get("weights", ())
         try:
             weights = with_holes(blob[size:], starts, data) if data else np.frombuffer(blob[size:], np.uint8)
             tensor = _tensor(weights, "u8") if weights.size else openvino.Tensor(openvino.Type.u8, openvino.Shape([0]))
             model = self._core.read_model(bytes(blob[:size]), tensor)
             fill_holes(model, weights.ctypes.data, starts, data)
             copies = part_uses(model)
-            compiled = self._core.compile_model(model, device, settings(compile_specs, model))
+            properties = settings(compile_specs, model) | ({} if report is None else {"PERF_COUNT": True})
+            compiled = self._core.compile_model(model, compile_specs["device"], properties)
             storage = (weights, *data, *copies)
-            return OpenVinoDelegate(compiled, storage, compile_specs["dtypes"], compile_specs["results"])
+            types = compile_specs["dtypes"], compile_specs["results"]
+            if report is not None:
+                return _ProfiledDelegate(compiled, storage, *types, report)
+            return OpenVinoDelegate(compiled, storage, *types, partial(self._open, blob, data, compile_specs))
         except Exception as error:  # whatever OpenVINO raises across its boundary
             raise BackendFailed("OpenVINO cannot load the model", where=_one_line(error)) from error
 
@@ -66,10 +82,19 @@ class OpenVinoDelegate(Delegate):
         weights: memory that the model may read without a copy.
         dtypes: OpenVINO's names of the element types of the inputs.
         results: those of the outputs.
+        reopen: compiles the model again with a function that receives its layers; None for a profiled model.
     """
 
-    def __init__(self, compiled: Any, weights: Sequence[Any], dtypes: Sequence[str], results: Sequence[str]) -> None:
+    def __init__(
+        self,
+        compiled: Any,
+        weights: Sequence[Any],
+        dtypes: Sequence[str],
+        results: Sequence[str],
+        reopen: Callable[[ReportOperator], Delegate] | None = None,
+    ) -> None:
         self._compiled, self._weights, self._dtypes, self._results = compiled, weights, dtypes, results
+        self._reopen = reopen
         self._request = compiled.create_infer_request()
         self._dynamic = [n for n, port in enumerate(compiled.outputs) if port.partial_shape.is_dynamic]
 
@@ -96,8 +121,44 @@ class OpenVinoDelegate(Delegate):
         except Exception as error:  # whatever OpenVINO raises across its boundary
             raise BackendFailed("OpenVINO failed to run a partition", where=_one_line(error)) from error
 
+    def profiled(self, report: ReportOperator) -> Delegate | None:
+        return None if self._reopen is None else self._reopen(report)
+
     def close(self) -> None:
         del self._request, self._compiled
+
+
+class _ProfiledDelegate(OpenVinoDelegate):
+    """A model that reports its layers after each run.
+
+    OpenVINO measures no starts, and as duration the mean of all runs so far, in microseconds. So the first run has its
+    own durations, and each later run the mean of the later runs so far.
+    """
+
+    def __init__(
+        self,
+        compiled: Any,
+        weights: Sequence[Any],
+        dtypes: Sequence[str],
+        results: Sequence[str],
+        report: ReportOperator,
+    ) -> None:
+        super().__init__(compiled, weights, dtypes, results)
+        self._report, self._runs = report, 0
+        self._first: dict[str, int] = {}  # nanoseconds of each layer in the first run
+
+    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        start = time.perf_counter_ns()
+        super().execute(inputs, outputs)
+        self._runs += 1
+        for layer in self._request.get_profiling_info():
+            if layer.status == openvino.ProfilingInfo.Status.EXECUTED:
+                duration = round(layer.real_time.total_seconds() * 1e9)
+                first = self._first.setdefault(layer.node_name, duration)
+                if self._runs > 1:
+                    duration = max(duration * self._runs - first, 0) // (self._runs - 1)
+                self._report(layer.node_name, f"{layer.node_type} ({layer.exec_type})", start, duration)
+                start += duration
 
 
 def _fits(port: Any, name: str, tensor: TensorType) -> bool:

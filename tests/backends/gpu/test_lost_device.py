@@ -37,7 +37,8 @@ for phase in sys.argv[3:]:
             made = program(x).tolist()
         except delegate.errors.DelegateError as error:
             made = f"{type(error).__name__}: {error}"
-        print(json.dumps({"phase": phase, "made": made, "events": [str(e) for e in program.events]}), flush=True)
+        events = [str(e) for e in program.fallback_events]
+        print(json.dumps({"phase": phase, "made": made, "events": events}), flush=True)
 for program in programs:
     program.close()
 """

@@ -86,7 +86,7 @@ def test_a_partition_that_falls_back_hands_over_on_the_host():
         for number, guarded in enumerate(on_gpu):
             guarded._delegate._session = guarded._delegate._open = None  # what runs on the device is gone
             assert relative_error(loaded(x.numpy()), module(x)) < 1e-6
-            assert len(loaded.events) == number + 1
+            assert len(loaded.fallback_events) == number + 1
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.bool_])

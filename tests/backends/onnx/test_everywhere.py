@@ -59,7 +59,7 @@ def test_all_of_them(tmp_path, without_dsp):
     with pytest.warns(RuntimeWarning, match="dsp"):
         loaded = delegate.load(tmp_path / "all.dlg", trust_code=True)
     with loaded:
-        assert {e.backend for e in loaded.events} == {"dsp"}
+        assert {e.backend for e in loaded.fallback_events} == {"dsp"}
         assert relative_error(loaded(x.numpy()), expected) < 1e-5
     with pytest.raises(BackendUnavailable, match="dsp"):
         delegate.load(tmp_path / "all.dlg", fallback="error", trust_code=True)

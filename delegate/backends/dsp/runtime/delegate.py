@@ -79,8 +79,8 @@ class DspRuntime(BackendRuntime):
             ) from error
 
 
-def _open(model: OnnxModel, specs: Mapping[str, Any]) -> Any:
-    return open_session(model, settings(specs), provider(), is_code=True)
+def _open(model: OnnxModel, specs: Mapping[str, Any], *, profile: str = "") -> Any:
+    return open_session(model, settings(specs), provider(), is_code=True, profile=profile)
 
 
 def _named(libraries: Mapping[str, str]) -> str:

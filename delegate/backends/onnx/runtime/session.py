@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,7 +17,7 @@ from delegate.backends.onnx.runtime.device_memory import OrtTensor
 from delegate.backends.onnx.runtime.provider import CPU, Provider, device, one_line
 from delegate.errors import BackendFailed, DelegateError
 from delegate.program.raw import array_over
-from delegate.runtime.backend import Array, Delegate, TensorType
+from delegate.runtime.backend import Array, Delegate, ReportOperator, TensorType
 
 # ONNX's code of an element type -> the NumPy dtype of the same size that is bound for it (bfloat16: its bits).
 # https://onnx.ai/onnx/repo-docs/IR.html, TensorProto.DataType
@@ -26,6 +30,7 @@ _HOST = "cpu"  # the host's memory, as ONNX Runtime names it
 # The operator whose node holds the compiled code of a provider: machine code, which a provider loads unchanged.
 # https://onnxruntime.ai/docs/execution-providers/EP-Context-Design.html
 _COMPILED = b"EPContext"
+_OPERATOR = "_kernel_time"  # the end of names of operators' runs in a profile
 _FATAL = 4  # ONNX Runtime's level of logging: warnings are for its own developers, and errors are raised
 
 
@@ -38,7 +43,9 @@ def may_hold_code(graph: bytes) -> bool:
     return _COMPILED in graph
 
 
-def open_session(model: OnnxModel, settings: Any, provider: Provider, *, is_code: bool = False) -> Any:
+def open_session(
+    model: OnnxModel, settings: Any, provider: Provider, *, is_code: bool = False, profile: str = ""
+) -> Any:
     """Return an InferenceSession that runs the whole model on a provider.
 
     Args:
@@ -46,6 +53,7 @@ def open_session(model: OnnxModel, settings: Any, provider: Provider, *, is_code
         settings: options from `session_options`, for this provider.
         provider: the provider.
         is_code: true if the graph may hold machine code, which the runtime part of the backend declares (`runs_code`).
+        profile: the start of the path of a file for the profile of the session; empty for none.
 
     Raises:
         BackendFailed: the provider does not support all of the model, or the graph holds machine code.
@@ -58,6 +66,8 @@ def open_session(model: OnnxModel, settings: Any, provider: Provider, *, is_code
     # What the report says runs on a device runs there: nothing falls back to ONNX Runtime's own CPU kernels.
     if provider.name != CPU:
         settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if profile:
+        settings.enable_profiling, settings.profile_file_prefix = True, profile
     add_weights(settings, model)
     try:
         with provider.lock:
@@ -109,13 +119,19 @@ def add_weights(settings: Any, model: OnnxModel) -> None:
     settings.add_external_initializers([w.name for w in model.weights], values)
 
 
+class OpenSession(Protocol):
+    """A function that opens a session; see `open_session`."""
+
+    def __call__(self, *, profile: str = "") -> Any: ...
+
+
 class OnnxDelegate(Delegate):
     """A model on a provider. It reads inputs from the caller's memory and writes results there, without copies.
 
     A session that has failed is not used again: the next call opens another one.
 
     Args:
-        open_: opens a session; the first one at once, and its errors propagate.
+        open_: opens a session, with `profile` of `open_session`; the first one at once, and its errors propagate.
         model: the model; the delegate holds it, because the session reads its weights.
         provider: the provider of the sessions.
         lost: returns true if the device is lost; called after a session has failed. Then every user of the
@@ -124,7 +140,7 @@ class OnnxDelegate(Delegate):
 
     def __init__(
         self,
-        open_: Callable[[], Any],
+        open_: OpenSession,
         model: OnnxModel,
         provider: Provider,
         *,
@@ -178,9 +194,56 @@ class OnnxDelegate(Delegate):
         """Close the session; the next call opens another one."""
         self._session = None
 
+    def profiled(self, report: ReportOperator) -> Delegate | None:
+        return _ProfiledDelegate(self._open, self._model, self._provider, lost=self._lost, report=report)
+
     def close(self) -> None:
         with self._provider.lock:
             self.release()
+
+
+class _ProfiledDelegate(OnnxDelegate):
+    """A delegate that reports the operators of each session when the session ends.
+
+    ONNX Runtime writes the profile of a session to a file at its end, with at most a million events.
+    """
+
+    def __init__(
+        self,
+        open_: OpenSession,
+        model: OnnxModel,
+        provider: Provider,
+        *,
+        lost: Callable[[], bool] | None,
+        report: ReportOperator,
+    ) -> None:
+        self._report, self._folder = report, TemporaryDirectory(prefix="delegate-profile-")
+        self._shift = time.perf_counter_ns() - time.time_ns()  # from the system's clock, which ONNX Runtime uses
+        profile = os.path.join(self._folder.name, "session")
+        super().__init__(partial(open_, profile=profile), model, provider, lost=lost)
+
+    def leave(self) -> None:
+        """Close the session, and report its operators."""
+        session, self._session = self._session, None
+        if session is not None:
+            start, path = session.end_profile()
+            with open(path, encoding="utf-8") as events:
+                for event in _operators(events):
+                    at = start + self._shift + event["ts"] * 1000
+                    name = event["name"].removesuffix(_OPERATOR)
+                    self._report(name, event["args"]["op_name"], at, event["dur"] * 1000)
+            os.unlink(path)
+
+    def close(self) -> None:
+        super().close()
+        self._folder.cleanup()
+
+
+def _operators(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the events of operators of a profile, which has an event per line."""
+    for line in lines:
+        if f'{_OPERATOR}"' in line:
+            yield json.loads(line.strip().removesuffix(","))
 
 
 class _Session:
@@ -205,6 +268,10 @@ class _Session:
         # An IOBinding would copy inputs to the device at once and one by one, which takes a small call a third longer.
         values, results = self._values(self._model.inputs, all_inputs), self._values(self._model.outputs, outputs)
         self._session.run_with_ortvaluevector(self._options, self._inputs, values, self._outputs, results, self._hosts)
+
+    def end_profile(self) -> tuple[int, str]:
+        """End the profile; return its start, in nanoseconds of the system's clock, and the path of its file."""
+        return self._session.get_profiling_start_time_ns(), self._session.end_profiling()
 
     def _values(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> Any:
         vector = self._bindings.OrtValueVector()

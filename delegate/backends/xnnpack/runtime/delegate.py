@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from delegate.backends.xnnpack.runtime.interpreted import Interpreted, ModelFile, litert, open_interpreter
+from delegate.backends.xnnpack.runtime.litert import CompiledModel, library
 from delegate.backends.xnnpack.runtime.verifier import Graph, verify
 from delegate.backends.xnnpack.runtime.weights import Piece, assemble, pieces, split_at_constants
 from delegate.errors import BackendFailed
@@ -18,12 +19,16 @@ from delegate.kernels.half_precision import from_bfloat16, from_float16, to_bflo
 from delegate.program.dtypes import DType
 from delegate.program.source import release_pages
 from delegate.program.task import BackgroundCall, cores
-from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
+from delegate.runtime.backend import Array, BackendRuntime, Delegate, ReportOperator, TensorType
 
 LARGE = 1 << 24  # bytes of a partition's constants from which a separate file and sharing pay off
 MANY = 1 << 26  # bytes of constants of a large program, e.g. a language model with a partition per layer
 LAYER = 1 << 20  # the same as LARGE, in such a program
 _DAMAGED = "the file is damaged: lower the program again"
+
+
+# Opens a model again, with a function that receives its operators; None if LiteRT reports none here.
+Reopen = Callable[[ReportOperator], Delegate | None]
 
 
 class Engine(Protocol):
@@ -55,10 +60,23 @@ class Engine(Protocol):
 
 
 class XnnpackDelegate(Delegate):
-    """A delegate of one model with separate memory: inputs and outputs are copied."""
+    """A delegate of one model with separate memory: inputs and outputs are copied.
 
-    def __init__(self, engine: Engine, graph: Graph, specs: Mapping[str, Any]) -> None:
-        self._engine, self._dynamic = engine, specs["dynamic"]
+    Args:
+        engine: runs the model.
+        graph: the verified model.
+        specs: the compile specs.
+        reopen: opens the model again with a function that receives its operators; None if that is not possible.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        graph: Graph,
+        specs: Mapping[str, Any],
+        reopen: Reopen | None = None,
+    ) -> None:
+        self._engine, self._dynamic, self._reopen = engine, specs["dynamic"], reopen
         self._tensors = graph.inputs, graph.outputs  # not the whole graph, which holds the scales of all weights
         self._types = _types(specs)
         input_types, output_types = self._types
@@ -115,6 +133,9 @@ class XnnpackDelegate(Delegate):
             self._shapes = ()
             raise BackendFailed("XNNPACK failed at a partition", where=str(error)) from error
 
+    def profiled(self, report: ReportOperator) -> Delegate | None:
+        return None if self._reopen is None else self._reopen(report)
+
     def close(self) -> None:
         self._engine.close()
 
@@ -161,9 +182,10 @@ class XnnpackRuntime(BackendRuntime):
     ) -> Delegate:
         try:
             constants = pieces(blob, compile_specs.get("weights", ()), data)
+            reopen = partial(_profiled, blob, constants, compile_specs)
             if sum(piece.size for piece in constants) >= (LAYER if self._is_large else LARGE):
                 with suppress(OSError):  # there are no files in memory here
-                    return _large(blob, constants, compile_specs)
+                    return _large(blob, constants, compile_specs, reopen)
             # Copying releases Python's lock, so LiteRT is imported in parallel.
             assembly = BackgroundCall(partial(assemble, blob, constants))
             litert()
@@ -171,17 +193,41 @@ class XnnpackRuntime(BackendRuntime):
             graph = verify(memoryview(model), compile_specs["inputs"], compile_specs["outputs"])
         except (ValueError, LookupError, TypeError) as error:
             raise _damaged_model(error) from error
-        return _create_delegate(partial(_interpreted, model), graph, compile_specs)
+        return _create_delegate(partial(_interpreted, model), graph, compile_specs, reopen)
 
 
-def _large(blob: memoryview, constants: Sequence[Piece], specs: Mapping[str, Any]) -> Delegate:
+def _profiled(
+    blob: memoryview, constants: Sequence[Piece], specs: Mapping[str, Any], report: ReportOperator
+) -> Delegate | None:
+    """Create a delegate that reports XNNPACK's operators; return None if LiteRT reports none here."""
+    if sys.platform != "linux" or library() is None:
+        return None
+    from delegate.backends.xnnpack.runtime.compiled import ProfiledEngine  # most programs are not profiled
+
+    content = memoryview(assemble(blob, constants))
+    model = ModelFile(content.nbytes)
+    try:
+        model.write(0, content)
+        graph = verify(content, specs["inputs"], specs["outputs"])
+        dtypes = ([tensor.dtype for tensor in tensors] for tensors in (graph.inputs, graph.outputs))
+
+        def make(graph: Graph, specs: Mapping[str, Any]) -> Engine:
+            compiled = CompiledModel(model.descriptor, _threads(specs), None, *dtypes, is_profiled=True)
+            return ProfiledEngine(compiled, graph, specs["dynamic"], report)
+
+        return _create_delegate(make, graph, specs)
+    finally:
+        model.close()
+
+
+def _large(blob: memoryview, constants: Sequence[Piece], specs: Mapping[str, Any], reopen: Reopen) -> Delegate:
     """Create a delegate of a model in a file, which has no weights if it shares packed ones."""
     model = ModelFile(blob.nbytes + sum(piece.size for piece in constants))
     try:
         for start, rest in split_at_constants(blob, constants):
             model.write(start, rest)
         graph = verify(model.view, specs["inputs"], specs["outputs"], [(p.start, p.size) for p in constants])
-        return _create_delegate(partial(_shared, model, constants), graph, specs)
+        return _create_delegate(partial(_shared, model, constants), graph, specs, reopen)
     except BaseException:
         model.close()
         raise
@@ -216,10 +262,13 @@ def _threads(specs: Mapping[str, Any]) -> int:
 
 
 def _create_delegate(
-    make: Callable[[Graph, Mapping[str, Any]], Engine], graph: Graph, specs: Mapping[str, Any]
+    make: Callable[[Graph, Mapping[str, Any]], Engine],
+    graph: Graph,
+    specs: Mapping[str, Any],
+    reopen: Reopen | None = None,
 ) -> XnnpackDelegate:
     try:
-        return XnnpackDelegate(make(graph, specs), graph, specs)
+        return XnnpackDelegate(make(graph, specs), graph, specs, reopen)
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise BackendFailed("LiteRT cannot prepare the model", where=str(error)) from error
 

@@ -14,9 +14,9 @@ import os
 import tempfile
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from ctypes import byref, c_bool, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint, c_uint32, c_void_p
+from ctypes import byref, c_bool, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from itertools import accumulate
 from threading import Lock
 from typing import Any
@@ -53,6 +53,16 @@ class _TensorType(ctypes.Structure):
     _fields_ = (("element", c_int), ("layout", _Layout))
 
 
+class _ProfilerEvent(ctypes.Structure):
+    _fields_ = (
+        ("tag", c_char_p), ("kind", c_int), ("start", c_uint64), ("duration", c_uint64), ("memory", c_uint64 * 6),
+        ("number", c_uint64), ("subgraph", c_uint64), ("source", c_int),
+    )  # fmt: skip
+
+
+_INVOKE, _OPERATOR = 1, 8  # kinds of events: a stage of the run, and an operator inside XNNPACK
+
+
 # Function, without the prefix "LiteRt" -> its argument types. Functions that destroy return nothing, others a status.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "CreateEnvironment": (c_int, c_void_p, c_void_p),
@@ -66,6 +76,11 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "CompiledModelResizeInputTensor": (c_void_p, c_size_t, c_size_t, c_void_p, c_size_t),
     "GetCompiledModelOutputTensorLayouts": (c_void_p, c_size_t, c_size_t, c_void_p, c_bool),
     "CreateTensorBufferFromHostMemory": (c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
+    "CompiledModelGetProfiler": (c_void_p, c_void_p),
+    "StartProfiler": (c_void_p,),
+    "ResetProfiler": (c_void_p,),
+    "GetNumProfilerEvents": (c_void_p, c_void_p),
+    "GetProfilerEvents": (c_void_p, c_int, c_void_p),
     "RunCompiledModel": (c_void_p, c_size_t, c_size_t, c_void_p, c_size_t, c_void_p),
     "DestroyTensorBuffer": (c_void_p,),
     "DestroyCompiledModel": (c_void_p,),
@@ -113,17 +128,22 @@ def _create_first(environment: c_void_p, content: bytes) -> None:
         file.write(content)
         file.flush()
         model = _create("CreateModelFromFd", environment, file.fileno(), 0, len(content))
-        _destroy("CompiledModel", _compiled(environment, model, "num_threads = 1\n"))
+        _destroy("CompiledModel", _compiled(environment, model, {_XNNPACK: "num_threads = 1\n"}))
         _destroy("Model", model)
 
 
-def _compiled(environment: c_void_p, model: c_void_p, options: str) -> c_void_p:
-    """Compile a model, with options of XNNPACK as TOML."""
+# Identifiers of options, which are TOML: XNNPACK's, and those of the run.
+_XNNPACK, _RUN = b"xnnpack", b"runtime_options_string"
+
+
+def _compiled(environment: c_void_p, model: c_void_p, options: Mapping[bytes, str]) -> c_void_p:
+    """Compile a model, with options by their identifier."""
     compile_options = _create("CreateOptions")
     try:
         _call("SetOptionsHardwareAccelerators", compile_options, _CPU)
-        text: int = _C.strdup(options.encode())  # the options free it
-        _call("AddOpaqueOptions", compile_options, _create("CreateOpaqueOptions", b"xnnpack", text, _C.free))
+        for identifier, text in options.items():
+            copy: int = _C.strdup(text.encode())  # the options free it
+            _call("AddOpaqueOptions", compile_options, _create("CreateOpaqueOptions", identifier, copy, _C.free))
         return _create("CreateCompiledModel", environment, model, compile_options)
     finally:
         _destroy("Options", compile_options)
@@ -153,8 +173,9 @@ class CompiledModel:
         model: descriptor of its file, which the caller closes.
         threads: number of threads.
         packed: descriptor of a file of packed weights, which the model closes. An empty file is written; the content
-            of another is used.
+            of another is used. None: the model packs its weights in its own memory.
         inputs, outputs: dtypes of its tensors.
+        is_profiled: true to record the operators of each run.
 
     Attributes:
         sources, results: the arrays; none before `bind` or `resize`. All models of a thread share the memory of
@@ -164,29 +185,44 @@ class CompiledModel:
         RuntimeError: by every method; LiteRT fails, or runs operators with its own kernels.
     """
 
-    def __init__(self, model: int, threads: int, packed: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        model: int,
+        threads: int,
+        packed: int | None,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        *,
+        is_profiled: bool = False,
+    ) -> None:
         self.sources: list[Array] = []
         self.results: list[Array] = []
         self._types = (tuple(inputs), tuple(outputs))
         self._buffers: tuple[list[c_void_p], list[c_void_p]] = ([], [])
         self._run: Callable[[], int] = _unbound
         self._memory = _zeros(0)  # of the arrays
-        self._model = self._compiled = c_void_p()
+        self._model = self._compiled = self._profiler = c_void_p()
         try:
-            self._compile(model, threads, packed)
+            self._compile(model, threads, packed, is_profiled)
         except BaseException:
             self.close()
             raise
 
-    def _compile(self, model: int, threads: int, packed: int) -> None:
+    def _compile(self, model: int, threads: int, packed: int | None, is_profiled: bool) -> None:
         environment = _environment(os.getpid())
         self._model = _create("CreateModelFromFd", environment, model, 0, os.fstat(model).st_size)
-        options = f"num_threads = {threads}\nweight_cache_file_descriptor = {packed}\n"
+        cache = "" if packed is None else f"weight_cache_file_descriptor = {packed}\n"
+        options = {_XNNPACK: f"num_threads = {threads}\n{cache}"}
+        if is_profiled:
+            options[_RUN] = "enable_profiling = true\n"
         self._compiled = _compiled(environment, self._model, options)
         is_complete = c_bool()
         _call("CompiledModelIsFullyAccelerated", self._compiled, byref(is_complete))
         if not is_complete.value:
             raise RuntimeError("LiteRT runs some operators on its own kernels, not on XNNPACK")
+        if is_profiled:
+            self._profiler = _create("CompiledModelGetProfiler", self._compiled)
+            _call("StartProfiler", self._profiler)
 
     def bind(self, inputs: Sequence[tuple[int, ...]]) -> None:
         """Allocate arrays: inputs of these sizes, which are the model's, and outputs of computed sizes."""
@@ -249,6 +285,28 @@ class CompiledModel:
         status = self._run()
         if status:
             raise RuntimeError(f"LiteRtRunCompiledModel failed with status {status}")
+
+    def operators(self) -> list[tuple[str, str, int, int]]:
+        """Return XNNPACK's operators in the runs since the last call, of a profiled model.
+
+        Each is its number, its name, its start and its duration, in nanoseconds. LiteRT measures whole microseconds,
+        and no starts: an operator starts here at the end of the one before it.
+        """
+        count = c_int()
+        _call("GetNumProfilerEvents", self._profiler, byref(count))
+        events = (_ProfilerEvent * count.value)()
+        _call("GetProfilerEvents", self._profiler, count.value, events)
+        operators, start = [], 0
+        for event in events:
+            if event.kind == _INVOKE:
+                start = event.start * 1000
+            elif event.kind == _OPERATOR:
+                duration = event.duration * 1000
+                operators.append((str(event.number), event.tag.decode(errors="replace"), start, duration))
+                start += duration
+        _call("ResetProfiler", self._profiler)
+        _call("StartProfiler", self._profiler)
+        return operators
 
     def close(self) -> None:
         """Free the model. A second call does nothing."""

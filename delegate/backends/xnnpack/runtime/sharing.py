@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
+from delegate.backends.xnnpack.runtime.compiled import CompiledEngine
 from delegate.backends.xnnpack.runtime.interpreted import ModelFile
 from delegate.backends.xnnpack.runtime.litert import CompiledModel, library, version
 from delegate.backends.xnnpack.runtime.verifier import Graph, Layer, Operand, Tensor
@@ -32,57 +33,9 @@ LEAST_HOLE = 1 << 16  # bytes of the smallest omitted weight, which covers whole
 _READ = frozenset({"TRANSPOSE_CONV"})  # whose weights LiteRT reads though they are packed
 
 
-class Shared:
-    """A compiled model as an `Engine`.
-
-    Args:
-        model: without its weights.
-        graph: the verified model.
-        packed: its weights.
-        threads: number of threads.
-        dynamic: true if sizes change; then `resize` must come first.
-
-    Raises:
-        RuntimeError: LiteRT rejects the model; also raised by `run` and `resize`.
-    """
-
-    def __init__(self, model: ModelFile, graph: Graph, packed: PackedWeights, threads: int, dynamic: bool) -> None:
-        self._packed = packed  # closes the file when the last reference is gone
-        self._is_dynamic, self._dynamic = dynamic, [-1 in tensor.signature for tensor in graph.inputs]
-        self._compiled = _compiled(model, graph, threads, packed.reader())
-        if not dynamic:
-            self._compiled.bind([tensor.shape for tensor in graph.inputs])
-            if [x.shape for x in self.results] != [tensor.shape for tensor in graph.outputs]:
-                raise RuntimeError("the model returns other sizes than it declares")
-        self.run = self._compiled.run
-
-    @property
-    def sources(self) -> Sequence[Any]:
-        """Return the arrays to fill, in this thread."""
-        if self._is_dynamic:
-            self._compiled.move_to_thread()
-        return self._compiled.sources
-
-    @property
-    def results(self) -> Sequence[Any]:
-        """Return the arrays that hold results."""
-        return self._compiled.results
-
-    def look(self) -> None:
-        """Do nothing, because results do not move."""
-
-    def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Resize the inputs."""
-        self._compiled.resize(shapes, self._dynamic)
-
-    def close(self) -> None:
-        """Free the model."""
-        self._compiled.close()
-
-
 def share(
     model: ModelFile, graph: Graph, constants: Sequence[Piece], threads: int, *, dynamic: bool, on_disk: bool
-) -> Shared | None:
+) -> CompiledEngine | None:
     """Open a model that shares its packed weights, and pack them if necessary; return None if this is not possible.
 
     Args:
@@ -111,7 +64,7 @@ def share(
         if _lacks_weights(model, graph, packed):
             evict_packed(key, on_disk)
             return None
-        shared = Shared(model, graph, packed, threads, dynamic)
+        shared = CompiledEngine(_compiled(model, graph, threads, packed.reader()), graph, dynamic, packed)
     except RuntimeError:
         return None
     model.release(graph.weights)

@@ -43,5 +43,5 @@ class WebGpuRuntime(BackendRuntime):
         return OrtMemory(self._copier, size) if space == provider.SPACE else None
 
 
-def _open(model: OnnxModel, specs: Mapping[str, Any]) -> Any:
-    return open_session(model, provider.settings(specs), provider.provider())
+def _open(model: OnnxModel, specs: Mapping[str, Any], *, profile: str = "") -> Any:
+    return open_session(model, provider.settings(specs), provider.provider(), profile=profile)

@@ -1,0 +1,103 @@
+"""Listeners: functions that receive the events of lowering, loading and running; `delegate.events` has the classes.
+
+`listen` adds a listener to the lowering and loading of a `with` block, `Context.listen` to the runs of a context.
+Without a listener no event is created.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from delegate.errors import ListenerError
+from delegate.plugins import one_line
+
+if TYPE_CHECKING:
+    from delegate.events import Event
+
+Listener = Callable[["Event"], object]
+
+
+class Subscription:
+    """A listener in a `with` block.
+
+    A listener that raises changes no result: it gets no more events, and the end of its block raises ListenerError.
+    """
+
+    __slots__ = ("_failure", "_listener")
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._failure: tuple[Exception | SystemExit, str] | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Send an event to the listener, unless it has failed."""
+        if self._failure is None:
+            try:
+                self._listener(event)
+            except (Exception, SystemExit) as error:
+                self._failure = error, type(event).__name__
+
+    def require_working(self) -> None:
+        """Raise ListenerError if the listener has failed."""
+        if self._failure is not None:
+            error, event = self._failure
+            name = getattr(self._listener, "__qualname__", type(self._listener).__qualname__)
+            remedy = "results are valid, but the listener missed events: fix the listener"
+            raise ListenerError(f"listener {name} failed: {one_line(error)}", where=event, remedy=remedy) from error
+
+
+_LISTENING: ContextVar[tuple[Subscription, ...]] = ContextVar("listeners", default=())
+
+
+@contextmanager
+def subscribed(listener: Listener) -> Iterator[Subscription]:
+    """Yield the subscription of a listener; raise ListenerError at the end if the listener has failed."""
+    subscription = Subscription(listener)
+    yield subscription
+    subscription.require_working()
+
+
+@contextmanager
+def listen(listener: Listener) -> Iterator[None]:
+    """Send the events of lowering and loading in this thread to a listener, inside a `with` block.
+
+    Several listeners may be active; each receives all events of its block. Runs are in `Context.listen`.
+
+    Args:
+        listener: receives each event; see `delegate.events`.
+
+    Raises:
+        ListenerError: the listener has raised an exception.
+    """
+    with subscribed(listener) as subscription:
+        token = _LISTENING.set((*_LISTENING.get(), subscription))
+        try:
+            yield
+        finally:
+            _LISTENING.reset(token)
+
+
+def is_heard() -> bool:
+    """Return True if events of lowering and loading have a listener."""
+    return bool(_LISTENING.get())
+
+
+@contextmanager
+def stage(name: str, method: str = "") -> Iterator[None]:
+    """Send a `StageRun` at the end of a `with` block without an error."""
+    start = time.perf_counter_ns()
+    yield
+    if is_heard():
+        from delegate.events import StageRun
+
+        emit(StageRun(name, method, start, time.perf_counter_ns() - start))
+
+
+def emit(event: Event) -> None:
+    """Send an event of lowering or loading to all listeners."""
+    for subscription in _LISTENING.get():
+        subscription(event)

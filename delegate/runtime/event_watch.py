@@ -1,0 +1,210 @@
+"""The watch that sends the events of a context's calls to listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import takewhile
+from threading import get_ident
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from delegate.events import BoundInstruction, InstructionRun, Kind, MethodRun
+from delegate.listeners import Subscription
+from delegate.program.instructions import reads
+from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program, StorageKind
+from delegate.program.raw import nbytes
+from delegate.report import Report
+from delegate.runtime.backend import Array
+from delegate.runtime.steps import CompactStep, Step
+from delegate.runtime.watch import Executor, Shapes
+
+T = TypeVar("T")
+
+
+class EventWatch(NamedTuple):
+    """Sends the events of a context to listeners.
+
+    Args:
+        subscriptions: of the listeners.
+        clock: nanoseconds.
+        context: the number of the context.
+        modules: paths of modules.
+        seen: the instructions without steps that have run.
+    """
+
+    subscriptions: tuple[Subscription, ...]
+    clock: Callable[[], int]
+    context: int
+    modules: ModulePaths
+    seen: set[str]
+
+    def executor(self, method: Method, executor: Executor) -> Executor:
+        """Return an executor that sends an event for each run."""
+        return _WatchedExecutor(self, method.name, executor)
+
+    def watched(
+        self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
+    ) -> list[Step]:
+        """Return the steps of an instruction, which send an event for each run."""
+
+        def size_of(index: int) -> int:
+            return nbytes(shapes[index], method.values[index].dtype.numpy)
+
+        return [
+            _WatchedStep(self, self._bound(program, method, call, size_of, is_copy=isinstance(step, CompactStep)), step)
+            for step in steps
+        ]
+
+    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
+        """Return the result of an instruction's function, and send an event."""
+        start = self.clock()
+        result = function(*args)
+        duration = self.clock() - start
+        results = result if isinstance(result, tuple) else (result,)
+        sizes = dict(zip((*reads(call), *call.outputs), map(_size, (*args, *results)), strict=False))
+        instruction = self._bound(program, method, call, lambda index: sizes.get(index, 0))
+        self.send(InstructionRun(instruction, start, duration, *self.place, instruction.id not in self.seen))
+        self.seen.add(instruction.id)
+        return result
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The current thread, and the context."""
+        return get_ident(), self.context
+
+    def send(self, event: InstructionRun | MethodRun) -> None:
+        """Send an event to all listeners."""
+        for subscription in self.subscriptions:
+            subscription(event)
+
+    def _bound(
+        self,
+        program: Program,
+        method: Method,
+        call: Instruction,
+        size_of: Callable[[int], int],
+        *,
+        is_copy: bool = False,
+    ) -> BoundInstruction:
+        what, source, backend = _described(program, method, call)
+        if is_copy:
+            what = f"copy for {what}"
+        name = method.values[call.outputs[0]].name if call.outputs else ""
+        read, written = tuple(dict.fromkeys(reads(call))), tuple(call.outputs)
+        return BoundInstruction(
+            id=f"{method.name}/{name}/{call.outputs}/{what}",
+            method=method.name,
+            name=name,
+            what=what,
+            kind=_kind(method, call),
+            backend=backend,
+            source=source,
+            module=self.modules.path(program, method, call, name),
+            reads=tuple(_owner(method, i) for i in read),
+            writes=tuple(_owner(method, i) for i in written),
+            input_bytes=sum(map(size_of, read)),
+            output_bytes=sum(map(size_of, written)),
+        )
+
+
+def _owner(method: Method, index: int) -> int:
+    """Return the value that owns the memory of a value."""
+    while (storage := method.values[index].storage).kind is StorageKind.ALIAS:
+        index = storage.index
+    return index
+
+
+def _size(value: Any) -> int:
+    return value.nbytes if isinstance(value, np.ndarray) else 0
+
+
+class _WatchedStep:
+    """A step that sends an event after each run."""
+
+    __slots__ = ("clock", "context", "failed", "instruction", "is_warm_up", "step", "subscriptions")
+
+    def __init__(self, watch: EventWatch, instruction: BoundInstruction, step: Step) -> None:
+        self.subscriptions, self.clock, self.context = watch.subscriptions, watch.clock, watch.context
+        self.instruction, self.step, self.failed, self.is_warm_up = instruction, step, step.failed, True
+
+    def __call__(self) -> None:
+        start = self.clock()
+        self.step()
+        duration = self.clock() - start
+        event = InstructionRun(self.instruction, start, duration, get_ident(), self.context, self.is_warm_up)
+        self.is_warm_up = False
+        for subscription in self.subscriptions:
+            subscription(event)
+
+
+class _WatchedExecutor:
+    """An executor that sends an event after each run."""
+
+    def __init__(self, watch: EventWatch, method: str, executor: Executor) -> None:
+        self._watch, self._method, self._executor = watch, method, executor
+
+    def run(self, inputs: Sequence[Array | None]) -> list[Any]:
+        start = self._watch.clock()
+        results = self._executor.run(inputs)
+        duration = self._watch.clock() - start
+        self._watch.send(MethodRun(self._method, start, duration, *self._watch.place))
+        return results
+
+
+class ModulePaths:
+    """The paths of the user's modules, from the report of a program.
+
+    Args:
+        report: as `Program.report`; empty if there is none.
+    """
+
+    def __init__(self, report: str) -> None:
+        self._report = report
+
+    def path(self, program: Program, method: Method, call: Instruction, name: str) -> str:
+        """Return the path of an instruction's module; of a partition the path that its nodes share; "" if unknown."""
+        if isinstance(call, DelegateCall):
+            return self._of_partitions.get(program.delegates[call.delegate].name, "")
+        return self._of_nodes.get((method.name, name), "")
+
+    @cached_property
+    def _nodes(self) -> Sequence[tuple[str, str, str, str]]:
+        if not self._report:
+            return ()
+        report = Report.from_json(self._report)
+        return [(n.method, n.name.rpartition(".")[2], n.partition, n.module) for n in report.nodes if n.module]
+
+    @cached_property
+    def _of_nodes(self) -> Mapping[tuple[str, str], str]:
+        return {(method, name): module for method, name, _, module in self._nodes}
+
+    @cached_property
+    def _of_partitions(self) -> Mapping[str, str]:
+        shared: dict[str, list[str]] = {}
+        for _, _, partition, module in self._nodes:
+            parts = module.split(".")
+            both = zip(shared.get(partition, parts), parts, strict=False)
+            shared[partition] = [part for part, _ in takewhile(lambda pair: pair[0] == pair[1], both)]
+        return {partition: ".".join(parts) for partition, parts in shared.items()}
+
+
+def _kind(method: Method, call: Instruction) -> Kind:
+    """Return the kind of an instruction, which is also that of the copies that it needs."""
+    if isinstance(call, KernelCall):
+        values = (*call.outputs, *reads(call))
+        stored = (method.values[i].storage for i in values)
+        is_across = any(storage.kind is StorageKind.ARENA and storage.index > 0 for storage in stored)
+        return "copy" if is_across else "kernel"
+    return "partition" if isinstance(call, DelegateCall) else "control flow"
+
+
+def _described(program: Program, method: Method, call: Instruction) -> tuple[str, str, str]:
+    """Return a description of an instruction, the user's line, and the backend."""
+    if isinstance(call, KernelCall):
+        return program.operators[call.operator], method.sources[call.source] if call.source >= 0 else "", ""
+    if isinstance(call, DelegateCall):
+        spec = program.delegates[call.delegate]
+        return f"partition {spec.name}", "", spec.backend
+    return call.kind.name.lower(), "", ""

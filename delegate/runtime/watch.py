@@ -1,0 +1,38 @@
+"""The interface of watches: observers of a context's instructions, which wrap steps when a method is bound.
+
+A method that is bound without a watch has no overhead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from delegate.program.model import Instruction, Method, Program
+from delegate.runtime.backend import Array
+from delegate.runtime.steps import Step
+
+T = TypeVar("T")
+Shapes = Sequence[tuple[int, ...]]
+
+
+class Executor(Protocol):
+    """An execution of a method. Not thread-safe: the lock of the context is held."""
+
+    def run(self, inputs: Sequence[Array | None]) -> list[Any]:
+        """Run on checked inputs, None for a literal; return the flat leaves of the result."""
+
+
+class Watch(Protocol):
+    """An observer of the instructions of a context."""
+
+    def executor(self, method: Method, executor: Executor) -> Executor:
+        """Return the executor of a method, wrapped."""
+
+    def watched(
+        self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
+    ) -> list[Step]:
+        """Return the steps of an instruction, wrapped; `shapes` are those of all values of the method."""
+
+    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
+        """Return the result of an instruction's function that is no step."""

@@ -1,0 +1,16 @@
+"""OpenVINO's layers in events, from its performance counters."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.cases.inner_operators import assert_operators, assert_table
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_layers(dynamic: bool) -> None:
+    assert_operators("openvino", "Convolution", "FullyConnected", dynamic=dynamic)
+
+
+def test_table() -> None:
+    assert_table("openvino")
