@@ -12,8 +12,8 @@ from typing import Any
 from delegate.errors import ProgramError
 from delegate.field_checks import fault
 from delegate.measured import Placement
-from delegate.option_rules import OptionRule
 from delegate.plugins import PORTABLE
+from delegate.program.debug_info import NO_DEBUG_INFO, REMEDY
 from delegate.verdict import Reason, Verdict
 
 _FORMAT = 1  # of the JSON
@@ -41,6 +41,9 @@ class NodeReport:
         work: its share of the method's estimated operations, 0 to 1.
         time: its share of the method's estimated time, 0 to 1, with all partitions on one CPU core; 0 in reports of
             earlier versions.
+        inputs: the names of the nodes, inputs, constants and states that it reads; those that are no nodes begin with
+            "input ", "constant " or "state ".
+        nbytes: bytes of its results at the sizes of the export.
     """
 
     method: str
@@ -54,6 +57,8 @@ class NodeReport:
     module: str = ""
     work: float = 0.0
     time: float = 0.0
+    inputs: tuple[str, ...] = ()
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +155,6 @@ class Report:
         notes: for people, e.g. patterns of the configuration that matched nothing.
         accuracy: of whole methods on the inputs of `verify`.
         placements: the measured placements of methods.
-        load_rules: backend -> option -> its accepted values, also for loading a program.
         portable_shares: method -> the share of portable kernels in the time of its instructions, 0 to 1, in its last
             profile; only of profiled methods.
     """
@@ -161,7 +165,6 @@ class Report:
     notes: tuple[str, ...] = ()
     accuracy: tuple[MethodAccuracy, ...] = ()
     placements: tuple[Placement, ...] = ()
-    load_rules: Mapping[str, Mapping[str, OptionRule]] = field(default_factory=dict)
     portable_shares: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -179,7 +182,13 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """Return the report of a JSON text; raises ProgramError if it is none."""
+        """Return the report of a JSON text.
+
+        Raises:
+            ProgramError: the text is no report. Or it is empty, as in a program without debug info.
+        """
+        if not text:
+            raise ProgramError(NO_DEBUG_INFO, remedy=REMEDY)
         try:
             data = json.loads(text)
             if data["format"] != _FORMAT:
@@ -191,10 +200,6 @@ class Report:
                 notes=tuple(map(str, data["notes"])),
                 accuracy=tuple(map(_method_accuracy, data.get("accuracy", ()))),
                 placements=tuple(map(Placement.from_data, data.get("placements", ()))),
-                load_rules={
-                    str(backend): {str(name): OptionRule.from_data(rule) for name, rule in rules.items()}
-                    for backend, rules in data.get("load_rules", {}).items()
-                },
                 portable_shares={str(name): float(s) for name, s in data.get("portable_shares", {}).items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -388,7 +393,14 @@ def _node(data: Mapping[str, Any]) -> NodeReport:
     texts = {
         key: str(data[key]) for key in ("method", "name", "op", "backend", "partition", "result", "source", "module")
     }
-    return NodeReport(**texts, verdicts=verdicts, work=float(data["work"]), time=float(data.get("time", 0.0)))
+    return NodeReport(
+        **texts,
+        verdicts=verdicts,
+        work=float(data["work"]),
+        time=float(data.get("time", 0.0)),
+        inputs=tuple(map(str, data.get("inputs", ()))),
+        nbytes=int(data.get("nbytes", 0)),
+    )
 
 
 def _verdict(data: Mapping[str, Any]) -> Verdict:

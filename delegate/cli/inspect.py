@@ -18,7 +18,7 @@ from delegate.program import file
 from delegate.program.expr import Dim
 from delegate.program.model import Method, Program
 from delegate.program.source import MAGIC
-from delegate.program.text import constant_bytes, program_lines
+from delegate.program.text import constant_bytes, debug_bytes, program_lines
 from delegate.report import Report
 
 
@@ -39,6 +39,7 @@ def _summary(program: Program) -> dict[str, Any]:
     spaces = ["host", *(f"{s.backend}:{s.name}" for s in program.spaces)]
     return {
         "version": program.version,
+        "debug_bytes": debug_bytes(program),
         "methods": [_method(m, spaces) for m in program.methods],
         "operators": list(program.operators),
         "delegates": _delegates(program),

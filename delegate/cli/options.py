@@ -109,6 +109,7 @@ def _folder(what: str, error: type[DelegateError]) -> Check:
 
 
 PROGRAM = _file("the program", ProgramError)
+REPORT = _file("the report", DelegateError)
 BUNDLE = _file("the bundle", ProgramError)
 LOCK = _file("the lockfile", PartitionError, streams=True)
 COSTS = _file("costs", PartitionError, streams=True)

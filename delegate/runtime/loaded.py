@@ -16,7 +16,7 @@ import numpy as np
 
 from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_mean
 from delegate.kernels.selection import kernels_of
-from delegate.option_rules import Alternative, OptionRule
+from delegate.option_rules import Alternative, OptionRule, rules_of_json
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
 from delegate.program.raw import array_over
@@ -115,12 +115,12 @@ def with_load_options(program: Program, options: LoadOptions, registry: Registry
     Raises:
         ConfigError: the program has no partition of a backend. Or an option is unknown, was fixed at lowering, or has a
             value that lowering would reject, too.
-        ProgramError: the report, which holds the rules for values, cannot be read.
+        ProgramError: the rules for values cannot be read.
         BackendError: the backend cannot be used here.
     """
     if not options:
         return program
-    rules = Report.from_json(program.report).load_rules if program.report else {}
+    rules = rules_of_json(program.load_rules)
     used = {spec.backend for spec in program.delegates}
     _require_mapping(options, "options", "of backend to options, e.g. {'xnnpack': {'threads': 4}}")
     for backend, requested in options.items():
