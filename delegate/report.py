@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from delegate.errors import ProgramError
 from delegate.field_checks import fault
@@ -15,6 +16,10 @@ from delegate.measured import Placement
 from delegate.plugins import PORTABLE
 from delegate.program.debug_info import NO_DEBUG_INFO, REMEDY
 from delegate.verdict import Reason, Verdict
+
+if TYPE_CHECKING:
+    from delegate.program.memory_picture import MemoryPicture
+    from delegate.runtime.profile import Profile
 
 _FORMAT = 1  # of the JSON
 _Row = tuple[str, str, str, str, str, str, str]
@@ -157,6 +162,8 @@ class Report:
         placements: the measured placements of methods.
         portable_shares: method -> the share of portable kernels in the time of its instructions, 0 to 1, in its last
             profile; only of profiled methods.
+        memory: the memory of the methods of a compiled program. It follows from the program, so the JSON does not have
+            it.
     """
 
     methods: tuple[str, ...] = ()
@@ -166,6 +173,7 @@ class Report:
     accuracy: tuple[MethodAccuracy, ...] = ()
     placements: tuple[Placement, ...] = ()
     portable_shares: Mapping[str, float] = field(default_factory=dict)
+    memory: tuple[MemoryPicture, ...] = field(default=(), compare=False)
 
     @property
     def summary(self) -> str:
@@ -177,8 +185,36 @@ class Report:
 
     def to_json(self) -> str:
         """Return the report as JSON; equal reports give equal texts."""
-        data = _plain({"format": _FORMAT, **asdict(self)})
+        data = _plain({"format": _FORMAT, **asdict(replace(self, memory=()))})
+        del data["memory"]
         return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+    def save_html(self, path: str | os.PathLike[str], name: str = "model", profile: Profile | None = None) -> None:
+        """Write the report as one HTML page that needs no server and no network; see docs/report.md.
+
+        Args:
+            path: of the file.
+            name: of the model, for people.
+            profile: the times of a `with program.profile()` block.
+
+        Raises:
+            DelegateError: the file cannot be written. An old file of that name is then unchanged.
+        """
+        from delegate.devtools.page.html import write  # most reports are not drawn
+
+        write(self._page(name, profile), path)
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame, for notebooks."""
+        from delegate.devtools.page.html import frame
+
+        return frame(self._page("model"))
+
+    def _page(self, name: str, profile: Profile | None = None) -> str:
+        from delegate.devtools.page.data import report_data
+        from delegate.devtools.page.html import page
+
+        return page([report_data(self, name, profile.timings if profile else ())])
 
     @classmethod
     def from_json(cls, text: str) -> Report:

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import delegate
-from delegate.cli import backends, cache, checks, debug, diff, inspect, lower, measure, ops, output, run, strip
+from delegate.cli import backends, cache, checks, debug, diff, inspect, lower, measure, ops, output, report, run, strip
 from delegate.errors import DelegateError
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
@@ -100,6 +100,7 @@ app.command("ops")(ops.ops)
 app.command("debug")(debug.debug)
 app.command("diff")(diff.diff)
 app.command("inspect")(inspect.inspect)
+app.command("report")(report.report)
 app.command("strip")(strip.strip)
 app.add_typer(checks.config_app, name="config")
 app.command("new-backend")(backends.new_backend)

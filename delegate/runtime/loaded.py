@@ -34,6 +34,7 @@ from delegate.runtime.states import zeros
 
 if TYPE_CHECKING:
     from delegate.kernels.libraries import KernelRequest
+    from delegate.program.memory_picture import MemoryPicture
     from delegate.program.source import Source
     from delegate.runtime.devices import Space
     from delegate.runtime.fallback import FallbackEvent, Fallbacks
@@ -296,11 +297,22 @@ class LoadedProgram(Context):
     def observed(self, planned: Report) -> Report:
         """Return a report with observations of this process: the measured shares of profiles, and the `events`."""
         notes = (*planned.notes, *map(str, self.events))
-        return replace(planned, notes=notes, portable_shares=dict(self._shared.portable_shares))
+        shares = dict(self._shared.portable_shares)
+        return replace(planned, notes=notes, portable_shares=shares, memory=self._memory)
+
+    @cached_property
+    def _memory(self) -> tuple[MemoryPicture, ...]:
+        from delegate.program.memory_picture import memory_pictures  # only reports need it
+
+        return memory_pictures(self.program)
 
     @cached_property
     def _planned(self) -> Report:
         return Report.from_json(self.program.report)
+
+    def _repr_html_(self) -> str:
+        """Return the page of the report in a frame, for notebooks."""
+        return self.report._repr_html_()
 
     def close(self) -> None:
         """Free the vendor libraries' resources. Neither the program nor its contexts can be called afterwards.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program, Ref, StorageKind
+from delegate.program.text import printable
 from delegate.runtime.steps import CompactStep, Step
 
 T = TypeVar("T")
@@ -106,6 +108,11 @@ class Profile:
             rows.append((t.method, t.name, t.what, str(t.count), *times, t.source))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows)
+
+    def _repr_html_(self) -> str:
+        """Return the table, for notebooks."""
+        text = "\n".join(map(printable, self.table().splitlines()))
+        return f"<pre>{html.escape(text)}</pre>"
 
     def timing(self, program: Program, method: Method, call: Instruction, is_copy: bool = False) -> Timing:
         """Return the timing of an instruction, or of its copy."""

@@ -21,6 +21,8 @@ WRITTEN = [  # command, option
     (("measure", "absent.bundle"), "-o"),
     (("run", "absent.dlg"), "-o"),
     (("new-backend", "mine"), "-o"),
+    (("strip", "absent.dlg"), "-o"),
+    (("report", "absent.dlg"), "-o"),
 ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 import torch
@@ -41,6 +40,10 @@ TABLE: dict[int, list[str]] = {
         "explain sum.dlg",
         "ops aten.add.Tensor",
         "inspect sum.dlg",
+        "strip sum.dlg -o small.dlg",
+        "report sum.dlg -o new.html",
+        "report net.pt2 -b xnnpack -o new.html",
+        "report sum.dlg net.dlg -o new.html",
         "config check good.yaml",
         "config schema",
         "new-backend acme",
@@ -66,6 +69,11 @@ TABLE: dict[int, list[str]] = {
         "explain net.pt2 -c strict.yaml",
         "ops aten.ad.Tensor",
         "inspect net.pt2",
+        "strip net.pt2",
+        "strip sum.dlg -o absent/new.dlg",
+        "report absent.pt2 -o new.html",
+        "report sum.dlg -o absent/new.html",
+        "report sum.dlg -o sum.dlg",
         "config check absent.yaml",
         "config check wrong.yaml",
         "new-backend xnnpack",
@@ -91,6 +99,10 @@ TABLE: dict[int, list[str]] = {
         "explain sum.dlg -b xnnpack",
         "ops --unknown",
         "inspect",
+        "strip",
+        "report sum.dlg",
+        "report -o new.html",
+        "report sum.dlg sum.dlg sum.dlg -o new.html",
         "config check",
         "config schema --unknown",
         "config unknown",
@@ -169,10 +181,10 @@ def starts(line: str, path: str) -> bool:
     return line.split()[: len(path.split())] == path.split()
 
 
-def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
+def commands(command: object, path: tuple[str, ...] = ()) -> Iterator[str]:
     """The words of each command, e.g. "lock diff"."""
-    if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
+    if inner_commands := getattr(command, "commands", None):  # typer has a click of its own
+        for name, inner in inner_commands.items():
             yield from commands(inner, (*path, name))
     else:
         yield " ".join(path)

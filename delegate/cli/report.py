@@ -1,0 +1,75 @@
+"""`delegate report`: the report as one HTML page, of one program or of two side by side."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import delegate
+from delegate.cli import options, output
+from delegate.cli.arrays import leaves, random_inputs
+from delegate.cli.inspect import is_program, plan_model
+from delegate.cli.lower import Backends, ConfigFile, Inputs
+from delegate.cli.options import Imports, import_modules
+from delegate.devtools.page.data import report_data
+from delegate.devtools.page.html import page, write
+from delegate.program import file
+from delegate.program.memory_picture import memory_pictures
+from delegate.report import Report
+
+
+def report(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="MODEL|FILE...", help="A model as for `lower`, or a saved program; or two.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--output", "-o", callback=options.REPORT, help="HTML file to write."),
+    ],
+    config: ConfigFile = None,
+    backend: Backends = None,
+    inputs: Inputs = None,
+    imports: Imports = None,
+    repeat: Annotated[
+        int, typer.Option(min=0, help="Run a saved program so often on random inputs, for its measured time.")
+    ] = 0,
+) -> None:
+    """Write the graph, the placement, the memory and the time of a program as one page for a browser."""
+    if len(sources) > 2:
+        raise typer.BadParameter(f"{len(sources)} programs are given: one page shows one or two")
+    options.require_distinct({"--output": out}, {f"MODEL {s}": Path(s) for s in sources})
+    import_modules(imports)
+    planning = {"config": config, "backends": backend, "inputs": inputs or []}
+    data = [_data(source, repeat, planning) for source in sources]
+    write(page(data), out)
+    print(f"saved {out}, {out.stat().st_size:,} bytes")
+
+
+def _data(source: str, repeat: int, planning: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of one report."""
+    if not is_program(Path(source)):
+        planned, refusal = plan_model(source, **planning)
+        notes = (*planned.notes, *([f"lowering fails: {refusal}"] if refusal else []))
+        return report_data(replace(planned, notes=notes), source)
+    program = file.load(source)
+    memory = memory_pictures(program)
+    report = replace(Report.from_json(program.report), memory=memory)
+    return report_data(report, Path(source).name, _timings(source, repeat) if repeat else ())
+
+
+def _timings(source: str, repeat: int) -> Any:
+    """Return the timings of calls of every method of a program on random inputs."""
+    with ExitStack() as stack:
+        with output.working(f"loading {source}"):
+            program = stack.enter_context(delegate.load(source))
+        profile = stack.enter_context(program.profile())
+        for name in program.methods:
+            method = program.method(name)
+            arguments = leaves(method.inputs, random_inputs(method.definition))
+            for _ in output.counted(repeat, f"running {name}"):
+                method.run(arguments)
+    return profile.timings
