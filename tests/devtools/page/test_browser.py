@@ -101,6 +101,10 @@ def test_overlays_are_switched_by_keys(browser, one):
         "5": ("error", None),
         "6": ("copies", "32 B"),
     }
+    value = """(() => {
+        const value = delegatePage.overlay.value(delegatePage.views[0].graph.byName.get("sort_0"));
+        return value == null ? null : delegatePage.overlay.text(value);
+    })()"""
     with Opened(browser, one) as opened:
         for key, (name, text) in expected.items():
             opened.press(key)

@@ -151,7 +151,7 @@ class View {
   paintItem(item) {
     const { window: w } = this;
     if (item.x > w.right || item.y > w.bottom || item.x + item.w < w.left || item.y + item.h < w.top) return;
-    const open = item.kind === "group" && item.expanded;
+    const open = item.kind === "group" && item.expanded && item.h * this.scale > 5; // smaller ones are one block
     if (item.parent) this.paintBox(item, open);
     if (!open) return;
     this.paintEdges(item);
@@ -162,11 +162,13 @@ class View {
     const { context: c, scale } = this;
     const small = item.h * scale < 9;
     const colour = this.colour(item);
-    c.beginPath();
-    if (small) c.rect(item.x, item.y, item.w, item.h); else c.roundRect(item.x, item.y, item.w, item.h, item.kind === "input" ? 20 : open ? 10 : 6);
     if (open) c.fillStyle = item.depth % 2 ? colours.raised : colours.surface;
     else c.fillStyle = colour ? mix(colours.raised, colour, this.overlay.key === "backend" ? (small ? 0.6 : 0.2) : 0.85) : colours.raised;
-    c.fill();
+    if (small && !open) c.fillRect(item.x, item.y, item.w, item.h);
+    if (small && !open && !item.moved && item !== this.selected && !this.highlighted) return;
+    c.beginPath();
+    c.roundRect(item.x, item.y, item.w, item.h, item.kind === "input" ? 20 : open ? 10 : 6);
+    if (!small || open) c.fill();
     c.lineWidth = (open ? 1 : 1.2) / Math.min(1, Math.max(scale, 0.3));
     c.strokeStyle = open ? colours.line : this.overlay.key === "backend" && colour ? colour : colours.line;
     c.stroke();
@@ -227,6 +229,7 @@ class View {
         const x = group.x, y = group.y;
         if (Math.min(first.y, last.y) + y > w.bottom || Math.max(first.y, last.y) + y < w.top) continue;
         c.moveTo(first.x + x, first.y + y);
+        if (scale < 0.1) { c.lineTo(last.x + x, last.y + y); continue; }
         for (let i = 1; i < edge.points.length - 1; i++) {
           const p = edge.points[i], q = edge.points[i + 1];
           if (i < edge.points.length - 2) c.quadraticCurveTo(p.x + x, p.y + y, (p.x + q.x) / 2 + x, (p.y + q.y) / 2 + y);
