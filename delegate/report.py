@@ -14,7 +14,6 @@ from delegate.errors import ProgramError
 from delegate.field_checks import fault
 from delegate.measured import Placement
 from delegate.plugins import PORTABLE
-from delegate.program.debug_info import NO_DEBUG_INFO, REMEDY
 from delegate.verdict import Reason, Verdict
 
 if TYPE_CHECKING:
@@ -200,21 +199,22 @@ class Report:
         Raises:
             DelegateError: the file cannot be written. An old file of that name is then unchanged.
         """
-        from delegate.devtools.page.html import write  # most reports are not drawn
+        from delegate.devtools.page.html import page, write  # most reports are not drawn
 
-        write(self._page(name, profile), path)
+        write(page([self.page_data(name, profile)]), path)
+
+    def page_data(self, name: str, profile: Profile | None = None) -> dict[str, Any]:
+        """Return the data of the report's page; the arguments are those of `save_html`."""
+        from delegate.devtools.page.data import report_data
+
+        timings = [{**asdict(t), "per_run": t.per_run} for t in profile.timings] if profile else []
+        return report_data(json.loads(self.to_json()), name, self.summary, self.memory, timings)
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, for notebooks."""
-        from delegate.devtools.page.html import frame
+        from delegate.devtools.page.html import frame, page
 
-        return frame(self._page("model"))
-
-    def _page(self, name: str, profile: Profile | None = None) -> str:
-        from delegate.devtools.page.data import report_data
-        from delegate.devtools.page.html import page
-
-        return page([report_data(self, name, profile.timings if profile else ())])
+        return frame(page([self.page_data("model")]))
 
     @classmethod
     def from_json(cls, text: str) -> Report:
@@ -224,7 +224,8 @@ class Report:
             ProgramError: the text is no report. Or it is empty, as in a program without debug info.
         """
         if not text:
-            raise ProgramError(NO_DEBUG_INFO, remedy=REMEDY)
+            what = "the report cannot be read: the program has no debug info"
+            raise ProgramError(what, remedy="lower the model again, or use the file before `delegate strip`")
         try:
             data = json.loads(text)
             if data["format"] != _FORMAT:

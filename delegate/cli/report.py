@@ -15,11 +15,11 @@ from delegate.cli.arrays import leaves, random_inputs
 from delegate.cli.inspect import is_program, plan_model
 from delegate.cli.lower import Backends, ConfigFile, Inputs
 from delegate.cli.options import Imports, import_modules
-from delegate.devtools.page.data import report_data
 from delegate.devtools.page.html import page, write
 from delegate.program import file
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report
+from delegate.runtime.profile import Profile
 
 
 def report(
@@ -54,15 +54,15 @@ def _data(source: str, repeat: int, planning: dict[str, Any]) -> dict[str, Any]:
     if not is_program(Path(source)):
         planned, refusal = plan_model(source, **planning)
         notes = (*planned.notes, *([f"lowering fails: {refusal}"] if refusal else []))
-        return report_data(replace(planned, notes=notes), source)
+        return replace(planned, notes=notes).page_data(source)
     program = file.load(source)
     memory = memory_pictures(program)
     report = replace(Report.from_json(program.report), memory=memory)
-    return report_data(report, Path(source).name, _timings(source, repeat) if repeat else ())
+    return report.page_data(Path(source).name, _profile(source, repeat) if repeat else None)
 
 
-def _timings(source: str, repeat: int) -> Any:
-    """Return the timings of calls of every method of a program on random inputs."""
+def _profile(source: str, repeat: int) -> Profile:
+    """Return the profile of calls of every method of a program on random inputs."""
     with ExitStack() as stack:
         with output.working(f"loading {source}"):
             program = stack.enter_context(delegate.load(source))
@@ -72,4 +72,4 @@ def _timings(source: str, repeat: int) -> Any:
             arguments = leaves(method.inputs, random_inputs(method.definition))
             for _ in output.counted(repeat, f"running {name}"):
                 method.run(arguments)
-    return profile.timings
+    return profile

@@ -12,9 +12,6 @@ from typing import NamedTuple
 from delegate.errors import ProgramError
 from delegate.program.model import Block, Instruction, KernelCall, Method, Program, StructuredCall
 
-NO_DEBUG_INFO = "the program has no debug info"
-REMEDY = "lower the model again, or use the file before `delegate strip`"
-
 
 class DebugInfo(NamedTuple):
     """The parts of a program that explain it.

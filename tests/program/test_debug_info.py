@@ -18,8 +18,6 @@ from delegate.program.instructions import walk
 from delegate.program.model import KernelCall, Program
 from delegate.program.text import debug_bytes, program_lines
 from delegate.report import Report
-from tests.cli.calling import call
-from tests.cli.programs import save_sum
 from tests.support import layout
 from tests.support.programs import SAMPLES, empty, static
 from tests.support.sampling import every
@@ -98,31 +96,6 @@ def test_a_stripped_program_has_no_report():
     with pytest.raises(ProgramError, match="the program has no debug info: lower the model again"):
         Report.from_json(stripped(static()).report)
     assert serialize(stripped(empty())) == serialize(empty())
-
-
-def test_strip_and_inspect(tmp_path):
-    path = save_sum(tmp_path / "sum.dlg")
-    size = debug_bytes(load(path))
-    assert f"debug info: {size} bytes" in call("inspect", str(path))[0]
-    out, _ = call("strip", str(path), "-o", str(tmp_path / "small.dlg"))
-    assert out.startswith(f"saved {tmp_path / 'small.dlg'}, ")
-    assert "debug info" not in call("inspect", str(tmp_path / "small.dlg"))[0]
-    assert "has no debug info" in call("explain", str(tmp_path / "small.dlg"), code=1)[1]
-    assert load(path).report
-    call("strip", str(path))  # in place
-    assert path.read_bytes() == (tmp_path / "small.dlg").read_bytes()
-
-
-def test_a_failed_strip_leaves_the_file(tmp_path):
-    path = save_sum(tmp_path / "sum.dlg")
-    before = path.read_bytes()
-    call("strip", str(path), "-o", str(tmp_path / "no" / "x.dlg"), code=1)
-    bad = tmp_path / "bad.dlg"
-    bad.write_bytes(before[:-1])
-    call("strip", str(bad), code=1)
-    assert path.read_bytes() == before
-    assert bad.read_bytes() == before[:-1]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.dlg", "sum.dlg"]
 
 
 def test_saving_twice_gives_the_same_bytes(tmp_path):

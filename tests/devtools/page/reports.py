@@ -7,6 +7,7 @@ from delegate.program.memory_picture import Block, MemoryPicture
 from delegate.report import Accuracy, MethodAccuracy, NodeReport, PartitionReport, Report
 from delegate.verdict import YES, Reason, no
 
+HOSTILE = "</script><script>alert(1)</script><!-- \u202e\x1b[31m & ' \" <img src=x onerror=alert(1)>"
 REFUSAL = no(Reason.RANK, "5 dimensions are too many", "reshape it to 4")
 
 

@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from delegate.devtools.page.data import report_data
 from delegate.devtools.page.html import page
 from delegate.report import NodeReport, Report
-from delegate.runtime.profile import Timing
+from delegate.runtime.profile import Profile, Timing
 from delegate.verdict import YES
-from tests.devtools.page.reports import report
-from tests.devtools.page.test_page import HOSTILE
+from tests.devtools.page.reports import HOSTILE, report
 from tests.support.browser import Opened, browser
 
 __all__ = ["browser"]
@@ -21,17 +19,23 @@ TIMINGS = (Timing("forward", "xnnpack_0", "partition xnnpack_0", "", 3, 9000, 30
            Timing("forward", "sort_0", "aten.sort.default", "model.py:6", 3, 3000, 1000))  # fmt: skip
 
 
+class Measured(Profile):
+    """A profile with times of our own."""
+
+    timings = TIMINGS
+
+
 @pytest.fixture(scope="module")
 def one(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "one.html"
-    path.write_text(page([report_data(report(), "net", TIMINGS)]))
+    path.write_text(page([report().page_data("net", Measured())]))
     return path
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "two.html"
-    path.write_text(page([report_data(report(), "first"), report_data(report(moved=True), "second")]))
+    path.write_text(page([report().page_data("first"), report(moved=True).page_data("second")]))
     return path
 
 
@@ -175,7 +179,7 @@ def test_hostile_names_do_not_execute(browser, tmp_path):
     nodes += tuple(NodeReport("forward", n, n, n, "", {}, n, n, n, inputs=names) for n in names)
     evil = replace(report(), nodes=nodes, notes=(HOSTILE,), methods=("forward", HOSTILE))
     path = tmp_path / "evil.html"
-    path.write_text(page([report_data(evil, HOSTILE), report_data(evil, HOSTILE)]))
+    path.write_text(page([evil.page_data(HOSTILE), evil.page_data(HOSTILE)]))
     with Opened(browser, path) as opened:
         dialogs = []
         opened.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
@@ -191,7 +195,7 @@ def test_hostile_names_do_not_execute(browser, tmp_path):
 
 def test_an_empty_report_and_a_method_without_nodes(browser, tmp_path):
     path = tmp_path / "empty.html"
-    path.write_text(page([report_data(Report(methods=("forward",)), "nothing")]))
+    path.write_text(page([Report(methods=("forward",)).page_data("nothing")]))
     with Opened(browser, path) as opened:
         for tab in ("outline", "memory", "time", "placement", "accuracy", "notes", "graph"):
             opened.page.click(f"#tab-{tab}")
@@ -203,7 +207,7 @@ def test_a_flat_model_of_many_nodes_is_split_and_expands(browser, tmp_path):
     chain = [NodeReport("forward", "n0", "aten.relu.default", inputs=("input x",))]
     chain += [NodeReport("forward", f"n{i}", "aten.relu.default", inputs=(f"n{i - 1}",)) for i in range(1, 3000)]
     path = tmp_path / "flat.html"
-    path.write_text(page([report_data(Report(methods=("forward",), nodes=tuple(chain)), "flat")]))
+    path.write_text(page([Report(methods=("forward",), nodes=tuple(chain)).page_data("flat")]))
     with Opened(browser, path) as opened:
         assert opened.run("delegatePage.views[0].graph.root.children.length") <= 120
         opened.run("delegatePage.views[0].canvas.focus()")

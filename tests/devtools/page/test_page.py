@@ -7,27 +7,17 @@ import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from delegate.devtools.page.data import report_data
 from delegate.devtools.page.html import page
 from delegate.errors import DelegateError
-from delegate.program.debug_info import stripped
-from delegate.program.file import load, save
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report
 from delegate.runtime.profile import Profile
-from tests.cli.calling import call
-from tests.cli.programs import save_sum
-from tests.devtools.page.reports import report
+from tests.devtools.page.reports import HOSTILE, report
 from tests.support.programs import SAMPLES
-
-HOSTILE = "</script><script>alert(1)</script><!-- \u202e\x1b[31m & ' \" <img src=x onerror=alert(1)>"
 
 
 def data_of(text: str) -> dict:
@@ -54,7 +44,7 @@ def test_the_data_is_that_of_the_report(tmp_path):
 def test_hostile_names_stay_within_the_data():
     hostile = replace(report().nodes[0], name=HOSTILE, op=HOSTILE, module=HOSTILE, source=HOSTILE, result=HOSTILE)
     evil = replace(report(), nodes=(hostile,), notes=(HOSTILE,))
-    text = page([report_data(evil, HOSTILE)])
+    text = page([evil.page_data(HOSTILE)])
     assert text.count("<script") == text.count("</script>") == 3
     assert "onerror=alert(1)>" not in text
     assert not any(c in text for c in "\u202e\x1b")
@@ -63,7 +53,7 @@ def test_hostile_names_stay_within_the_data():
 
 
 def test_the_policy_allows_the_two_scripts_and_nothing_else():
-    text = page([report_data(report(), "net")])
+    text = page([report().page_data("net")])
     policy = re.search(r'Content-Security-Policy" content="(.*?)"', text)[1]
     scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
@@ -85,23 +75,6 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path, monkeypatch):
         report().save_html(path)
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.html"]
-
-
-def test_a_file_without_debug_info_is_a_clear_error(tmp_path):
-    save(stripped(load(save_sum(tmp_path / "sum.dlg"))), tmp_path / "small.dlg")
-    error = call("report", str(tmp_path / "small.dlg"), "-o", str(tmp_path / "x.html"), code=1)[1]
-    assert "the program has no debug info: lower the model again, or use the file before `delegate strip`" in error
-    assert not (tmp_path / "x.html").exists()
-
-
-def test_the_command_needs_no_torch(tmp_path):
-    save_sum(tmp_path / "sum.dlg")
-    script = "import sys; sys.modules['torch'] = None; import delegate.cli.main as m; m.main()"
-    command = [sys.executable, "-c", script, "report", "sum.dlg", "sum.dlg", "-o", "x.html"]
-    subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
-    reports = data_of((tmp_path / "x.html").read_text())["reports"]
-    assert [r["name"] for r in reports] == ["sum.dlg", "sum.dlg"]
-    assert reports[0]["methods"][0]["memory"]["delegates"] == [["adder_0", 3]]
 
 
 def test_notebooks_show_a_frame_without_rights():

@@ -50,7 +50,7 @@ function measure(method, leaves, partitions) {
     const total = totals.get(leaf.partition);
     leaf.measured = spent === undefined ? null : leaf.partition ? (total ? (spent * (leaf.time || leaf.work)) / total : 0) : spent;
     const accuracy = partitions.get(leaf.partition)?.accuracy;
-    leaf.sqnr = accuracy ? Number(accuracy.sqnr.toString().replace("inf", "Infinity")) : null;
+    leaf.sqnr = accuracy ? number(accuracy.sqnr) : null;
   }
 }
 
@@ -79,7 +79,7 @@ function moduleTree(leaves) {
   }
   simplify(root);
   split(root);
-  number(root, 0);
+  numberChildren(root, 0);
   summarize(root);
   return root;
 }
@@ -113,12 +113,12 @@ function split(group) {
   group.children = parts;
 }
 
-function number(group, depth) {
+function numberChildren(group, depth) {
   group.depth = depth;
   group.children.forEach((child, place) => {
     child.place = place;
     child.depth = depth + 1;
-    if (child.kind === "group") number(child, depth + 1);
+    if (child.kind === "group") numberChildren(child, depth + 1);
   });
 }
 
@@ -195,4 +195,13 @@ function duration(ns) {
 }
 function decibels(db) {
   return db === Infinity ? "exact" : Number.isFinite(db) ? `${db.toFixed(1)} dB` : "not comparable";
+}
+
+// Return a number of the data; infinities and NaN are texts there.
+function number(value) {
+  return typeof value === "string" ? Number(value.replace("inf", "Infinity")) : value;
+}
+function figures(accuracy) {
+  const top1 = accuracy.top1 == null ? "" : `, top-1 ${number(accuracy.top1).toPrecision(4)}`;
+  return `${decibels(number(accuracy.sqnr))}, max error ${number(accuracy.maxError).toPrecision(2)} (${number(accuracy.relative).toPrecision(2)} relative)${top1}`;
 }

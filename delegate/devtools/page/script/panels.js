@@ -81,7 +81,7 @@ function partitionDetails(view, p) {
     facts([
       ["Nodes", String(p.nodes)], ["Work", percent(p.work)], ["In", bytes(p.bytesIn)], ["Out", bytes(p.bytesOut)],
       ["Device memory", p.space && `${p.space}: ${bytes(p.copiedIn)} from the host, ${bytes(p.copiedOut)} to it`],
-      ["Accuracy", p.accuracy?.text], ["Notes", p.notes.join("; ")], ["All nodes", links(view, nodes)],
+      ["Accuracy", p.accuracy && figures(p.accuracy)], ["Notes", p.notes.join("; ")], ["All nodes", links(view, nodes)],
     ]),
   ];
 }
@@ -300,12 +300,12 @@ function placementPanel(view) {
   parts.push(table(["Partition", "Backend", "Nodes", "Work", "In", "Out", "Copied", "Notes"], partitions.map((p) => [p.name, swatch(p.backend, view.graph.backends), p.nodes, percent(p.work), bytes(p.bytesIn), bytes(p.bytesOut), p.space ? bytes(p.copiedIn + p.copiedOut) : "", p.notes.join("; ")]), "Partitions"));
   for (const placement of view.graph.method.placements) {
     const time = /latency|throughput/.test(placement.objective);
-    const cost = (v) => (v == null ? "" : time ? duration(Number(v) * 1e9) : bytes(Number(v)));
+    const cost = (v) => (v == null ? "" : time ? duration(number(v) * 1e9) : bytes(number(v)));
     const best = placement.plans.find((p) => p.name === placement.chosen);
     const runnerUp = placement.plans.filter((p) => p.against).sort((a, b) => a.against[0] - b.against[0])[0];
     parts.push(el("h2", {}, `${placement.chosen} is chosen by ${placement.objective}`));
     if (runnerUp) parts.push(el("p", {}, `Winner: ${best.name}, ${cost(best.cost)}. Runner-up: ${runnerUp.name}, ${cost(runnerUp.cost)}, ${ratio(runnerUp.against)} times the winner.`));
-    parts.push(table(["Plan", "Partitions", "Cost", "Ratio to the winner", "", "SQNR", "Rounds", ""], placement.plans.map((p) => [p.name, p.partitions, cost(p.cost), p.name === placement.chosen ? "winner" : ratio(p.against), bar(p.against), p.sqnr == null ? "" : decibels(Number(p.sqnr)), p.rounds || "", p.why]), "Plans"));
+    parts.push(table(["Plan", "Partitions", "Cost", "Ratio to the winner", "", "SQNR", "Rounds", ""], placement.plans.map((p) => [p.name, p.partitions, cost(p.cost), p.name === placement.chosen ? "winner" : ratio(p.against), bar(p.against), p.sqnr == null ? "" : decibels(number(p.sqnr)), p.rounds || "", p.why]), "Plans"));
     if (placement.segments.length) parts.push(table(["Segment", "Nodes", "Backend", "Time", "Runner-up", "Ratio to it", ""], placement.segments.map((s) => [s.name, s.nodes, s.candidate, cost(s.cost), s.runnerUp, ratio(s.against), bar(s.against)]), "Segments"));
     if (placement.notTried.length) parts.push(el("h3", {}, "Not tried"), el("ul", {}, ...placement.notTried.map((t) => el("li", {}, t))));
     for (const text of [placement.machine && `Measured on ${placement.machine}`, placement.busy && `The machine was busy: ${placement.busy}`]) if (text) parts.push(el("p", {}, text));
@@ -314,13 +314,13 @@ function placementPanel(view) {
 }
 
 function ratio(against) {
-  return against ? `${Number(against[0]).toFixed(3)} [${against.slice(1).map((v) => (Number.isFinite(Number(v)) ? Number(v).toFixed(3) : "∞")).join(", ")}]` : "";
+  return against ? `${number(against[0]).toFixed(3)} [${against.slice(1).map((v) => (Number.isFinite(number(v)) ? number(v).toFixed(3) : "∞")).join(", ")}]` : "";
 }
 
 // An interval on a scale from 0.5 to 2, with a line at 1.
 function bar(against) {
   if (!against) return "";
-  const at = (v) => 50 + 50 * Math.max(-1, Math.min(1, Math.log2(Number(v) || 0.5)));
+  const at = (v) => 50 + 50 * Math.max(-1, Math.min(1, Math.log2(number(v) || 0.5)));
   const [low, high] = [at(against[1]), at(against[2])];
   return el("span", { class: "interval", "aria-hidden": "true" }, el("i", { style: `left:${low}%;width:${Math.max(1, high - low)}%` }), el("b", {}));
 }
@@ -328,10 +328,10 @@ function bar(against) {
 function accuracyPanel(view) {
   const { accuracy, partitions } = view.graph.method;
   if (!accuracy.length) return [el("p", {}, "The program was not verified: `delegate lower --verify`, or `verify=` of `to_backend`.")];
-  const parts = [table(["Reference", "Result"], accuracy.map((a) => [a.reference, [a.figures?.text, a.why].filter(Boolean).join("; ")]), "The method")];
+  const parts = [table(["Reference", "Result"], accuracy.map((a) => [a.reference, [a.figures && figures(a.figures), a.why].filter(Boolean).join("; ")]), "The method")];
   const rows = partitions.filter((p) => p.accuracy);
   if (!rows.length) return parts;
-  const value = (p) => Number(String(p.accuracy.sqnr).replace("inf", "Infinity"));
+  const value = (p) => number(p.accuracy.sqnr);
   const top = Math.max(60, ...rows.map(value).filter(Number.isFinite));
   parts.push(el("h2", {}, "SQNR along the depth"), chart(200, "SQNR of each partition in the order of the method; the table below lists them", (c, width, height) => {
     c.clearRect(0, 0, width, height);
@@ -344,6 +344,6 @@ function accuracyPanel(view) {
       return box;
     });
   }));
-  parts.push(table(["Partition", "Backend", "Error"], [...rows].sort((a, b) => value(a) - value(b)).map((p) => [p.name, p.backend, p.accuracy.text]), "Partitions, the least accurate first"));
+  parts.push(table(["Partition", "Backend", "Error"], [...rows].sort((a, b) => value(a) - value(b)).map((p) => [p.name, p.backend, figures(p.accuracy)]), "Partitions, the least accurate first"));
   return parts;
 }
