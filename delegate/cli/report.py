@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -43,22 +43,28 @@ def report(
         raise typer.BadParameter(f"{len(sources)} programs are given: one page shows one or two")
     options.require_distinct({"--output": out}, {f"MODEL {s}": Path(s) for s in sources})
     import_modules(imports)
-    planning = {"config": config, "backends": backend, "inputs": inputs or []}
-    data = [_data(source, repeat, planning) for source in sources]
-    write(page(data), out)
+    pages = []
+    for source in sources:
+        is_saved = is_program(Path(source))
+        planning = (None, None, []) if is_saved and len(sources) > 1 else (config, backend, inputs or [])
+        profile = _profile(source, repeat) if repeat and is_saved else None
+        pages.append(read_report(source, *planning).page_data(Path(source).name if is_saved else source, profile))
+    write(page(pages), out)
     print(f"saved {out}, {out.stat().st_size:,} bytes")
 
 
-def _data(source: str, repeat: int, planning: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of one report."""
-    if not is_program(Path(source)):
-        planned, refusal = plan_model(source, **planning)
-        notes = (*planned.notes, *([f"lowering fails: {refusal}"] if refusal else []))
-        return replace(planned, notes=notes).page_data(source)
-    program = file.load(source)
-    memory = memory_pictures(program)
-    report = replace(Report.from_json(program.report), memory=memory)
-    return report.page_data(Path(source).name, _profile(source, repeat) if repeat else None)
+def read_report(source: str, config: Path | None, backends: list[str] | None, inputs: list[str]) -> Report:
+    """Return the report of a saved program, or of the plan of a model.
+
+    Raises ProgramError for a program without debug info, and the errors of `explain`.
+    """
+    if is_program(Path(source)):
+        if config or backends or inputs:
+            raise typer.BadParameter("a saved program is already planned: -c, -b and -i are for models")
+        program = file.load(source)
+        return replace(Report.from_json(program.report), memory=memory_pictures(program))
+    planned, refusal = plan_model(source, config, backends, inputs)
+    return replace(planned, notes=(*planned.notes, *([f"lowering fails: {refusal}"] if refusal else [])))
 
 
 def _profile(source: str, repeat: int) -> Profile:

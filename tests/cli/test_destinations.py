@@ -22,6 +22,7 @@ WRITTEN = [  # command, option
     (("run", "absent.dlg"), "-o"),
     (("new-backend", "mine"), "-o"),
     (("strip", "absent.dlg"), "-o"),
+    (("export-graph", "absent.dlg"), "-o"),
     (("report", "absent.dlg"), "-o"),
 ]
 
