@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from delegate.errors import DelegateError
@@ -99,16 +100,16 @@ def onnx_model(report: Report, name: str) -> bytes:
     if len(report.methods) != 1:
         remedy = "use --format model-explorer or dot"
         raise DelegateError(f"an ONNX model holds one method, but the program has {len(report.methods)}", remedy=remedy)
-    nodes = report.nodes
+    nodes = [_printable(node) for node in report.nodes]
     read = {source for node in nodes for source in node.inputs}
     results = {node.name: _value_info(onnx, node) for node in nodes}
     graph = onnx.helper.make_graph(
         [_onnx_node(onnx, node) for node in nodes],
-        name,
+        printable(name),
         [onnx.ValueInfoProto(name=port) for port in _ports(nodes)],
         [results[node.name] for node in nodes if node.name not in read],
         value_info=[results[node.name] for node in nodes if node.name in read],
-        doc_string=report.summary,
+        doc_string=printable(report.summary),
     )
     model = onnx.helper.make_model(graph, producer_name="delegate", opset_imports=[onnx.helper.make_opsetid("aten", 1)])
     return bytes(model.SerializeToString())
@@ -129,6 +130,13 @@ def _ports(nodes: Iterable[NodeReport]) -> dict[str, NodeReport]:
             if source not in names:
                 ports.setdefault(source, node)
     return ports
+
+
+def _printable(node: NodeReport) -> NodeReport:
+    """Return a node with escapes in its names; ONNX holds no lone surrogates."""
+    inputs = tuple(map(printable, node.inputs))
+    name, op, result = map(printable, (node.name, node.op, node.result))
+    return replace(node, name=name, op=op, result=result, inputs=inputs)
 
 
 def _colours(report: Report) -> dict[str, str]:

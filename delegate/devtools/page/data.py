@@ -188,9 +188,9 @@ def _timing(timing: Row) -> dict[str, Any]:
     return {**texts, "count": timing["count"], "first": timing["first"], "perRun": timing["per_run"]}
 
 
-def _share(share: float) -> float:
-    """Return a share with the digits that people read."""
-    return float(f"{share:.4g}")
+def _share(share: float | str) -> float:
+    """Return a share with the digits that people read; 0 for a forged one, such as NaN."""
+    return float(f"{share:.4g}") if isinstance(share, float) else 0.0
 
 
 def _texts(texts: Iterable[str]) -> list[str]:

@@ -217,3 +217,24 @@ def test_a_flat_model_of_many_nodes_is_split_and_expands(browser, tmp_path):
         opened.press("Enter")
         assert opened.run("delegatePage.views[0].selected.name") == "n2999"
         assert opened.messages == []
+
+
+def test_a_forged_graph_is_drawn_or_leaves_the_page_alive(browser, tmp_path):
+    """Edges to itself and in circles, equal names, paths deeper than the stack, numbers that are none."""
+    deep = ".".join("m" * 20_000)
+    nodes = (
+        NodeReport("forward", "self", "op", inputs=("self", "self", "b")),
+        NodeReport("forward", "a", "op", module=deep, inputs=("b", "c"), nbytes=10**400, work=float("nan")),
+        NodeReport("forward", "b", "op", module="m", inputs=("a",), nbytes=-5, time=float("inf")),
+        NodeReport("forward", "c", "op", module="", inputs=("a", "nobody", "input ", "")),
+        NodeReport("forward", "c", "op", module="..", inputs=("\ud800",)),
+    )
+    infinite = Report.from_json(Report(("forward",), nodes).to_json())
+    path = tmp_path / "forged.html"
+    path.write_text(page([infinite.page_data("forged")]))
+    with Opened(browser, path) as opened:
+        opened.run("delegatePage.views[0].canvas.focus()")
+        opened.press("e", "2", "4", "6", "1", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp", "c", "0")
+        for tab in ("outline", "memory", "time", "placement", "accuracy", "notes", "graph"):
+            opened.page.click(f"#tab-{tab}")
+        assert opened.messages == []

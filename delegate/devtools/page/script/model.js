@@ -1,6 +1,7 @@
 // The model: nodes, the tree of modules that holds them, and the edges. Built once of the data of a method.
 
 const MOST_CHILDREN = 120; // of a group; more are put into groups of consecutive nodes, which keeps layouts small
+const MOST_LEVELS = 64; // of modules; forged paths may be deeper than the stack
 const PORTABLE = "portable";
 
 // Return the graph of a method: {root, leaves, byName, backends, partitions, method}.
@@ -63,7 +64,8 @@ function moduleTree(leaves) {
   const root = newGroup("", "", null);
   root.expanded = true;
   const groups = new Map([["", root]]);
-  const groupOf = (path) => {
+  const groupOf = (whole) => {
+    const path = whole.split(".", MOST_LEVELS).join(".");
     let group = groups.get(path);
     if (group) return group;
     const dot = path.lastIndexOf(".");
