@@ -238,3 +238,16 @@ def test_a_forged_graph_is_drawn_or_leaves_the_page_alive(browser, tmp_path):
         for tab in ("outline", "memory", "time", "placement", "accuracy", "notes", "graph"):
             opened.page.click(f"#tab-{tab}")
         assert opened.messages == []
+
+
+def test_the_map_moves_the_view(browser, tmp_path):
+    chain = [NodeReport("forward", f"n{i}", "aten.relu.default", inputs=(f"n{i - 1}",)) for i in range(100)]
+    path = tmp_path / "long.html"
+    path.write_text(page([Report(methods=("forward",), nodes=tuple(chain)).page_data("long")]))
+    with Opened(browser, path) as opened:
+        box = opened.run("delegatePage.views[0].overview.box()")
+        stage = opened.page.locator(".view > canvas").bounding_box()
+        opened.page.mouse.click(stage["x"] + box["x"] + box["w"] / 2, stage["y"] + box["y"] + box["h"] * 0.9)
+        middle = "(v => (v.height / 2 - v.ty) / v.scale / v.graph.root.h)(delegatePage.views[0])"
+        assert abs(opened.run(middle) - 0.9) < 0.02
+        assert opened.run("delegatePage.views[0].selected") is None

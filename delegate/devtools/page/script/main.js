@@ -11,7 +11,7 @@ class Page {
     this.method = data.reports[0].methods[0]?.name ?? "";
     this.build();
     this.show(this.method);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); this.views.forEach((v) => v.draw()); });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); this.views.forEach((v) => v.repaint()); });
     document.addEventListener("keydown", (e) => this.key(e));
   }
 
@@ -84,7 +84,7 @@ class Page {
     });
     for (const view of this.views) {
       view.overlay = overlay;
-      view.draw();
+      view.repaint();
       view.legend.replaceChildren(...(overlay.key === "backend" ? view.graph.backends.map((name) => swatch(name, view.graph.backends)) : [el("span", {}, overlay.inverted ? "80 dB or more" : "0"), el("i", { class: "scale" }), el("span", {}, overlay.inverted ? "0 dB" : "most"), el("span", { class: "muted" }, overlay.help)]));
     }
     this.said(`Overlay ${overlay.name}`);

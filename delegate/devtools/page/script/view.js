@@ -22,6 +22,7 @@ class View {
   constructor(box, graph, page) {
     Object.assign(this, { box, graph, page, scale: 1, tx: 0, ty: 0, selected: null, highlighted: null, overlay: OVERLAYS[0], frames: 0 });
     this.canvas = el("canvas", { tabindex: "0", role: "application", "aria-roledescription": "graph", "aria-label": "Graph of the model. Arrow keys follow edges, Enter expands. The Outline tab has the same as a tree." });
+    this.overview = new Overview(this);
     this.legend = el("div", { class: "legend" });
     this.tip = el("div", { class: "tip", hidden: "" });
     box.append(this.canvas, this.legend, this.tip);
@@ -37,6 +38,7 @@ class View {
   relayout(anchor) {
     const before = anchor && { x: anchor.x, y: anchor.y };
     layout(this.graph.root);
+    this.overview.stale = true;
     place(this.graph.root, 0, 0);
     if (before) {
       this.tx += (before.x - anchor.x) * this.scale;
@@ -59,7 +61,8 @@ class View {
     if (!this.width || !w) return;
     const whole = Math.min((this.width - 40) / w, (this.height - 40) / h);
     this.scale = Math.min(1.2, Math.max(whole, Math.min(0.8, (this.width - 40) / w)));
-    this.tx = (this.width - w * this.scale) / 2;
+    const free = this.width - (this.overview.box() ? MAP_WIDTH + MAP_MARGIN : 0);
+    this.tx = Math.max(10, (free - w * this.scale) / 2);
     this.ty = Math.max(20, (this.height - h * this.scale) / 2);
     this.draw();
   }
@@ -120,6 +123,13 @@ class View {
     this.range = this.valueRange();
     c.textBaseline = "middle";
     this.paintItem(this.graph.root);
+    this.overview.paint();
+  }
+
+  // Draw again after a change of colours.
+  repaint() {
+    this.overview.stale = true;
+    this.draw();
   }
 
   valueRange() {
@@ -287,10 +297,11 @@ class View {
     let drag = null;
     canvas.addEventListener("pointerdown", (e) => {
       canvas.setPointerCapture(e.pointerId);
-      drag = { x: e.offsetX, y: e.offsetY, moved: false };
+      drag = { x: e.offsetX, y: e.offsetY, moved: false, map: this.overview.go(e.offsetX, e.offsetY) };
     });
     canvas.addEventListener("pointermove", (e) => {
       if (!drag) return this.hover(e);
+      if (drag.map) return this.overview.go(e.offsetX, e.offsetY, true);
       const [dx, dy] = [e.offsetX - drag.x, e.offsetY - drag.y];
       if (!drag.moved && Math.hypot(dx, dy) < 4) return;
       drag = { x: e.offsetX, y: e.offsetY, moved: true };
@@ -300,7 +311,7 @@ class View {
       this.draw();
     });
     canvas.addEventListener("pointerup", (e) => {
-      if (drag && !drag.moved) this.click(e.offsetX, e.offsetY);
+      if (drag && !drag.moved && !drag.map) this.click(e.offsetX, e.offsetY);
       drag = null;
     });
     canvas.addEventListener("pointercancel", () => { drag = null; });
