@@ -12,7 +12,22 @@ import typer
 from typer.core import TyperGroup
 
 import delegate
-from delegate.cli import backends, cache, checks, debug, diff, export_graph, inspect, lower, measure, ops, output, report, run, strip
+from delegate.cli import (
+    backends,
+    cache,
+    checks,
+    debug,
+    diff,
+    export_graph,
+    inspect,
+    lower,
+    measure,
+    ops,
+    output,
+    report,
+    run,
+    strip,
+)
 from delegate.errors import DelegateError
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
