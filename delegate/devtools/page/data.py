@@ -132,7 +132,7 @@ def _placement(placement: Row) -> dict[str, Any]:
         "objective": printable(placement["objective"]),
         "chosen": printable(placement["chosen"]),
         "plans": [_plan(p) for p in placement["plans"]],
-        "segments": [_segment(s) for s in placement["stretches"]],
+        "segments": [_segment(s) for s in placement["segments"]],
         "notTried": _texts(placement["not_tried"]),
         "machine": printable(placement["machine"]),
         "busy": printable(placement["busy"]),
