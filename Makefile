@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PACKAGES := openvino onnxruntime remote
 BLOCKED := openvino,onnxruntime
 
-.PHONY: demo test fuzz wild mutation test-slow test-models gpu-software plugins lint format bench bench-peers schema docs-ops clean
+.PHONY: demo test fuzz wild mutation test-slow test-models gpu-software browser plugins lint format bench bench-peers schema docs-ops clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -72,6 +72,10 @@ gpu-software:
 	mkdir -p .gpu-software && cd .gpu-software && apt-get download chromium chromium-common \
 	  && for package in *.deb; do dpkg -x $$package .; done && rm -f *.deb
 	@echo export ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(SWIFTSHADER)/vk_swiftshader_icd.json
+
+# A browser for the tests of the report page (Debian and Ubuntu; needs root). They are skipped without one.
+browser:
+	apt-get install --quiet --yes --no-install-recommends chromium
 
 # Needs flatc (Debian: flatbuffers-compiler) in the version that schema.fbs names.
 schema:

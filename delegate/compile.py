@@ -28,6 +28,7 @@ from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.quantized import blamed, quantized
 from delegate.lowering.request import LoweringRequest
 from delegate.lowering.strategies import create_strategy, lock_of
+from delegate.option_rules import rules_to_json
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import partition_options
@@ -126,7 +127,9 @@ def to_backend(
     report = with_device_copies(report, program, lowered)
     report = report if measured is None else measured.add_to(report)
     result = CompilationResult(
-        program._replace(report=report.to_json()), SavedPlan.of(placed.compiler.plans), tuple(placed.compiler.warnings)
+        program._replace(report=report.to_json(), load_rules=rules_to_json(placed.compiler.load_rules())),
+        SavedPlan.of(placed.compiler.plans),
+        tuple(placed.compiler.warnings),
     )
     if programs is not None and key is not None and not placed.compiler.artifacts.has_failed:
         programs.put(key, result.as_cached(report), lowered)

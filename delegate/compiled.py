@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from delegate.partitioner.saved import SavedPlan
 from delegate.plugins import one_line
 from delegate.program import file
 from delegate.program.dtypes import DType
+from delegate.program.memory_picture import MemoryPicture, memory_pictures
 from delegate.program.model import Program, Ref
 from delegate.registry import Registry
 from delegate.report import Report
@@ -208,7 +210,15 @@ class CompiledProgram(CompiledContext):
         Profiled methods have the measured share of their portable kernels in place of the estimated one.
         """
         loaded: LoadedProgram | None = vars(self).get("loaded")  # not loaded just for the report
-        return loaded.observed(self._planned) if loaded else self._planned
+        return loaded.observed(self._planned) if loaded else replace(self._planned, memory=self._memory)
+
+    @cached_property
+    def _memory(self) -> tuple[MemoryPicture, ...]:
+        return memory_pictures(self.program)
+
+    def _repr_html_(self) -> str:
+        """Return the page of the report in a frame, for notebooks."""
+        return self.report._repr_html_()
 
     @cached_property
     def loaded(self) -> LoadedProgram:

@@ -146,6 +146,11 @@ def _flush_directory(directory: Path) -> None:
 
 
 def write_text(path: PathLike, text: str, what: str) -> None:
+    """Write a text file as UTF-8; see `write_bytes`."""
+    write_bytes(path, text.encode(), what)
+
+
+def write_bytes(path: PathLike, data: bytes, what: str) -> None:
     """Write a file atomically; raises PartitionError if it cannot be written.
 
     `what` is its content, for the message.
@@ -153,10 +158,10 @@ def write_text(path: PathLike, text: str, what: str) -> None:
     try:
         if os.path.exists(path) and not os.path.isfile(path):  # a terminal or a pipe; a folder is an error
             with open_pipe_to_write(path) as stream:
-                stream.write(text.encode())
+                stream.write(data)
             return
         with replacing(os.path.realpath(path)) as file:
-            file.write(text.encode())
+            file.write(data)
     except (OSError, ValueError) as error:
         message = f"{what} cannot be written: {getattr(error, 'strerror', None) or error}"
         remedy = "name a file that you may write, in an existing folder, on a disk with free space"

@@ -5,9 +5,12 @@ They are derived from the JSON schema that pydantic generates of the backend's m
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+from delegate.errors import ProgramError
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "integer": (int,), "number": (int, float), "boolean": (bool,), "string": (str,), "null": (type(None),),
@@ -107,3 +110,25 @@ class OptionRule:
 
     def __str__(self) -> str:
         return ", or ".join(map(str, self.alternatives))
+
+
+Rules = Mapping[str, Mapping[str, OptionRule]]  # backend -> option -> its accepted values
+
+
+def rules_to_json(rules: Rules) -> str:
+    """Return rules as JSON."""
+    data = {backend: {name: asdict(rule) for name, rule in options.items()} for backend, options in rules.items()}
+    return json.dumps(data, separators=(",", ":"), sort_keys=True)
+
+
+def rules_of_json(text: str) -> Rules:
+    """Return the rules of a program file, none of an empty text; raise ProgramError if the text holds no rules."""
+    try:
+        data = json.loads(text or "{}")
+        return {
+            str(backend): {str(name): OptionRule.from_data(rule) for name, rule in options.items()}
+            for backend, options in data.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        what = f"the rules of load options cannot be read, {type(error).__name__}: {error}"
+        raise ProgramError(what, remedy="lower the model again") from error

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from delegate.errors import ProgramError
 from delegate.field_checks import fault
 from delegate.measured import Placement
-from delegate.option_rules import OptionRule
 from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict
+
+if TYPE_CHECKING:
+    from delegate.program.memory_picture import MemoryPicture
+    from delegate.runtime.profile import Profile
 
 _FORMAT = 1  # of the JSON
 _Row = tuple[str, str, str, str, str, str, str]
@@ -41,6 +45,9 @@ class NodeReport:
         work: its share of the method's estimated operations, 0 to 1.
         time: its share of the method's estimated time, 0 to 1, with all partitions on one CPU core; 0 in reports of
             earlier versions.
+        inputs: the names of the nodes, inputs, constants and states that it reads; those that are no nodes begin with
+            "input ", "constant " or "state ".
+        nbytes: bytes of its results at the sizes of the export.
     """
 
     method: str
@@ -54,6 +61,8 @@ class NodeReport:
     module: str = ""
     work: float = 0.0
     time: float = 0.0
+    inputs: tuple[str, ...] = ()
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +159,10 @@ class Report:
         notes: for people, e.g. patterns of the configuration that matched nothing.
         accuracy: of whole methods on the inputs of `verify`.
         placements: the measured placements of methods.
-        load_rules: backend -> option -> its accepted values, also for loading a program.
         portable_shares: method -> the share of portable kernels in the time of its instructions, 0 to 1, in its last
             profile; only of profiled methods.
+        memory: the memory of the methods of a compiled program. It follows from the program, so the JSON does not have
+            it.
     """
 
     methods: tuple[str, ...] = ()
@@ -161,8 +171,8 @@ class Report:
     notes: tuple[str, ...] = ()
     accuracy: tuple[MethodAccuracy, ...] = ()
     placements: tuple[Placement, ...] = ()
-    load_rules: Mapping[str, Mapping[str, OptionRule]] = field(default_factory=dict)
     portable_shares: Mapping[str, float] = field(default_factory=dict)
+    memory: tuple[MemoryPicture, ...] = field(default=(), compare=False)
 
     @property
     def summary(self) -> str:
@@ -174,12 +184,48 @@ class Report:
 
     def to_json(self) -> str:
         """Return the report as JSON; equal reports give equal texts."""
-        data = _plain({"format": _FORMAT, **asdict(self)})
+        data = _plain({"format": _FORMAT, **asdict(replace(self, memory=()))})
+        del data["memory"]
         return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+    def save_html(self, path: str | os.PathLike[str], name: str = "model", profile: Profile | None = None) -> None:
+        """Write the report as one HTML page that needs no server and no network; see docs/report.md.
+
+        Args:
+            path: of the file.
+            name: of the model, for people.
+            profile: the times of a `with program.profile()` block.
+
+        Raises:
+            DelegateError: the file cannot be written. An old file of that name is then unchanged.
+        """
+        from delegate.devtools.page.html import page, write  # most reports are not drawn
+
+        write(page([self.page_data(name, profile)]), path)
+
+    def page_data(self, name: str, profile: Profile | None = None) -> dict[str, Any]:
+        """Return the data of the report's page; the arguments are those of `save_html`."""
+        from delegate.devtools.page.data import report_data
+
+        timings = [{**asdict(t), "per_run": t.per_run} for t in profile.timings] if profile else []
+        return report_data(json.loads(self.to_json()), name, self.summary, self.memory, timings)
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame, for notebooks."""
+        from delegate.devtools.page.html import frame, page
+
+        return frame(page([self.page_data("model")]))
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """Return the report of a JSON text; raises ProgramError if it is none."""
+        """Return the report of a JSON text.
+
+        Raises:
+            ProgramError: the text is no report. Or it is empty, as in a program without debug info.
+        """
+        if not text:
+            what = "the report cannot be read: the program has no debug info"
+            raise ProgramError(what, remedy="lower the model again, or use the file before `delegate strip`")
         try:
             data = json.loads(text)
             if data["format"] != _FORMAT:
@@ -191,10 +237,6 @@ class Report:
                 notes=tuple(map(str, data["notes"])),
                 accuracy=tuple(map(_method_accuracy, data.get("accuracy", ()))),
                 placements=tuple(map(Placement.from_data, data.get("placements", ()))),
-                load_rules={
-                    str(backend): {str(name): OptionRule.from_data(rule) for name, rule in rules.items()}
-                    for backend, rules in data.get("load_rules", {}).items()
-                },
                 portable_shares={str(name): float(s) for name, s in data.get("portable_shares", {}).items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -388,7 +430,14 @@ def _node(data: Mapping[str, Any]) -> NodeReport:
     texts = {
         key: str(data[key]) for key in ("method", "name", "op", "backend", "partition", "result", "source", "module")
     }
-    return NodeReport(**texts, verdicts=verdicts, work=float(data["work"]), time=float(data.get("time", 0.0)))
+    return NodeReport(
+        **texts,
+        verdicts=verdicts,
+        work=float(data["work"]),
+        time=float(data.get("time", 0.0)),
+        inputs=tuple(map(str, data.get("inputs", ()))),
+        nbytes=int(data.get("nbytes", 0)),
+    )
 
 
 def _verdict(data: Mapping[str, Any]) -> Verdict:

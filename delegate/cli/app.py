@@ -12,7 +12,22 @@ import typer
 from typer.core import TyperGroup
 
 import delegate
-from delegate.cli import backends, cache, checks, debug, diff, inspect, lower, measure, ops, output, run
+from delegate.cli import (
+    backends,
+    cache,
+    checks,
+    debug,
+    diff,
+    export_graph,
+    inspect,
+    lower,
+    measure,
+    ops,
+    output,
+    report,
+    run,
+    strip,
+)
 from delegate.errors import DelegateError
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
@@ -100,6 +115,9 @@ app.command("ops")(ops.ops)
 app.command("debug")(debug.debug)
 app.command("diff")(diff.diff)
 app.command("inspect")(inspect.inspect)
+app.command("report")(report.report)
+app.command("export-graph")(export_graph.export_graph)
+app.command("strip")(strip.strip)
 app.add_typer(checks.config_app, name="config")
 app.command("new-backend")(backends.new_backend)
 app.command("check-backend")(backends.check_backend)

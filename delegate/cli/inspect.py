@@ -18,7 +18,7 @@ from delegate.program import file
 from delegate.program.expr import Dim
 from delegate.program.model import Method, Program
 from delegate.program.source import MAGIC
-from delegate.program.text import constant_bytes, program_lines
+from delegate.program.text import constant_bytes, debug_bytes, program_lines
 from delegate.report import Report
 
 
@@ -39,6 +39,7 @@ def _summary(program: Program) -> dict[str, Any]:
     spaces = ["host", *(f"{s.backend}:{s.name}" for s in program.spaces)]
     return {
         "version": program.version,
+        "debug_bytes": debug_bytes(program),
         "methods": [_method(m, spaces) for m in program.methods],
         "operators": list(program.operators),
         "delegates": _delegates(program),
@@ -88,13 +89,13 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Report the backend of each node and why others reject it, without compiling; fail if `lower` would fail."""
-    if _is_program(Path(model)):
+    if is_program(Path(model)):
         if config or backend or inputs or imports:
             raise typer.BadParameter("a saved program is already planned: -c, -b, -i and --import are for models")
         report, refusal = Report.from_json(file.load(model).report), None
     else:
         import_modules(imports)
-        report, refusal = _plan(model, config, backend, inputs or [])
+        report, refusal = plan_model(model, config, backend, inputs or [])
     if as_json:
         output.print_json_text(report.to_json())
     else:
@@ -103,9 +104,10 @@ def explain(
         raise refusal
 
 
-def _plan(
+def plan_model(
     model: str, config: Path | None, backends: list[str] | None, inputs: list[str]
 ) -> tuple[Report, DelegateError | None]:
+    """Return the report of a model's plan, and the error of `lower` if it would fail."""
     with output.working("importing torch"):
         from delegate import compile
         from delegate.cli.models import load_model
@@ -113,7 +115,7 @@ def _plan(
         return compile.plan_and_check(load_model(model, inputs), backends or None, config=config)
 
 
-def _is_program(path: Path) -> bool:
+def is_program(path: Path) -> bool:
     """Return true for the name or the first bytes of a saved program. For a name alone the loader raises the error."""
     if path.suffix.lower() == ".dlg" or not path.is_file():
         return path.suffix.lower() == ".dlg"

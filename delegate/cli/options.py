@@ -114,6 +114,8 @@ def _folder(what: str, error: type[DelegateError]) -> Check:
 
 
 PROGRAM = _file("the program", ProgramError)
+REPORT = _file("the report", DelegateError)
+GRAPH = _file("the graph", DelegateError)
 BUNDLE = _file("the bundle", ProgramError)
 LOCK = _file("the lockfile", PartitionError, streams=True)
 COSTS = _file("costs", PartitionError, streams=True)

@@ -1,1 +1,1 @@
-"""Tools that show what a program does: the debugger, which finds wrong operators, and traces, which need no torch."""
+"""Tools that show what a program does: the debugger, traces, the page of a report, differences, and exported graphs."""

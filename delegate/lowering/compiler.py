@@ -22,6 +22,7 @@ from delegate.emit.program import emit, has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
 from delegate.listeners import stage
+from delegate.option_rules import Rules
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import (
     LoweredDelegate,
@@ -205,9 +206,13 @@ class Compiler:
 
     def report(self) -> Report:
         """Return the report: the backend of each node, and the verdicts of the others."""
-        report = make_report(self.plans, self.notes, self.selection.notes)
-        backends = {name: self.selection.backends[name] for name in dict.fromkeys(p.backend for p in report.partitions)}
-        return replace(report, load_rules={name: backend.option_rules() for name, backend in backends.items()})
+        return make_report(self.plans, self.notes, self.selection.notes)
+
+    def load_rules(self) -> Rules:
+        """Return the accepted values of options by backend of a partition, for loading the program."""
+        partitions = (p for plan in self.plans for part in plan.walk() for p in part.partitions)
+        backends = dict.fromkeys(p.backend for p in partitions)
+        return {name: self.selection.backends[name].option_rules() for name in backends}
 
     def _lower(self, method: _Method) -> LoweredProgram:
         """Plan a method and compile its partitions; replan without the nodes that a library rejects."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch.fx import Node
 
 from delegate.edge.node import is_compute, module_path, nbytes, shape_text, source_line, tensors
+from delegate.edge.program import EdgeProgram
 from delegate.partitioner.cost import call_seconds, one_core_seconds, work
 from delegate.partitioner.extraction import Boundary, RegionExtractor
 from delegate.partitioner.plan import NodePlan, Partition, Plan
@@ -46,7 +47,9 @@ def make_report(
         seconds = _seconds(plan, boundaries.values())
         methods.append(plan.program.name)
         for part in plan.walk():
-            builder = _ReportBuilder(plan.program.name, _prefix(plan, part), total, seconds, boundaries)
+            builder = _ReportBuilder(
+                plan.program.name, _prefix(plan, part), _placeholder_names(part.program), total, seconds, boundaries
+            )
             nodes += [builder.node(n) for n in part.nodes]
             partitions += [builder.partition(p, (partition_notes or {}).get(p.name, ())) for p in part.partitions]
             all_notes += part.notes
@@ -81,6 +84,24 @@ def _node_seconds(planned: NodePlan) -> float:
     return one_core_seconds(planned.node, portable=planned.backend is None)
 
 
+def _placeholder_names(program: EdgeProgram) -> dict[str, str]:
+    """Return the name of each placeholder as in `NodeReport.inputs`."""
+    names = {i.node: f"input {i.name}" for i in program.inputs}
+    names |= {p: f"constant {program.constant_names.get(p, p)}" for p in program.constants}
+    return names | {p: f"state {name}" for p, name in program.states.items()}
+
+
+def _sources(node: Node, prefix: str, placeholders: Mapping[str, str]) -> Iterator[str]:
+    """Yield the names of what a node reads, as in `NodeReport.inputs`. The node of getitem is left out."""
+    for source in node.all_input_nodes:
+        if source.op == "placeholder":
+            yield placeholders.get(source.name, f"input {source.name}")
+        elif is_compute(source):
+            yield prefix + source.name
+        elif source.op == "call_function":
+            yield from _sources(source, prefix, placeholders)
+
+
 def _prefix(method: Plan, part: Plan) -> str:
     """Return the prefix of names of nodes in a graph of control flow, e.g. "true_graph_0."."""
     below = part.program.name.removeprefix(method.program.name).removeprefix(".")
@@ -93,6 +114,7 @@ class _ReportBuilder:
 
     method: str
     prefix: str
+    placeholders: Mapping[str, str]  # their names
     total: int  # work of the whole method
     seconds: float  # of the whole method on one CPU core, estimated
     boundaries: Mapping[str, Boundary]  # by partition
@@ -111,6 +133,8 @@ class _ReportBuilder:
             module=module_path(node),
             work=self._share(node),
             time=_node_seconds(planned) / self.seconds if self.seconds else 0.0,
+            inputs=tuple(dict.fromkeys(_sources(node, self.prefix, self.placeholders))),
+            nbytes=nbytes(node),
         )
 
     def partition(self, partition: Partition, notes: tuple[str, ...]) -> PartitionReport:

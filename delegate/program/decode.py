@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
+from delegate.program.debug_info import DebugInfo
 from delegate.program.dtypes import DType
 from delegate.program.expr import LEAVES, Dim, Expr, Op, operands
 from delegate.program.model import (
@@ -64,8 +65,8 @@ _FORGED = {RecursionError: "too deeply nested", MemoryError: "too large", StopIt
 
 
 def decode(tables: memoryview) -> tuple[Program, Directory]:
-    """Return the program without its segments, and the directory of the segments. Fields missing in an older version
-    get defaults.
+    """Return the program without its segments and debug info, and the directory of the segments. Fields missing in an
+    older version get defaults. Older versions have their debug info in the tables.
 
     Args:
         tables: as `encode` wrote them, or anything.
@@ -73,8 +74,17 @@ def decode(tables: memoryview) -> tuple[Program, Directory]:
     Raises:
         ProgramError: the tables are not what `encode` writes.
     """
+    return _decoded(lambda: _Decoder(tables).program())
+
+
+def decode_debug_info(segment: memoryview) -> DebugInfo:
+    """Return the debug info of a segment, of which the reader reads no byte twice; raise ProgramError if it is none."""
+    return _decoded(lambda: _Decoder(segment).debug_info())
+
+
+def _decoded(decoder: Callable[[], T]) -> T:
     try:
-        return _Decoder(tables).program()
+        return decoder()
     except (struct.error, LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
         problem = f"the tables of the file are damaged: {type(error).__name__}: {error}"
         raise ProgramError(problem, remedy="copy the file again, or lower the model again") from error
@@ -106,8 +116,19 @@ class _Decoder:
             fallbacks=tuple(self._method(m) for m in self._items(item, "Fallbacks")),
             on_fallback=self._text(item.OnFallback()) or "warn",
             spaces=tuple(self._space(s) for s in self._items(item, "Spaces")),
+            load_rules=self._text(item.LoadRules(), MAX_SPECS),
         )
         return program, self._directory(item.Segments())
+
+    def debug_info(self) -> DebugInfo:
+        if not schema.DebugInfo.DebugInfoBufferHasIdentifier(self._tables, 0):
+            raise ValueError("the identifier DLG1 is missing")
+        item = schema.DebugInfo.GetRootAs(self._tables, 0)
+        return DebugInfo(
+            self._text(item.Report()),
+            tuple(self._texts(m, "Sources", MAX_TEXT) for m in self._items(item, "Methods")),
+            tuple(self._texts(m, "Sources", MAX_TEXT) for m in self._items(item, "Fallbacks")),
+        )
 
     def _spend(self, size: int) -> None:
         self._budget -= size
@@ -157,7 +178,9 @@ class _Decoder:
         if not len(offsets) == len(sizes) == len(digests) / DIGEST_SIZE:
             raise ValueError("the directory of the segments is incomplete")
         starts = range(0, len(digests), DIGEST_SIZE)
-        return Directory(offsets, sizes, tuple(digests[i : i + DIGEST_SIZE] for i in starts))
+        if item.Debug() and not offsets:
+            raise ValueError("the segment of the debug info is missing")
+        return Directory(offsets, sizes, tuple(digests[i : i + DIGEST_SIZE] for i in starts), item.Debug())
 
     def _tensor(self, item: Any) -> tuple[str, DType, tuple[int, ...], int]:
         return self._name(item.Name()), _DTYPES[item.Dtype()], self._numbers(item, "Shape"), item.Segment()

@@ -13,6 +13,7 @@ import numpy as np
 
 from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
+from delegate.program.debug_info import DebugInfo
 from delegate.program.dtypes import DType
 from delegate.program.expr import LEAVES, Dim, Expr, Op
 from delegate.program.model import (
@@ -51,14 +52,23 @@ _TOO_DEEP = "the expression of a size is nested too deeply"
 
 
 def encode(program: Program, directory: Directory) -> bytes:
-    """Return the tables of a program whose segments lie where the directory says.
+    """Return the tables of a program whose segments lie where the directory says, without its debug info.
 
     Raises:
         ProgramError: a number exceeds 64 bits, an argument has a foreign type, or compile specs are not JSON. Or
             nesting exceeds a limit of `model`, or the tables exceed 2 GiB.
     """
+    return _encoded(lambda: _Encoder().program(program, directory))
+
+
+def encode_debug_info(info: DebugInfo) -> bytes:
+    """Return the segment of debug info; raise ProgramError if a limit of `model` is exceeded."""
+    return _encoded(lambda: _Encoder().debug_info(info))
+
+
+def _encoded(encoder: Callable[[], bytes]) -> bytes:
     try:
-        return _Encoder().program(program, directory)
+        return encoder()
     except RecursionError:
         raise ProgramError("the program is nested too deeply to be saved") from None
     except (struct.error, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -88,12 +98,25 @@ class _Encoder:
                 Offsets=self._numbers(directory.offsets, np.uint64),
                 Sizes=self._numbers(directory.sizes, np.uint64),
                 Sha256=self._builder.CreateByteVector(b"".join(directory.digests)),
+                Debug=directory.debug,
             ),
-            Report=self._builder.CreateString(program.report),
             Fallbacks=self._tables(self._method(m) for m in program.fallbacks),
             OnFallback=self._builder.CreateString(program.on_fallback),
             Spaces=self._tables(self._space(s) for s in program.spaces),
+            LoadRules=self._name(program.load_rules, MAX_SPECS),
         )
+        return self._finished(root)
+
+    def debug_info(self, info: DebugInfo) -> bytes:
+        methods, fallbacks = (
+            self._tables(self._table("MethodSources", Sources=self._texts(s, MAX_TEXT)) for s in sources)
+            for sources in (info.methods, info.fallbacks)
+        )
+        report = self._builder.CreateString(info.report)
+        root = self._table("DebugInfo", Report=report, Methods=methods, Fallbacks=fallbacks)
+        return self._finished(root)
+
+    def _finished(self, root: int) -> bytes:
         self._builder.Finish(root, IDENTIFIER)
         return bytes(self._builder.Output())
 
@@ -135,7 +158,6 @@ class _Encoder:
             "Instructions": self._instructions(method.instructions, MAX_DEPTH),
             "Symbols": self._tables(self._symbol(s) for s in method.symbols),
             "Arenas": self._numbers(method.arenas, np.int64),
-            "Sources": self._texts(method.sources, MAX_TEXT),
             "Guards": self._args(method.guards),
             "Exprs": self._table(
                 "Exprs",

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from delegate.errors import ProgramError
 from delegate.files import replacing
-from delegate.program.decode import decode
+from delegate.program.debug_info import DebugInfo
+from delegate.program.decode import decode, decode_debug_info
 from delegate.program.model import FORMAT_VERSION, Program
-from delegate.program.segments import align, flat, layout, pieces, split
+from delegate.program.segments import Directory, align, flat, layout, pieces, split
 from delegate.program.source import MAGIC, Source, open_source
 from delegate.program.verifier import verify
 
@@ -98,7 +99,10 @@ def parse(data: memoryview, name: str = "") -> Program:
     try:
         header = _read_header(data)
         program, directory = decode(data[header.tables : header.tables + header.tables_size])
-        segments = split(directory, data[header.segments :], lambda index: _owner(program, index))
+        segments = split(directory, data[header.segments :], lambda index: _owner(program, index, directory))
+        if directory.debug:
+            program = decode_debug_info(segments[-1]).added_to(program)
+            segments = segments[:-1]
         program = program._replace(segments=segments)
         verify(program)
     except ProgramError as error:
@@ -115,9 +119,11 @@ def _parts(program: Program) -> Iterator[memoryview | bytes]:
 
 def assemble(program: Program) -> Iterator[memoryview | bytes]:
     """Yield the pieces of the file of a program without checking it."""
-    segments = [flat(s) for s in program.segments]
-    directory = layout(segments)
-    from delegate.program.encode import encode  # not needed to read a file
+    from delegate.program.encode import encode, encode_debug_info  # not needed to read a file
+
+    info = DebugInfo.of(program)
+    segments = [flat(s) for s in (*program.segments, *([encode_debug_info(info)] if info else []))]
+    directory = layout(segments)._replace(debug=bool(info))
 
     tables = encode(program, directory)
     start = align(_HEADER.size + len(tables))
@@ -179,8 +185,10 @@ def _sha256(*parts: memoryview | bytes) -> bytes:
     return digest.digest()
 
 
-def _owner(program: Program, segment: int) -> str:
+def _owner(program: Program, segment: int, directory: Directory) -> str:
     """Return the owner of a segment, for messages."""
+    if directory.debug and segment == len(directory.sizes) - 1:
+        return "debug info"
     tables = (("constant", program.constants), ("state", program.states), ("delegate", program.delegates))
     owners = [f"{kind} {row.name!r}" for kind, rows in tables for row in rows if row.segment == segment]
     owners += [f"data of delegate {spec.name!r}" for spec in program.delegates if segment in spec.data]

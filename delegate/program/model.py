@@ -19,7 +19,7 @@ from delegate.errors import ProgramError
 from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 COPY_ACROSS = "aten.clone.default"  # between the memory of a device and the host's, in either direction
 UNBOUNDED_BELOW = -(2**63)  # the minimum of a symbol that has none
 
@@ -33,7 +33,7 @@ MAX_RANK = 64  # dimensions of a tensor, as NumPy has it
 MAX_TENSOR_BYTES = 1 << 62  # of a tensor, with every size 0 counted as 1: sums of a few stay within 64 bits
 MAX_NAME = 1 << 10  # bytes of a name, in UTF-8
 MAX_TEXT = 1 << 16  # bytes of a source line, and of a text among arguments
-MAX_SPECS = 1 << 22  # bytes of the compile specs of all delegates, as JSON
+MAX_SPECS = 1 << 22  # bytes of the compile specs of all delegates, as JSON; also of the rules of load options
 MAX_SPEC_PARTS = 1 << 18  # commas and brackets in them
 
 
@@ -306,10 +306,11 @@ class Program(NamedTuple):
         operators: names of the operators; instructions hold indices into them.
         constants, states, delegates: shared by the methods.
         segments: the bulk bytes (64-byte aligned and mapped when loaded from a file).
-        report: the partition report as JSON.
+        report: the partition report as JSON; empty if it was stripped.
         fallbacks: partitions in kernels, for a delegate that fails, with the same inputs and outputs.
         on_fallback: the reaction when a fallback is used: "allow", "warn" or "error".
         spaces: memory of devices: memory space n is `spaces[n - 1]`. Space 0, and one beyond these, is the host's.
+        load_rules: the accepted values of load options as JSON, for `option_rules.rules_of_json`; may be empty.
         version: of the format.
     """
 
@@ -323,4 +324,5 @@ class Program(NamedTuple):
     fallbacks: tuple[Method, ...] = ()
     on_fallback: str = "warn"
     spaces: tuple[MemorySpace, ...] = ()
+    load_rules: str = ""
     version: int = FORMAT_VERSION

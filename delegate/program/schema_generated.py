@@ -1650,13 +1650,21 @@ class Segments(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
-def SegmentsStart(builder): builder.StartObject(3)
+    # Segments
+    def Debug(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return bool(self._tab.Get(flatbuffers.number_types.BoolFlags, o + self._tab.Pos))
+        return False
+
+def SegmentsStart(builder): builder.StartObject(4)
 def SegmentsAddOffsets(builder, offsets): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(offsets), 0)
 def SegmentsStartOffsetsVector(builder, numElems): return builder.StartVector(8, numElems, 8)
 def SegmentsAddSizes(builder, sizes): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(sizes), 0)
 def SegmentsStartSizesVector(builder, numElems): return builder.StartVector(8, numElems, 8)
 def SegmentsAddSha256(builder, sha256): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(sha256), 0)
 def SegmentsStartSha256Vector(builder, numElems): return builder.StartVector(1, numElems, 1)
+def SegmentsAddDebug(builder, debug): builder.PrependBoolSlot(3, debug, 0)
 def SegmentsEnd(builder): return builder.EndObject()
 
 
@@ -1870,7 +1878,14 @@ class Program(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
         return o == 0
 
-def ProgramStart(builder): builder.StartObject(10)
+    # Program
+    def LoadRules(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(24))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+def ProgramStart(builder): builder.StartObject(11)
 def ProgramAddMethods(builder, methods): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(methods), 0)
 def ProgramStartMethodsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def ProgramAddOperators(builder, operators): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(operators), 0)
@@ -1888,6 +1903,141 @@ def ProgramStartFallbacksVector(builder, numElems): return builder.StartVector(4
 def ProgramAddOnFallback(builder, onFallback): builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(onFallback), 0)
 def ProgramAddSpaces(builder, spaces): builder.PrependUOffsetTRelativeSlot(9, flatbuffers.number_types.UOffsetTFlags.py_type(spaces), 0)
 def ProgramStartSpacesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def ProgramAddLoadRules(builder, loadRules): builder.PrependUOffsetTRelativeSlot(10, flatbuffers.number_types.UOffsetTFlags.py_type(loadRules), 0)
 def ProgramEnd(builder): return builder.EndObject()
+
+
+class DebugInfo(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = DebugInfo()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsDebugInfo(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def DebugInfoBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x44\x4C\x47\x31", size_prefixed=size_prefixed)
+
+    # DebugInfo
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # DebugInfo
+    def Report(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+    # DebugInfo
+    def Methods(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = MethodSources()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # DebugInfo
+    def MethodsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # DebugInfo
+    def MethodsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        return o == 0
+
+    # DebugInfo
+    def Fallbacks(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = MethodSources()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # DebugInfo
+    def FallbacksLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # DebugInfo
+    def FallbacksIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        return o == 0
+
+def DebugInfoStart(builder): builder.StartObject(3)
+def DebugInfoAddReport(builder, report): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(report), 0)
+def DebugInfoAddMethods(builder, methods): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(methods), 0)
+def DebugInfoStartMethodsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def DebugInfoAddFallbacks(builder, fallbacks): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(fallbacks), 0)
+def DebugInfoStartFallbacksVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def DebugInfoEnd(builder): return builder.EndObject()
+
+
+class MethodSources(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = MethodSources()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsMethodSources(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def MethodSourcesBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x44\x4C\x47\x31", size_prefixed=size_prefixed)
+
+    # MethodSources
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # MethodSources
+    def Sources(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.String(a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return ""
+
+    # MethodSources
+    def SourcesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # MethodSources
+    def SourcesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        return o == 0
+
+def MethodSourcesStart(builder): builder.StartObject(1)
+def MethodSourcesAddSources(builder, sources): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(sources), 0)
+def MethodSourcesStartSourcesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
+def MethodSourcesEnd(builder): return builder.EndObject()
 
 

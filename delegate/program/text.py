@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
+from delegate.program.debug_info import DebugInfo
 from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr, shorten
 from delegate.program.model import (
@@ -46,6 +47,8 @@ def program_lines(program: Program) -> Iterator[str]:
 
 def _lines(program: Program) -> Iterator[str]:
     yield f"program, format version {program.version}"
+    if size := debug_bytes(program):
+        yield f"debug info: {size} bytes"
     yield from _section("constants", (_tensor(i, c, program) for i, c in enumerate(program.constants)))
     yield from _section("states", (_tensor(i, s, program) for i, s in enumerate(program.states)))
     yield from _section("delegates", _delegates(program))
@@ -90,6 +93,14 @@ def _delegates(program: Program) -> Iterator[str]:
         if spec.data:
             size += f" and {sum(memoryview(program.segments[i]).nbytes for i in spec.data)} bytes of data"
         yield f"#{index} {spec.name}: {spec.backend}, segment {spec.segment}, {size}, {specs}{fallback}"
+
+
+def debug_bytes(program: Program) -> int:
+    """Return the size of the debug info in the file of a program; 0 if it has none."""
+    from delegate.program.encode import encode_debug_info  # not needed to show a report
+
+    info = DebugInfo.of(program)
+    return len(encode_debug_info(info)) if info else 0
 
 
 def constant_bytes(program: Program, method: Method) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_mean
 from delegate.kernels.selection import kernels_of
 from delegate.listeners import emit, is_heard
-from delegate.option_rules import Alternative, OptionRule
+from delegate.option_rules import Alternative, OptionRule, rules_of_json
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
 from delegate.program.raw import array_over
@@ -35,6 +35,7 @@ from delegate.runtime.states import zeros
 
 if TYPE_CHECKING:
     from delegate.kernels.libraries import KernelRequest
+    from delegate.program.memory_picture import MemoryPicture
     from delegate.program.source import Source
     from delegate.runtime.devices import Space
     from delegate.runtime.fallback import FallbackEvent, Fallbacks
@@ -123,12 +124,12 @@ def with_load_options(program: Program, options: LoadOptions, registry: Registry
     Raises:
         ConfigError: the program has no partition of a backend. Or an option is unknown, was fixed at lowering, or has a
             value that lowering would reject, too.
-        ProgramError: the report, which holds the rules for values, cannot be read.
+        ProgramError: the rules for values cannot be read.
         BackendError: the backend cannot be used here.
     """
     if not options:
         return program
-    rules = Report.from_json(program.report).load_rules if program.report else {}
+    rules = rules_of_json(program.load_rules)
     used = {spec.backend for spec in program.delegates}
     _require_mapping(options, "options", "of backend to options, e.g. {'xnnpack': {'threads': 4}}")
     for backend, requested in options.items():
@@ -305,11 +306,22 @@ class LoadedProgram(Context):
     def observed(self, planned: Report) -> Report:
         """Return a report with observations of this process: measured shares of profiles, and the `fallback_events`."""
         notes = (*planned.notes, *map(str, self.fallback_events))
-        return replace(planned, notes=notes, portable_shares=dict(self._shared.portable_shares))
+        shares = dict(self._shared.portable_shares)
+        return replace(planned, notes=notes, portable_shares=shares, memory=self._memory)
+
+    @cached_property
+    def _memory(self) -> tuple[MemoryPicture, ...]:
+        from delegate.program.memory_picture import memory_pictures  # only reports need it
+
+        return memory_pictures(self.program)
 
     @cached_property
     def _planned(self) -> Report:
         return Report.from_json(self.program.report)
+
+    def _repr_html_(self) -> str:
+        """Return the page of the report in a frame, for notebooks."""
+        return self.report._repr_html_()
 
     def close(self) -> None:
         """Free the vendor libraries' resources. Neither the program nor its contexts can be called afterwards.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import random
 import statistics
@@ -11,6 +12,7 @@ from threading import Lock
 from typing import Any
 
 from delegate.events import BoundInstruction, Event, InstructionRun, Kind, OperatorRun
+from delegate.program.text import printable
 
 _SAMPLES = 1024  # of an instruction's runs, for the median: it is exact up to this number
 _TITLES = ("method", "value", "what", "runs", "total us", "share", "warm-ups", "warm-up us", "mean us", "median us")
@@ -204,6 +206,11 @@ class Profile:
             yield _row(t, total)
             for inner in self.operators_of(t):
                 yield _row(inner, total, "  ")
+
+    def _repr_html_(self) -> str:
+        """Return the table, for notebooks."""
+        text = "\n".join(map(printable, self.table().splitlines()))
+        return f"<pre>{html.escape(text)}</pre>"
 
 
 def _by_time(timings: Iterable[Timing]) -> tuple[Timing, ...]:

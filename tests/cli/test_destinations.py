@@ -21,6 +21,9 @@ WRITTEN = [  # command, option
     (("measure", "absent.bundle"), "-o"),
     (("run", "absent.dlg"), "-o"),
     (("new-backend", "mine"), "-o"),
+    (("strip", "absent.dlg"), "-o"),
+    (("export-graph", "absent.dlg"), "-o"),
+    (("report", "absent.dlg"), "-o"),
 ]
 
 

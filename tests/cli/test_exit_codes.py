@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 import torch
@@ -41,6 +40,15 @@ TABLE: dict[int, list[str]] = {
         "explain sum.dlg",
         "ops aten.add.Tensor",
         "inspect sum.dlg",
+        "debug net.pt2 -b xnnpack --budget 1",
+        "diff sum.dlg net.dlg",
+        "strip sum.dlg -o small.dlg",
+        "export-graph sum.dlg -o new.json",
+        "export-graph sum.dlg --format dot -o new.dot",
+        "export-graph net.pt2 -b xnnpack --format onnx -o new.onnx",
+        "report sum.dlg -o new.html",
+        "report net.pt2 -b xnnpack -o new.html",
+        "report sum.dlg net.dlg -o new.html",
         "config check good.yaml",
         "config schema",
         "new-backend acme",
@@ -66,6 +74,15 @@ TABLE: dict[int, list[str]] = {
         "explain net.pt2 -c strict.yaml",
         "ops aten.ad.Tensor",
         "inspect net.pt2",
+        "debug absent.pt2",
+        "diff sum.dlg absent.dlg",
+        "strip net.pt2",
+        "export-graph absent.dlg -o new.json",
+        "export-graph sum.dlg -o absent/new.json",
+        "strip sum.dlg -o absent/new.dlg",
+        "report absent.pt2 -o new.html",
+        "report sum.dlg -o absent/new.html",
+        "report sum.dlg -o sum.dlg",
         "config check absent.yaml",
         "config check wrong.yaml",
         "new-backend xnnpack",
@@ -91,6 +108,14 @@ TABLE: dict[int, list[str]] = {
         "explain sum.dlg -b xnnpack",
         "ops --unknown",
         "inspect",
+        "debug",
+        "diff sum.dlg",
+        "strip",
+        "export-graph sum.dlg",
+        "export-graph sum.dlg -o new.json --format svg",
+        "report sum.dlg",
+        "report -o new.html",
+        "report sum.dlg sum.dlg sum.dlg -o new.html",
         "config check",
         "config schema --unknown",
         "config unknown",
@@ -169,10 +194,10 @@ def starts(line: str, path: str) -> bool:
     return line.split()[: len(path.split())] == path.split()
 
 
-def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
+def commands(command: object, path: tuple[str, ...] = ()) -> Iterator[str]:
     """The words of each command, e.g. "lock diff"."""
-    if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
+    if inner_commands := getattr(command, "commands", None):  # typer has a click of its own
+        for name, inner in inner_commands.items():
             yield from commands(inner, (*path, name))
     else:
         yield " ".join(path)

@@ -53,8 +53,8 @@ def test_random_bytes():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ((8, "<I", 6), "format version 6, but this delegate reads 1, 2, 3, 4, 5: install delegate 0.1.0 or newer"),
-        ((8, "<I", 0), "format version 0, but this delegate reads 1, 2, 3, 4, 5: lower the model again"),
+        ((8, "<I", 7), "format version 7, but this delegate reads 1, 2, 3, 4, 5, 6: install delegate 0.1.0 or newer"),
+        ((8, "<I", 0), "format version 0, but this delegate reads 1, 2, 3, 4, 5, 6: lower the model again"),
         ((12, "<I", 1), "must be zero"),
         ((64, "<I", 1), "must be zero"),
         ((32, "<Q", 64), "sizes in the header"),

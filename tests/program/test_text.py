@@ -11,7 +11,8 @@ from delegate.program.text import program_lines
 from tests.support.programs import SAMPLES, dynamic, empty, in_tree, replace_method
 
 STATIC = (
-    r"""program, format version 5
+    r"""program, format version 6
+debug info: 156 bytes
 constants:
   #0 weight: float32[2, 4], segment 0, 32 bytes
   #1 tied: int32[8], segment 0, 32 bytes
@@ -36,7 +37,7 @@ method forward:
 """
 )
 
-DYNAMIC = """program, format version 5
+DYNAMIC = """program, format version 6
 
 method forward:
   arguments: ((x=%0,), {})
@@ -57,7 +58,7 @@ method nothing:
   arenas: 0 bytes
 """
 
-STRUCTURED = """program, format version 5
+STRUCTURED = """program, format version 6
 states:
   #0 cache: float32[4], segment 0, 16 bytes
 
@@ -101,7 +102,7 @@ method read:
 """
 
 FALLBACK = (
-    STATIC.replace(
+    STATIC.replace("156 bytes", "172 bytes").replace(
         '"threads": 2}\n', '"threads": 2}, fallback xnnpack_0 with constants of 0 bytes\non fallback: error\n'
     )
     + """
@@ -115,7 +116,7 @@ fallback xnnpack_0:
 """
 )
 
-PARALLEL = """program, format version 5
+PARALLEL = """program, format version 6
 states:
   #0 cache: float32[4], segment 0, 16 bytes
 
@@ -153,7 +154,7 @@ TEXTS = {
     "dynamic": DYNAMIC,
     "structured": STRUCTURED,
     "parallel": PARALLEL,
-    "empty": "program, format version 5\n",
+    "empty": "program, format version 6\n",
 }
 
 

@@ -145,7 +145,7 @@ PARALLEL_CASES = {
 UNUSED = replace_method(static(), values=(*static().methods[0].values, value("unused", (1,), StorageKind.ARENA)))
 
 CASES = {
-    "version": (empty()._replace(version=1), "format version 1 is not 5"),
+    "version": (empty()._replace(version=1), "format version 1 is not 6"),
     "names": (dynamic()._replace(methods=dynamic().methods[:1] * 2), "two methods.*'forward'"),
     "constant segment": (rows(static(), "constants", segment=3), "no segment 3, only 3 .constant 'weight'"),
     "constant size": (rows(static(), "constants", shape=(9,)), r"^float32\[9\] needs 36 bytes, but segment 0 has 32"),

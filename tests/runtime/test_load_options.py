@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 import delegate
 from delegate.backends import aot
 from delegate.cli.app import app
-from delegate.errors import ConfigError
-from delegate.option_rules import Alternative, OptionRule
+from delegate.errors import ConfigError, ProgramError
+from delegate.option_rules import Alternative, OptionRule, rules_of_json, rules_to_json
 from delegate.program.file import serialize
-from delegate.report import Report
 from tests.support.faulty import MODULE, Runtime, registry  # noqa: F401 - a fixture among them
 
 
@@ -145,11 +144,13 @@ def test_what_a_lowering_accepts_is_accepted_at_load_and_nothing_else(registry, 
             delegate.load(data, options={"faulty": {option: value}})
 
 
-def test_rules_survive_the_report_and_those_that_are_none_do_not():
+def test_rules_survive_the_file_and_those_that_are_none_do_not():
     rules = {"level": OptionRule.of_schema(Options.model_json_schema()["properties"]["level"])}
     assert rules["level"] == OptionRule((Alternative("integer", minimum=-1, maximum=64),))
-    report = Report(load_rules={"acme": rules})
-    assert Report.from_json(report.to_json()).load_rules == {"acme": rules}
+    assert rules_of_json(rules_to_json({"acme": rules})) == {"acme": rules}
+    assert rules_of_json("") == {}
+    with pytest.raises(ProgramError, match="the rules of load options cannot be read"):
+        rules_of_json("[]")
     assert OptionRule.of_schema({"$ref": "#/$defs/Tuning"}) is None
     assert OptionRule.of_schema({"type": "string", "pattern": "a+"}) is None
     for wrong in ({"type": "whole"}, {"type": "integer", "minimum": "one"}, {"type": "integer", "most": 3}):

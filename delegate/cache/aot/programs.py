@@ -26,8 +26,9 @@ from delegate.field_checks import count, text, texts
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.saved import SavedPlan
-from delegate.program.decode import decode
-from delegate.program.encode import encode
+from delegate.program.debug_info import DebugInfo
+from delegate.program.decode import decode, decode_debug_info
+from delegate.program.encode import encode, encode_debug_info
 from delegate.program.model import Program
 from delegate.program.segments import Directory, flat
 from delegate.program.verifier import verify
@@ -37,7 +38,7 @@ from delegate.selection import Selection
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1  # of an entry
+FORMAT = 2  # of an entry
 
 
 class CompilationResult(NamedTuple):
@@ -99,8 +100,8 @@ class ProgramCache:
 
     def _decode(self, entry: Entry) -> CompilationResult:
         """Decode an entry; raises an error if any part of it is missing or invalid."""
-        tables, *own = entry.parts
-        program, _ = decode(tables)
+        tables, debug_info, *own = entry.parts
+        program = decode_debug_info(debug_info).added_to(decode(tables)[0])
         places = entry.about["segments"]
         program = program._replace(segments=tuple(self._segments(places, iter(own))))
         for spec in program.delegates:
@@ -128,11 +129,11 @@ class ProgramCache:
                 segments[segment] = [location.key, number, location.digests[number]]
         own = [flat(s) for s, location in zip(program.segments, segments, strict=True) if location is None]
         try:
-            tables = encode(program, Directory())
+            parts = encode(program, Directory()), encode_debug_info(DebugInfo.of(program))
         except DelegateError:  # no file can hold it
             return
         about = {"segments": segments, "plan": result.plan.to_json(), "warnings": result.warnings}
-        self._artifacts.store.put(key, about, [tables, *own])
+        self._artifacts.store.put(key, about, [*parts, *own])
 
     def _segments(self, places: Sequence[Any], own: Any) -> list[memoryview]:
         """Return the segments of a program, its own and those of artifacts; raises LookupError if one is missing."""

@@ -1,0 +1,45 @@
+"""`delegate export-graph`: the graph of a program for other viewers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from delegate.cli import options
+from delegate.cli.lower import Backends, ConfigFile, Inputs
+from delegate.cli.options import Imports, import_modules
+from delegate.cli.report import read_report
+from delegate.devtools.export_graph import dot, model_explorer, node_data, onnx_model
+from delegate.files import require_file, write_bytes
+
+_FORMATS = {"model-explorer": model_explorer, "dot": dot, "onnx": onnx_model}
+
+
+def export_graph(
+    source: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A model as for `lower`, or a saved program.")],
+    out: Annotated[
+        Path, typer.Option("--output", "-o", callback=options.GRAPH, help="File to write. Node data goes beside it.")
+    ],
+    format: Annotated[
+        Literal["model-explorer", "dot", "onnx"],
+        typer.Option(help="Of Google's Model Explorer, of Graphviz, or ONNX without weights, for Netron."),
+    ] = "model-explorer",
+    config: ConfigFile = None,
+    backend: Backends = None,
+    inputs: Inputs = None,
+    imports: Imports = None,
+) -> None:
+    """Write the graph with backends and verdicts for another viewer."""
+    options.require_distinct({"--output": out}, {"MODEL": Path(source)})
+    import_modules(imports)
+    report = read_report(source, config, backend, inputs or [])
+    files = {out: _FORMATS[format](report, Path(source).name)}
+    if format == "model-explorer":
+        files |= {out.with_suffix(f".{kind}.json"): data for kind, data in node_data(report).items()}
+    for path in files:
+        require_file(path, "the graph")
+    for path, data in files.items():
+        write_bytes(path, data, "the graph")
+        print(f"saved {path}, {len(data):,} bytes")

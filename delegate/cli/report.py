@@ -1,0 +1,81 @@
+"""`delegate report`: the report as one HTML page, of one program or of two side by side."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import delegate
+from delegate.cli import options, output
+from delegate.cli.arrays import leaves, random_inputs
+from delegate.cli.inspect import is_program, plan_model
+from delegate.cli.lower import Backends, ConfigFile, Inputs
+from delegate.cli.options import Imports, import_modules
+from delegate.devtools.page.html import page, write
+from delegate.program import file
+from delegate.program.memory_picture import memory_pictures
+from delegate.report import Report
+from delegate.runtime.profile import Profile
+
+
+def report(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="MODEL|FILE...", help="A model as for `lower`, or a saved program; or two.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--output", "-o", callback=options.REPORT, help="HTML file to write."),
+    ],
+    config: ConfigFile = None,
+    backend: Backends = None,
+    inputs: Inputs = None,
+    imports: Imports = None,
+    repeat: Annotated[
+        int, typer.Option(min=0, help="Run a saved program so often on random inputs, for its measured time.")
+    ] = 0,
+) -> None:
+    """Write the graph, the placement, the memory and the time of a program as one page for a browser."""
+    if len(sources) > 2:
+        raise typer.BadParameter(f"{len(sources)} programs are given: one page shows one or two")
+    options.require_distinct({"--output": out}, {f"MODEL {s}": Path(s) for s in sources})
+    import_modules(imports)
+    pages = []
+    for source in sources:
+        is_saved = is_program(Path(source))
+        planning = (None, None, []) if is_saved and len(sources) > 1 else (config, backend, inputs or [])
+        profile = _profile(source, repeat) if repeat and is_saved else None
+        pages.append(read_report(source, *planning).page_data(Path(source).name if is_saved else source, profile))
+    write(page(pages), out)
+    print(f"saved {out}, {out.stat().st_size:,} bytes")
+
+
+def read_report(source: str, config: Path | None, backends: list[str] | None, inputs: list[str]) -> Report:
+    """Return the report of a saved program, or of the plan of a model.
+
+    Raises ProgramError for a program without debug info, and the errors of `explain`.
+    """
+    if is_program(Path(source)):
+        if config or backends or inputs:
+            raise typer.BadParameter("a saved program is already planned: -c, -b and -i are for models")
+        program = file.load(source)
+        return replace(Report.from_json(program.report), memory=memory_pictures(program))
+    planned, refusal = plan_model(source, config, backends, inputs)
+    return replace(planned, notes=(*planned.notes, *([f"lowering fails: {refusal}"] if refusal else [])))
+
+
+def _profile(source: str, repeat: int) -> Profile:
+    """Return the profile of calls of every method of a program on random inputs."""
+    with ExitStack() as stack:
+        with output.working(f"loading {source}"):
+            program = stack.enter_context(delegate.load(source))
+        profile = stack.enter_context(program.profile())
+        for name in program.methods:
+            method = program.method(name)
+            arguments = leaves(method.inputs, random_inputs(method.definition))
+            for _ in output.counted(repeat, f"running {name}"):
+                method.run(arguments)
+    return profile

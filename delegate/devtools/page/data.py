@@ -1,0 +1,197 @@
+"""The data of the page: a report, the memory of its methods, and the times of a profile, as the page reads them.
+
+Names come from untrusted files. All texts of the data have escapes for characters that are not printable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from delegate.program.memory_picture import MemoryPicture
+from delegate.program.text import printable
+
+_MOST_BLOCKS = 20_000  # of a memory picture; the largest ones
+
+Row = Mapping[str, Any]  # of the JSON of a report or of a profile
+
+
+def report_data(
+    report: Row, name: str, summary: str, memory: Sequence[MemoryPicture] = (), timings: Sequence[Row] = ()
+) -> dict[str, Any]:
+    """Return the data of one report.
+
+    Args:
+        report: the JSON of `Report.to_json`, read.
+        name: of the model, for people.
+        summary: a line per method.
+        memory: of the methods, if it is known.
+        timings: the fields of the `Timing` of each instruction, with `per_run`, if there is a profile.
+    """
+    texts = _Pool()
+    verdicts = _Verdicts(texts)
+    pictures = {picture.method: picture for picture in memory}
+    rows = {key: _by_method(report[key]) for key in ("nodes", "partitions", "accuracy", "placements")}
+    times = _by_method(timings)
+    methods = [
+        {
+            "name": printable(method),
+            "nodes": [_node(n, texts, verdicts) for n in rows["nodes"].get(method, ())],
+            "partitions": [_partition(p) for p in rows["partitions"].get(method, ())],
+            "accuracy": [
+                {"reference": printable(a["reference"]), "why": printable(a["why"]), "figures": _figures(a["figures"])}
+                for a in rows["accuracy"].get(method, ())
+            ],
+            "placements": [_placement(p) for p in rows["placements"].get(method, ())],
+            "memory": _memory(pictures[method]) if method in pictures else None,
+            "timings": [_timing(t) for t in times.get(method, ())],
+        }
+        for method in report["methods"]
+    ]
+    return {
+        "name": printable(name),
+        "summary": [printable(line) for line in summary.split("\n")],
+        "notes": _texts(report["notes"]),
+        "texts": list(texts),
+        "verdicts": list(verdicts),
+        "methods": methods,
+    }
+
+
+def _by_method(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    methods: dict[str, list[Row]] = {}
+    for row in rows:
+        methods.setdefault(row["method"], []).append(row)
+    return methods
+
+
+class _Pool:
+    """Texts, each stored once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    def __iter__(self) -> Iterator[str]:
+        return map(printable, self._numbers)
+
+
+class _Verdicts:
+    """Verdicts, each stored once: 1 for yes, and the numbers of the texts of answer, message and remedy."""
+
+    def __init__(self, texts: _Pool) -> None:
+        self._texts = texts
+        self._numbers: dict[tuple[int, ...], int] = {}
+
+    def number(self, verdict: Row) -> int:
+        answer = verdict["reason"] or ("yes, decomposed" if verdict["in_parts"] else "yes")
+        words = (answer, verdict["message"], verdict["remedy"])
+        row = (int(verdict["reason"] is None), *map(self._texts.number, words))
+        return self._numbers.setdefault(row, len(self._numbers))
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        return iter(self._numbers)
+
+
+def _node(node: Row, texts: _Pool, verdicts: _Verdicts) -> list[Any]:
+    """Return a row: name, operator, backend, partition, result, source, module, work, time, bytes, inputs, verdicts."""
+    own = (node[key] for key in ("op", "backend", "partition", "result", "source", "module"))
+    asked = [[texts.number(backend), verdicts.number(verdict)] for backend, verdict in node["verdicts"].items()]
+    shares = _share(node["work"]), _share(node["time"])
+    name, inputs = printable(node["name"]), _texts(node["inputs"])
+    return [name, *map(texts.number, own), *shares, node["nbytes"], inputs, asked]
+
+
+def _partition(partition: Row) -> dict[str, Any]:
+    return {
+        "name": printable(partition["name"]),
+        "backend": printable(partition["backend"]),
+        "nodes": len(partition["nodes"]),
+        "bytesIn": partition["bytes_in"],
+        "bytesOut": partition["bytes_out"],
+        "copiedIn": partition["copied_in"],
+        "copiedOut": partition["copied_out"],
+        "space": printable(partition["space"]),
+        "work": _share(partition["work"]),
+        "notes": _texts(partition["notes"]),
+        "accuracy": _figures(partition["accuracy"]),
+    }
+
+
+def _figures(accuracy: Row | None) -> dict[str, Any] | None:
+    if accuracy is None:
+        return None
+    keys = {"sqnr": "sqnr_db", "maxError": "max_error", "relative": "relative_error", "top1": "top1", "calls": "calls"}
+    return {key: accuracy[name] for key, name in keys.items()}
+
+
+def _placement(placement: Row) -> dict[str, Any]:
+    return {
+        "objective": printable(placement["objective"]),
+        "chosen": printable(placement["chosen"]),
+        "plans": [_plan(p) for p in placement["plans"]],
+        "segments": [_segment(s) for s in placement["segments"]],
+        "notTried": _texts(placement["not_tried"]),
+        "machine": printable(placement["machine"]),
+        "busy": printable(placement["busy"]),
+    }
+
+
+def _plan(plan: Row) -> dict[str, Any]:
+    return {
+        "name": printable(plan["name"]),
+        "partitions": plan["partitions"],
+        "cost": plan["cost"],
+        "rounds": plan["rounds"],
+        "against": _interval(plan["against"]),
+        "sqnr": plan["sqnr_db"],
+        "why": printable(plan["why"]),
+    }
+
+
+def _segment(segment: Row) -> dict[str, Any]:
+    return {
+        "name": printable(segment["name"]),
+        "candidate": printable(segment["candidate"]),
+        "nodes": segment["nodes"],
+        "cost": segment["seconds"],
+        "runnerUp": printable(segment["runner_up"]),
+        "against": _interval(segment["against"]),
+    }
+
+
+def _interval(ratio: Row | None) -> list[Any] | None:
+    return None if ratio is None else [ratio["ratio"], ratio["low"], ratio["high"]]
+
+
+def _memory(picture: MemoryPicture) -> dict[str, Any]:
+    blocks = sorted(picture.blocks, key=lambda block: -block.size)
+    return {
+        "spaces": _texts(picture.spaces),
+        "arenas": list(picture.arenas),
+        "steps": picture.steps,
+        "blocks": [[printable(b.name), *b[1:]] for b in blocks[:_MOST_BLOCKS]],
+        "more": len(blocks[_MOST_BLOCKS:]),
+        "constants": _sized(picture.constants),
+        "delegates": _sized(picture.delegates),
+    }
+
+
+def _sized(rows: Iterable[tuple[str, int]]) -> list[list[Any]]:
+    return [[printable(name), size] for name, size in sorted(rows, key=lambda row: -row[1])]
+
+
+def _timing(timing: Row) -> dict[str, Any]:
+    texts = {key: printable(timing[key]) for key in ("name", "what", "source", "kind")}
+    return {**texts, "count": timing["count"], "first": timing["first"], "perRun": timing["per_run"]}
+
+
+def _share(share: float | str) -> float:
+    """Return a share with the digits that people read; 0 for a forged one, such as NaN."""
+    return float(f"{share:.4g}") if isinstance(share, float) else 0.0
+
+
+def _texts(texts: Iterable[str]) -> list[str]:
+    return list(map(printable, texts))

@@ -1,0 +1,52 @@
+"""Reports made by hand: a model of two blocks, with everything that a page shows."""
+
+from __future__ import annotations
+
+from delegate.measured import Interval, Placement, PlanCost, SegmentCost
+from delegate.program.memory_picture import Block, MemoryPicture
+from delegate.report import Accuracy, MethodAccuracy, NodeReport, PartitionReport, Report
+from delegate.verdict import YES, Reason, no
+
+HOSTILE = "</script><script>alert(1)</script><!-- \u202e\x1b[31m & ' \" <img src=x onerror=alert(1)>"
+REFUSAL = no(Reason.RANK, "5 dimensions are too many", "reshape it to 4")
+
+
+def node(name: str, op: str, module: str, inputs: tuple[str, ...], *, portable: bool = False) -> NodeReport:
+    """Return a node on xnnpack, or a portable one that xnnpack refuses."""
+    verdicts = {"xnnpack": REFUSAL if portable else YES}
+    backend, partition = ("portable", "") if portable else ("xnnpack", "xnnpack_0")
+    return NodeReport(
+        "forward", name, f"aten.{op}.default", backend, partition, verdicts, "float32[1, 8]", f"model.py:{len(name)}",
+        module, 0.125, 0.125, inputs, 32,
+    )  # fmt: skip
+
+
+def report(*, moved: bool = False) -> Report:
+    """Return a report of eight nodes; with `moved`, the last node is portable."""
+    nodes = [node("embed", "embedding", "embed", ("input x", "constant embed.weight"))]
+    before = "embed"
+    for block in range(2):
+        for op in ("linear", "relu", "sort"):
+            name = f"{op}_{block}"
+            nodes.append(node(name, op, f"blocks.{block}.{op}", (before,), portable=op == "sort"))
+            before = name
+    nodes.append(node("head", "linear", "head", (before,), portable=moved))
+    names = tuple(n.name for n in nodes if n.partition)
+    accuracy = Accuracy(31.5, 0.01, 0.001, None)
+    placement = Placement(
+        "forward", "latency", "xnnpack",
+        (PlanCost("xnnpack", 1, 0.001, 5), PlanCost("portable", 0, 0.002, 5, Interval(2.0, 1.5, 2.5), 60.0)),
+        (SegmentCost("embed to head", "xnnpack", 8, 0.001, "portable", Interval(0.5, 0.4, 0.6)),),
+        ("a third plan",),
+    )  # fmt: skip
+    blocks = (Block("sort_0", 0, 0, 64, 1, 3), Block("sort_1", 0, 64, 64, 2, 4))
+    return Report(
+        methods=("forward",),
+        nodes=tuple(nodes),
+        partitions=(PartitionReport("forward", "xnnpack_0", "xnnpack", names, 32, 32, 0.75, ("5 operators",),
+                                    accuracy=accuracy),),
+        notes=("a note for people",),
+        accuracy=(MethodAccuracy("forward", "the float reference", accuracy),),
+        placements=(placement,),
+        memory=(MemoryPicture("forward", ("host",), (128,), 6, blocks, (("table", 256),), (("xnnpack_0", 4096),)),),
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""Debug info: it survives a file, it can be removed, and a forged one is refused or sound."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import struct
+
+import pytest
+
+from delegate.errors import ProgramError
+from delegate.program.debug_info import DebugInfo, stripped
+from delegate.program.decode import decode_debug_info
+from delegate.program.encode import encode_debug_info
+from delegate.program.file import load, save, serialize
+from delegate.program.instructions import walk
+from delegate.program.model import KernelCall, Program
+from delegate.program.text import debug_bytes, program_lines
+from delegate.report import Report
+from tests.support import layout
+from tests.support.programs import SAMPLES, empty, static
+from tests.support.sampling import every
+
+samples = pytest.mark.parametrize("make", SAMPLES.values(), ids=SAMPLES)
+
+
+@samples
+def test_stripping_removes_the_report_and_the_sources_and_nothing_else(make):
+    program = stripped(make())
+    assert not DebugInfo.of(program)
+    assert load(serialize(program)) == program
+    assert debug_bytes(program) == 0
+    methods = (*program.methods, *program.fallbacks)
+    assert not any(m.sources for m in methods)
+    assert all(c.source == -1 for m in methods for c in walk(m.instructions) if isinstance(c, KernelCall))
+    info = DebugInfo.of(make())
+    whole = [line.partition("  # ")[0] for line in program_lines(make()) if not line.startswith("debug info")]
+    assert list(program_lines(program)) == whole
+    assert len(serialize(program)) < len(serialize(make())) or not info
+
+
+def test_only_the_last_segment_differs_and_no_constant_may_refer_to_it():
+    data = serialize(static())
+    assert len(load(data).segments) == len(static().segments)
+    forged = static()._replace(constants=(static().constants[0]._replace(segment=3), static().constants[1]))
+    with pytest.raises(ProgramError, match="there is no segment 3, only 3"):
+        serialize(forged)
+
+
+def test_a_damaged_segment_is_named():
+    data = bytearray(serialize(static()))
+    data[-1] ^= 1
+    with pytest.raises(ProgramError, match=r"its checksum does not match \(debug info\)"):
+        load(data)
+
+
+def _with_debug_info(data: bytes, info: bytes) -> bytes:
+    """The file with other debug info of the same size, and the right checksums."""
+    old = data[-len(info) :]
+    digests = [hashlib.sha256(hashlib.sha256(b).digest()).digest() for b in (old, info)]
+    assert data.count(digests[0]) == 1
+    return layout.seal(data[: -len(info)].replace(*digests) + info)
+
+
+@pytest.mark.parametrize("make", every(2, SAMPLES.values()), ids=SAMPLES)
+def test_debug_info_altered_anywhere_with_right_checksums(make):
+    data, info = serialize(make()), encode_debug_info(DebugInfo.of(make()))
+    if not DebugInfo.of(make()):
+        pytest.skip("this program has no debug info")
+    assert load(_with_debug_info(data, info)) == make()
+    source = random.Random(2)
+    for at in range(len(info)):
+        altered = bytearray(info)
+        altered[at] = source.choice((0, 0x7F, 0xFF, altered[at] ^ 1))
+        with contextlib.suppress(ProgramError):
+            assert isinstance(load(_with_debug_info(data, bytes(altered))), Program)
+
+
+def test_debug_info_that_reads_one_text_many_times_is_refused():
+    info = bytearray(encode_debug_info(DebugInfo("x" * 1000, (("y" * 1000,) * 3,), ())))
+    assert decode_debug_info(memoryview(info)).report
+    for at in range(0, len(info) - 4, 4):  # a longer vector of texts
+        altered = bytearray(info)
+        struct.pack_into("<I", altered, at, 2**20)
+        with contextlib.suppress(ProgramError):
+            decode_debug_info(memoryview(altered))
+
+
+def test_debug_info_of_other_methods_is_refused():
+    with pytest.raises(ProgramError, match="source lines of 2 methods, but the program has 1"):
+        DebugInfo("", ((), ()), ()).added_to(static())
+
+
+def test_a_stripped_program_has_no_report():
+    with pytest.raises(ProgramError, match="the program has no debug info: lower the model again"):
+        Report.from_json(stripped(static()).report)
+    assert serialize(stripped(empty())) == serialize(empty())
+
+
+def test_saving_twice_gives_the_same_bytes(tmp_path):
+    save(static(), tmp_path / "a.dlg")
+    save(load(tmp_path / "a.dlg"), tmp_path / "b.dlg")
+    assert (tmp_path / "a.dlg").read_bytes() == (tmp_path / "b.dlg").read_bytes()
