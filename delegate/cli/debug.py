@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from delegate.cli import output
+from delegate.cli import options, output
 from delegate.cli.lower import Backends, ConfigFile, Inputs, Model
 from delegate.cli.options import Imports, import_modules
 
@@ -28,7 +28,11 @@ def debug(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="DIR", help="Folder for scripts that show the faults with the library alone."
+            "--output",
+            "-o",
+            metavar="DIR",
+            callback=options.OUTPUTS,
+            help="Write scripts that show the faults with the vendor's library alone.",
         ),
     ] = None,
     budget: Annotated[

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from torch.fx import Node
+from torch.utils._pytree import tree_unflatten
 
 from delegate.accuracy.bisection import RegionTrial
 from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
@@ -21,7 +22,7 @@ from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import FLOAT, reference_figures, samples_to_verify, torch_results
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.bisection import Unit, part_of, units_of
-from delegate.compiled import LoadedContext
+from delegate.compiled import LoadedContext, to_array
 from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultKind, FaultyNode
 from delegate.devtools.debugger.faults import kind_of
 from delegate.devtools.debugger.minimize import Minimization, OutOfTime, nodes_of
@@ -30,7 +31,7 @@ from delegate.devtools.debugger.recording import RecordedCall, RecordedInstructi
 from delegate.devtools.debugger.reproduction import write_reproduction
 from delegate.edge.node import module_path, op_name, source_line
 from delegate.edge.program import META_VALUE
-from delegate.errors import BackendError, DelegateError
+from delegate.errors import AccuracyError, DelegateError, InputError
 from delegate.lowering.request import LoweringRequest, PlacedModel
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.model import Program
@@ -117,12 +118,9 @@ class _Debugger:
         self, program: Program, lowered: Sequence[LoweredProgram]
     ) -> tuple[RunRecorder, dict[str, Accuracy | None]]:
         """Run the program with a recorder; return that, and the figures of each method against its references."""
-        exported, floats = self.model.placed.exported, self.model.floats
-        regions = {name: d.region for method in lowered for name, d in method.delegates.items()}
-        recorder = RunRecorder(regions, self.bounds, self._reference_values(lowered))
+        exported, floats, request = self.model.placed.exported, self.model.floats, self.request
         specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
         results: dict[str, list[list[torch.Tensor]]] = {}
-        request = self.request
         with LoadedProgram(
             program,
             request.registry,
@@ -131,15 +129,25 @@ class _Debugger:
             trust_code=True,
             isolate=_LIBRARY_SECONDS,
         ) as loaded:
+            calls = {
+                name: [loaded.method(name).leaves(call.args, dict(call.kwargs)) for call in own]
+                for name, own in self.samples.items()
+            }
+            for name, own in calls.items():
+                for leaves in own:
+                    loaded.method(name).check([to_array(leaf, f"of {name}") for leaf in leaves])
+            regions = {name: d.region for method in lowered for name, d in method.delegates.items()}
+            recorder = RunRecorder(regions, self.bounds, self._reference_values(lowered))
             for name in loaded.methods:
                 loaded.method(name).watch(recorder)
             context = LoadedContext(loaded, specs)
             try:
-                for name, calls in self.samples.items():
-                    own = (copies(flat) for flat in (loaded.method(name).leaves(c.args, dict(c.kwargs)) for c in calls))
-                    structured = (torch.utils._pytree.tree_unflatten(leaves, specs[name][0]) for leaves in own)
-                    results[name] = [tensors(context.method(name)(*args, **kwargs)) for args, kwargs in structured]
-            except BackendError as error:
+                for name, own in calls.items():
+                    arguments = (tree_unflatten(copies(leaves), specs[name][0]) for leaves in own)
+                    results[name] = [tensors(context.method(name)(*args, **kwargs)) for args, kwargs in arguments]
+            except (InputError, AccuracyError):
+                raise
+            except DelegateError as error:
                 self.notes.append(f"the program failed, and later instructions did not run: {error}")
         done = {name: self.samples[name] for name in results}
         figures = reference_figures(results, torch_results(exported, done))
@@ -356,36 +364,44 @@ class _Debugger:
             )
 
     def _not_finite(self, recorder: RunRecorder, lowered: Sequence[LoweredProgram]) -> Iterator[str]:
-        """Describe the first NaN and the first infinity, in the program and in torch."""
-        for kind, test, calls in (
-            ("NaN", has_nan, [e.nan for e in recorder.instructions]),
-            ("infinity", has_infinity, [e.infinity for e in recorder.instructions]),
-        ):
-            first = next(((e, c) for e, c in zip(recorder.instructions, calls, strict=True) if c is not None), None)
-            method = next(iter(self.samples)) if first is None else first[0].method
-            ep, call = self.model.placed.exported[method], self.samples[method][0]
-            there = first_node(ep, flat_arguments(ep, call.args, call.kwargs), test)
-            if first is None and not there:
-                continue
-            here = "none" if first is None else self._first_inside(*first, test, lowered)
-            yield f"first {kind} here: {here}"
-            yield f"first {kind} in torch: {there or 'none'}"
+        """Describe the first NaN and the first infinity, in the program and in torch, by method."""
+        for name, calls in self.samples.items():
+            entries = [entry for entry in recorder.instructions if entry.method == name]
+            for kind, test in (("NaN", has_nan), ("infinity", has_infinity)):
+                ep = self.model.placed.exported[name]
+                there = first_node(ep, flat_arguments(ep, calls[0].args, calls[0].kwargs), test)
+                texts = (self._first_inside(entry, kind, test, lowered, is_likely=bool(there)) for entry in entries)
+                here = next(filter(None, texts), "")
+                if here or there:
+                    yield f"first {kind} here: {here or 'none'}"
+                    yield f"first {kind} in torch: {there or 'none'}"
 
     def _first_inside(
         self,
         entry: RecordedInstruction,
-        call: RecordedCall,
+        kind: str,
         test: Callable[[torch.Tensor], bool],
         lowered: Sequence[LoweredProgram],
+        *,
+        is_likely: bool,
     ) -> str:
-        """Describe a kernel, or the first node of a partition whose result has elements that meet the test."""
+        """Describe a kernel, or the first node of a partition, whose result meets the test; empty if there is none.
+
+        The values inside of a partition are read if its results meet the test, or if torch has such a value.
+        """
+        recorded = entry.nan if kind == "NaN" else entry.infinity
         if entry.region is None:
-            return node_text(entry.operator, entry.name, entry.source)
+            return "" if recorded is None else node_text(entry.operator, entry.name, entry.source)
+        call = recorded or (entry.last if is_likely else None)
+        if call is None:
+            return ""
         backend = _backend_of(entry, lowered)
         known = self._values_inside(self._trial(entry.region, backend, call))
         node = next((n for n in entry.region.calls if n.name in known and test(known[n.name])), None)
         place = f"partition {entry.name} on {backend}"
-        return place if node is None else f"{describe_node(node)}, in {place}"
+        if node is None:
+            return "" if recorded is None else place
+        return f"{describe_node(node)}, in {place}"
 
     def _explain_accumulation(
         self, figures: Mapping[str, Accuracy | None], faults: Sequence[Fault], recorder: RunRecorder

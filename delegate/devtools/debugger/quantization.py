@@ -17,7 +17,7 @@ from delegate.devtools.debugger.diagnosis import ErrorRow, FaultKind, FaultyNode
 from delegate.edge.node import module_path, op_name, source_line
 from delegate.lowering.layer_noise import FloatRun, layer_errors
 
-_QUANTIZE = ("quantize_per_tensor.default", "quantize_per_tensor.tensor")
+_QUANTIZE = tuple(f"quantized_decomposed.quantize_per_tensor.{overload}" for overload in ("default", "tensor"))
 _LEAST = DEFAULTS["int8"]  # dB of the values against themselves, cut off at the range
 
 
@@ -40,7 +40,7 @@ class _Ranges(NodeRunner):
 
     def run_node(self, n: Node) -> Any:
         """Run one node."""
-        if n.op == "call_function" and op_name(n).endswith(_QUANTIZE):
+        if n.op == "call_function" and op_name(n) in _QUANTIZE:
             (values, scale, zero_point, least, most, *_), _ = self.fetch_args_kwargs_from_env(n)
             self._compare(n, values, float(scale), int(zero_point), int(least), int(most))
         return super().run_node(n)

@@ -185,7 +185,7 @@ def _sized(rows: Iterable[tuple[str, int]]) -> list[list[Any]]:
 
 def _timing(timing: Row) -> dict[str, Any]:
     texts = {key: printable(timing[key]) for key in ("name", "what", "source", "kind")}
-    return {**texts, "count": timing["count"], "first": timing["first"], "perRun": timing["per_run"]}
+    return {**texts, "count": timing["count"], "warmUp": timing["warm_up_nanoseconds"], "perRun": timing["per_run"]}
 
 
 def _share(share: float | str) -> float:

@@ -8,15 +8,23 @@ import pytest
 
 from delegate.devtools.page.html import page
 from delegate.report import NodeReport, Report
-from delegate.runtime.profile import Profile, Timing
+from delegate.runtime.profile import Durations, Profile, Timing
 from delegate.verdict import YES
 from tests.devtools.page.reports import HOSTILE, report
 from tests.support.browser import Opened, browser
 
 __all__ = ["browser"]
 
-TIMINGS = (Timing("forward", "xnnpack_0", "partition xnnpack_0", "", 3, 9000, 3000, "partition"),
-           Timing("forward", "sort_0", "aten.sort.default", "model.py:6", 3, 3000, 1000))  # fmt: skip
+TIMINGS = (
+    Timing(
+        "forward", "xnnpack_0", "partition xnnpack_0", kind="partition",
+        warm_up=Durations(1, 3000, 3000), later=Durations(2, 6000, 3000),
+    ),
+    Timing(
+        "forward", "sort_0", "aten.sort.default", "model.py:6",
+        warm_up=Durations(1, 1000, 1000), later=Durations(2, 2000, 1000),
+    ),
+)  # fmt: skip
 
 
 class Measured(Profile):

@@ -1,0 +1,140 @@
+"""The debugger on small models: right ones, NaN, quantized ranges, libraries that crash, budgets, and bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.errors import ConfigError, InputError
+from tests.cli.calling import call
+from tests.support.planting import aten, followed_by, in_place_of, planted
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Net(nn.Module):
+    """A linear layer, a logarithm of its square, and a tanh."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        return torch.tanh((y * y).log() + y)
+
+
+def exported(x: torch.Tensor = X) -> torch.export.ExportedProgram:
+    return torch.export.export(Net().eval(), (x,))
+
+
+@pytest.mark.parametrize("backends", [["xnnpack"], []], ids=str)
+def test_a_right_program_has_no_faults(backends: list[str]) -> None:
+    diagnosis = delegate.debug(exported(), backends)
+    assert diagnosis.faults == ()
+    (figures,) = diagnosis.figures.values()
+    assert figures is not None
+    assert figures.sqnr_db > 100
+    assert "no operator is wrong by itself" in str(diagnosis)
+
+
+def test_a_program_debugs_itself_with_its_plan(tmp_path: Path) -> None:
+    program = delegate.to_backend(exported(), "xnnpack")
+    with planted("xnnpack", "log", in_place_of(aten.tanh.default)):
+        diagnosis = program.debug((2 * X,), output=tmp_path)
+    (fault,) = diagnosis.faults
+    assert [node.operator for node in fault.nodes] == ["aten.log.default"]
+    assert fault.kind.name == "wrong values"
+    assert "log: portable" in fault.remedy
+    ran = subprocess.run([sys.executable, fault.reproduction], capture_output=True, text=True, check=True)
+    assert "output 0: greatest error" in ran.stdout
+
+
+def test_a_wrong_operator_that_the_result_hides() -> None:
+    class Hides(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 1000 + torch.tanh(x)
+
+    program = torch.export.export(Hides(), (X,))
+    with planted("xnnpack", "tanh", in_place_of(aten.sigmoid.default)):
+        (fault,) = delegate.debug(program, "xnnpack", cache=False).faults
+    assert fault.nodes[0].name == "tanh"
+    assert fault.is_hidden
+
+
+def test_the_first_nan_and_infinity_here_and_in_torch() -> None:
+    class Roots(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x.abs() / 0).sum(1) + x.sqrt().sum(1)
+
+    for backends in ("xnnpack", []):
+        lines = delegate.debug(torch.export.export(Roots(), (X,)), backends).not_finite
+        assert [line.partition(" at ")[0].partition(", in partition")[0] for line in lines] == [
+            "first NaN here: aten.sqrt.default (sqrt)",
+            "first NaN in torch: aten.sqrt.default (sqrt)",
+            "first infinity here: aten.div.Tensor (div)",
+            "first infinity in torch: aten.div.Tensor (div)",
+        ]
+
+
+def test_a_quantized_range_that_is_too_small() -> None:
+    class Quantized(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q = torch.ops.quantized_decomposed
+            small = q.quantize_per_tensor.default(x.relu() * 8, 0.01, 0, -128, 127, torch.int8)
+            return q.dequantize_per_tensor.default(small, 0.01, 0, -128, 127, torch.int8)
+
+    import torch.ao.quantization.fx._decomposed
+
+    program = torch.export.export(Quantized(), (X,))
+    (fault,) = delegate.debug(program, "xnnpack").faults
+    assert (fault.place, fault.kind.name) == ("the quantization", "saturation")
+    assert fault.nodes[0].operator == "aten.mul.Tensor"
+    assert "would fit" in fault.kind.explanation
+
+
+def test_no_time_gives_the_answer_so_far() -> None:
+    with planted("xnnpack", "log", followed_by((aten.neg.default, (), {}))):
+        diagnosis = delegate.debug(exported(), "xnnpack", cache=False, budget=0)
+    assert diagnosis.faults == ()
+    assert any("0 s are over" in note for note in diagnosis.notes)
+
+
+def test_json_has_only_plain_numbers() -> None:
+    data = json.loads(delegate.debug(exported(), "xnnpack").to_json(), parse_constant=pytest.fail)
+    assert data["faults"] == []
+    assert data["instructions"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"inputs": (X[:, :3],)}, InputError, "input"),
+        ({"inputs": []}, InputError, "there are no inputs"),
+        ({"inputs": delegate.Verify(sqnr_db=math.nan)}, ConfigError, "sqnr_db"),
+        ({"config": {"backends": ["absent"]}}, ConfigError, "no backend is named"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_clear_error(arguments: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        delegate.debug(exported(), **arguments)
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.export.save(exported(), "net.pt2")
+    assert "no operator is wrong" in call("debug", "net.pt2", "-b", "xnnpack")[0]
+    assert call("debug", "net.pt2", "-b", "xnnpack", "--nan")[0] == "no result has NaN or infinity\n"
+    Path("file").write_text("kept")
+    assert "cannot be written" in call("debug", "net.pt2", "-o", "file/below", code=1)[1]
+    assert Path("file").read_text() == "kept"

@@ -1,0 +1,42 @@
+"""Kinds of faults: each relation between results and torch's has its own words."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from delegate.devtools.debugger.faults import kind_of, to_int8
+from delegate.devtools.debugger.recording import RecordedCall
+
+WANT = torch.linspace(-4, 4, 64)
+NAN = torch.where(WANT > 3, math.nan, WANT)
+# Name -> results, those of torch, the kind, and a part of the explanation.
+CASES = {
+    "zero": (torch.zeros(64), WANT, "wrong values", "all elements are zero"),
+    "moved": (WANT.roll(5), WANT, "wrong values", "in other places"),
+    "sign": (-(WANT + 1), WANT + 1, "wrong values", "the other sign"),
+    "offset": (WANT + 0.5, WANT, "wrong values", "off by 0.5"),
+    "factor": (WANT * 3 + 3, WANT + 1, "wrong values", "3 times"),
+    "clamped": (WANT.clamp(-2, 2), WANT, "saturation", "a range of -4 to 4 would fit"),
+    "NaN appears": (NAN, WANT, "NaN", "8 of 64 elements are NaN"),
+    "NaN vanishes": (WANT, NAN, "NaN", "8 of 64 elements are NaN in torch"),
+    "infinity": (torch.where(WANT > 3, math.inf, WANT), WANT, "infinity", "8 of 64 elements are infinity"),
+    "beyond float16": (torch.where(WANT > 3, math.inf, WANT), WANT * 1e5, "overflow", "float16 ends at 65504"),
+    "a few": (torch.where(WANT > 3.9, 0.0, WANT), WANT, "wrong values", "2% of the elements differ"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kinds(case: str) -> None:
+    actual, expected, name, words = CASES[case]
+    kind = kind_of(RecordedCall((WANT,), (actual,), (expected,)), None)
+    assert kind.name == name
+    assert words in kind.explanation
+
+
+def test_rounding_to_int8() -> None:
+    rounded = to_int8(WANT)
+    assert len(rounded.unique()) <= 255
+    assert float((rounded - WANT).abs().max()) <= 4 / 127
