@@ -14,7 +14,6 @@ from torch import nn
 
 import delegate
 from delegate.errors import ConfigError, InputError
-from tests.cli.calling import call
 from tests.support.planting import aten, followed_by, in_place_of, planted
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -128,13 +127,3 @@ def test_json_has_only_plain_numbers() -> None:
 def test_bad_input_is_one_clear_error(arguments: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         delegate.debug(exported(), **arguments)
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    torch.export.save(exported(), "net.pt2")
-    assert "no operator is wrong" in call("debug", "net.pt2", "-b", "xnnpack")[0]
-    assert call("debug", "net.pt2", "-b", "xnnpack", "--nan")[0] == "no result has NaN or infinity\n"
-    Path("file").write_text("kept")
-    assert "cannot be written" in call("debug", "net.pt2", "-o", "file/below", code=1)[1]
-    assert Path("file").read_text() == "kept"

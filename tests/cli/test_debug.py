@@ -1,0 +1,45 @@
+"""`delegate debug` and `delegate diff`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.cli.calling import call
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()).eval()
+    torch.export.save(torch.export.export(net, (X,)), "net.pt2")
+
+
+def test_debug() -> None:
+    np.savez("x.npz", input=X.numpy())
+    assert "no operator is wrong" in call("debug", "net.pt2", "-b", "xnnpack", "--inputs", "x.npz")[0]
+    assert call("debug", "net.pt2", "-b", "xnnpack", "--nan")[0] == "no result has NaN or infinity\n"
+    assert "no input 'y'" in call("debug", "net.pt2", "--inputs", "y=x.npy", code=1)[1]
+
+
+def test_diff() -> None:
+    for backend, path in (("xnnpack", "a.dlg"), ("portable", "b.dlg")):
+        call("lower", "net.pt2", "-b", backend, "-o", path)
+    assert call("diff", "a.dlg", "a.dlg")[0] == "the programs are equal\n"
+    np.save("x.npy", X.numpy())
+    lines = call("diff", "a.dlg", "b.dlg", "--inputs", "x.npy")[0].splitlines()
+    assert lines[:3] == [
+        "placement: 2 differences",
+        "  forward linear (aten.linear.default): xnnpack -> portable",
+        "  forward tanh (aten.tanh.default): xnnpack -> portable",
+    ]
+    assert any(line.startswith("output 0: SQNR ") for line in lines)
+    assert lines[-1].startswith("median time: a.dlg ")
+    Path("b.dlg").write_bytes(b"damaged")
+    assert "b.dlg" in call("diff", "a.dlg", "b.dlg", code=1)[1]
