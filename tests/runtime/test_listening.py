@@ -175,9 +175,8 @@ def test_contexts_in_threads():
 
 @pytest.mark.parametrize("isolate", [False, True])
 def test_the_events_of_a_load(isolate):
-    data, events = serialize(net().program), list[Event]()
+    data, events, want = serialize(net().program), list[Event](), net().loaded(X.numpy())
     with delegate.listen(events.append), delegate.load(data, isolate=isolate) as program:
-        want = net().loaded(X.numpy())
         assert_same(program(X.numpy()), want)
     mine = [e for e in events if isinstance(e, DelegateOpened | ProgramLoaded)]
     assert [type(e).__name__ for e in mine[:3]] == ["DelegateOpened", "DelegateOpened", "ProgramLoaded"]
@@ -188,7 +187,7 @@ def test_the_events_of_a_load(isolate):
     assert loaded.bytes >= sum(e.bytes for e in mine[:2]) > 0
     assert all(loaded.start <= e.start <= loaded.start + loaded.duration for e in mine[:2])
     delegate.load(data).close()
-    assert len(events) == len(mine)
+    assert events == mine
 
 
 def test_the_events_of_calls_with_isolated_delegates():
