@@ -96,6 +96,14 @@ def test_each_run_is_an_event(module, backends, counts):
     assert sum(isinstance(e, MethodRun) for e in events) == 2
 
 
+def test_the_bytes_of_sizes_from_data():
+    program, events = compiled(Sizes(), (X,)).loaded, list[Event]()
+    with program.listen(events.append):
+        program(X.numpy())
+    (run,) = (e for e in runs(events) if e.instruction.what == "aten.nonzero.default")
+    assert (run.instruction.input_bytes, run.instruction.output_bytes) == (12, int((X > 0).sum()) * 2 * 8)
+
+
 def test_each_size_is_bound_and_warmed_up():
     rows = Dim("rows", min=1, max=16)
     program = compiled(nn.Sigmoid(), (X,), dynamic_shapes=({0: rows},)).loaded
