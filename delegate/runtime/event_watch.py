@@ -63,7 +63,8 @@ class EventWatch(NamedTuple):
         result = function(*args)
         duration = self.clock() - start
         results = result if isinstance(result, tuple) else (result,)
-        sizes = dict(zip((*reads(call), *call.outputs), map(_size, (*args, *results)), strict=False))
+        arrays = [value for value in (*args, *results) if isinstance(value, np.ndarray)]
+        sizes = {i: array.nbytes for i, array in zip((*reads(call), *call.outputs), arrays, strict=False)}
         instruction = self._bound(program, method, call, lambda index: sizes.get(index, 0))
         self.send(InstructionRun(instruction, start, duration, *self.place, instruction.id not in self.seen))
         self.seen.add(instruction.id)
@@ -114,10 +115,6 @@ def _owner(method: Method, index: int) -> int:
     while (storage := method.values[index].storage).kind is StorageKind.ALIAS:
         index = storage.index
     return index
-
-
-def _size(value: Any) -> int:
-    return value.nbytes if isinstance(value, np.ndarray) else 0
 
 
 class _WatchedStep:

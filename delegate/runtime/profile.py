@@ -169,10 +169,8 @@ class Profile:
         They are complete after the block of a profile with `inner`. None are known of other instructions, and of
         libraries that do not report them.
         """
-        is_partition = timing.kind == "partition"
-        return (
-            _by_time(self._operators.get(timing.what.removeprefix("partition "), {}).values()) if is_partition else ()
-        )
+        name = timing.what.removeprefix("partition ") if timing.kind == "partition" else ""
+        return _by_time(self._operators.get(name, {}).values())
 
     def portable_shares(self) -> dict[str, float]:
         """Return the share of portable kernels in the time of all instructions, 0 to 1, by method that ran.

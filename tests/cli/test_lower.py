@@ -50,12 +50,15 @@ def test_lower(folder: Path, model: str, flags: tuple[str, ...]) -> None:
     assert f"saved net.dlg, {Path('net.dlg').stat().st_size:,} bytes" in stdout
 
 
-def test_trace(folder: Path) -> None:
+def test_trace_and_profile(folder: Path) -> None:
     assert (
         "saved trace.json, " in call("lower", "net.pt2", "-b", "xnnpack", "-o", "net.dlg", "--trace", "trace.json")[0]
     )
     names = {e["name"] for e in json.loads(Path("trace.json").read_text())["traceEvents"]}
     assert {"lower", "Canonicalize", "plan", "support checks", "compile xnnpack_0"} <= names
+    (timing,) = json.loads(call("run", "net.dlg", "--profile", "--inner", "--json")[0])["profile"]
+    assert [o["what"] for o in timing["operators"]] == ["Fully Connected (NC, F32) GEMM"]
+    assert "Fully Connected" in call("run", "net.dlg", "--profile", "--inner")[0]
     problem = call("lower", "net.pt2", "-o", "net.dlg", "--trace", "net.dlg", code=1)[1]
     assert "--trace would overwrite --output" in problem
     x = torch.randn(2, 8)

@@ -145,6 +145,21 @@ def test_profiles_and_closing_in_a_forked_process():
         assert forked(work) == 0
 
 
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_fork_while_a_listener_is_active(inner):
+    with delegate.load(stranger.program({}, {})) as program, program.profile(inner=inner) as profile:
+        program(X, X)
+
+        def work() -> bool:
+            program(X, X)
+            with program.profile(inner=inner) as own:
+                program(X, X)
+            return [t.count for t in profile.timings] == [3, 3] and [t.count for t in own.timings] == [1, 1]
+
+        assert forked(work) == 0
+    assert [t.count for t in profile.timings] == [1, 1]
+
+
 def test_a_library_that_does_not_follow_a_fork(monkeypatch):
     monkeypatch.setattr(stranger.StrangerRuntime, "fork_safe", False)
     with delegate.load(stranger.program()) as program:

@@ -96,6 +96,14 @@ def test_each_run_is_an_event(module, backends, counts):
     assert sum(isinstance(e, MethodRun) for e in events) == 2
 
 
+def test_the_bytes_of_sizes_from_data():
+    program, events = compiled(Sizes(), (X,)).loaded, list[Event]()
+    with program.listen(events.append):
+        program(X.numpy())
+    (run,) = (e for e in runs(events) if e.instruction.what == "aten.nonzero.default")
+    assert (run.instruction.input_bytes, run.instruction.output_bytes) == (12, int((X > 0).sum()) * 2 * 8)
+
+
 def test_each_size_is_bound_and_warmed_up():
     rows = Dim("rows", min=1, max=16)
     program = compiled(nn.Sigmoid(), (X,), dynamic_shapes=({0: rows},)).loaded
@@ -175,9 +183,8 @@ def test_contexts_in_threads():
 
 @pytest.mark.parametrize("isolate", [False, True])
 def test_the_events_of_a_load(isolate):
-    data, events = serialize(net().program), list[Event]()
+    data, events, want = serialize(net().program), list[Event](), net().loaded(X.numpy())
     with delegate.listen(events.append), delegate.load(data, isolate=isolate) as program:
-        want = net().loaded(X.numpy())
         assert_same(program(X.numpy()), want)
     mine = [e for e in events if isinstance(e, DelegateOpened | ProgramLoaded)]
     assert [type(e).__name__ for e in mine[:3]] == ["DelegateOpened", "DelegateOpened", "ProgramLoaded"]
@@ -188,7 +195,7 @@ def test_the_events_of_a_load(isolate):
     assert loaded.bytes >= sum(e.bytes for e in mine[:2]) > 0
     assert all(loaded.start <= e.start <= loaded.start + loaded.duration for e in mine[:2])
     delegate.load(data).close()
-    assert len(events) == len(mine)
+    assert events == mine
 
 
 def test_the_events_of_calls_with_isolated_delegates():

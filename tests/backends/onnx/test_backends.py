@@ -282,3 +282,20 @@ def test_the_chip_of_a_machine(tmp_path):
     machine.write_text("SM8650\n")
     assert local_target(machine) == TARGETS["SM8650"]
     assert local_target(tmp_path / "absent") is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "operators"), [("webgpu", {"Gemm", "Relu"}), ("dsp", {"Input", "node_linear", "node_relu", "Output"})]
+)
+def test_inner_operators(backend, operators):
+    require(backend)
+    module, x = nn.Sequential(nn.Linear(6, 5), nn.ReLU()), torch.ones(2, 6)
+    program = compiled(module, (x,), backends=backend)
+    with program.profile(inner=True) as profile:
+        for _ in range(2):
+            assert relative_error(program(x), module(x)) < 1e-3
+    (timing,) = profile.timings
+    found = profile.operators_of(timing)
+    assert {t.count for t in found} == {2}
+    assert {t.what for t in found} == operators
+    assert 0 < sum(t.nanoseconds for t in found) < timing.nanoseconds

@@ -8,6 +8,7 @@ from torch import nn
 import delegate
 from delegate.backends.xnnpack.runtime import delegate as runtime
 from delegate.backends.xnnpack.runtime import interpreted, litert, sharing
+from delegate.backends.xnnpack.runtime.compiled import CompiledEngine
 from delegate.backends.xnnpack.runtime.interpreted import ModelFile
 from delegate.quantization import Settings, quantize
 from tests.support.lowering import assert_runs, assert_same
@@ -103,7 +104,7 @@ def test_answers_stay(name, dynamic, tmp_path, released, monkeypatch):
         small = delegate.load(tmp_path / "model.dlg")
     assert len(released) == count
     shared = [delegate.load(tmp_path / "model.dlg") for _ in range(2)]
-    assert all(type(p._shared.delegates[0]._engine) is sharing.Shared for p in shared)
+    assert all(type(p._shared.delegates[0]._engine) is CompiledEngine for p in shared)
     used = {id(p._shared.delegates[0]._engine._packed) for p in shared}
     assert len(used) == 1
     monkeypatch.setattr(runtime, "LARGE", 2**62)
@@ -119,7 +120,7 @@ def test_small_partitions_share_where_a_program_has_many(many, tmp_path, monkeyp
     monkeypatch.setattr(runtime, "LAYER", size)
     monkeypatch.setattr(runtime, "MANY", size if many else size + 1)
     engine = delegate.load(tmp_path / "model.dlg")._shared.delegates[0]._engine
-    assert type(engine) is (sharing.Shared if many else interpreted.Interpreted)
+    assert type(engine) is (CompiledEngine if many else interpreted.Interpreted)
 
 
 def test_without_such_files(tmp_path, released, monkeypatch):
@@ -147,7 +148,7 @@ def test_another_litert_shares_nothing(tmp_path, released, monkeypatch, cause):
         program = delegate.load(tmp_path / "model.dlg")
     finally:
         litert.library.cache_clear()
-    assert type(program._shared.delegates[0]._engine) is not sharing.Shared
+    assert type(program._shared.delegates[0]._engine) is not CompiledEngine
     monkeypatch.undo()
     assert_equal([program, delegate.load(tmp_path / "model.dlg")], ROWS, [2])
 
@@ -159,8 +160,8 @@ def test_packed_weights_of_other_layers_are_not_taken(tmp_path, released, monkey
     monkeypatch.setattr(sharing, "packing_key", lambda *_: "the same")
     other = delegate.load(tmp_path / "other.dlg")
     program = delegate.load(tmp_path / "model.dlg")
-    assert type(other._shared.delegates[0]._engine) is sharing.Shared
-    assert type(program._shared.delegates[0]._engine) is not sharing.Shared
+    assert type(other._shared.delegates[0]._engine) is CompiledEngine
+    assert type(program._shared.delegates[0]._engine) is not CompiledEngine
     assert "the same" not in sharing._OPEN
     monkeypatch.setattr(runtime, "LARGE", 2**62)
     assert_equal([program, delegate.load(tmp_path / "model.dlg")], ROWS, [2])

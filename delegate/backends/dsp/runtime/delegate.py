@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 from delegate.backends.dsp.info import INSTALL, PROVIDER, provider, versions
+from delegate.backends.dsp.runtime.profiled import DspDelegate
 from delegate.backends.dsp.runtime.targets import Target, local_target
 from delegate.backends.onnx.runtime.blob import OnnxModel, unpack
-from delegate.backends.onnx.runtime.session import OnnxDelegate, open_session, session_options
+from delegate.backends.onnx.runtime.session import open_session, session_options
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.runtime.backend import BackendRuntime, Delegate
 
@@ -41,9 +42,13 @@ def backend_options(specs: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def settings(specs: Mapping[str, Any]) -> Any:
-    """Return the session options for compile specs; the host has one thread, because the HTP does all work."""
-    return session_options(provider(), backend_options(specs), threads=1)
+def settings(specs: Mapping[str, Any], profile: str = "") -> Any:
+    """Return the session options for compile specs; the host has one thread, because the HTP does all work.
+
+    `profile` is the path of a file for QNN's profile, if that is not empty.
+    """
+    recorded = {"profiling_level": "detailed", "profiling_file_path": profile} if profile else {}
+    return session_options(provider(), backend_options(specs) | recorded, threads=1)
 
 
 class DspRuntime(BackendRuntime):
@@ -67,7 +72,7 @@ class DspRuntime(BackendRuntime):
             )
         model = unpack(blob, (), compile_specs)
         try:
-            return OnnxDelegate(partial(_open, model, compile_specs), model, provider())
+            return DspDelegate(partial(_open, model, compile_specs), model, provider())
         except BackendFailed as error:
             compiled_by, installed = compile_specs.get("versions", {}), versions()
             if compiled_by == installed:
@@ -80,7 +85,7 @@ class DspRuntime(BackendRuntime):
 
 
 def _open(model: OnnxModel, specs: Mapping[str, Any], *, profile: str = "") -> Any:
-    return open_session(model, settings(specs), provider(), is_code=True, profile=profile)
+    return open_session(model, settings(specs, profile), provider(), is_code=True)
 
 
 def _named(libraries: Mapping[str, str]) -> str:

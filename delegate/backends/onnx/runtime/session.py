@@ -222,7 +222,7 @@ class _ProfiledDelegate(OnnxDelegate):
         profile = os.path.join(self._folder.name, "session")
         super().__init__(partial(open_, profile=profile), model, provider, lost=lost)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Close the session, and report its operators."""
         session, self._session = self._session, None
         if session is not None:

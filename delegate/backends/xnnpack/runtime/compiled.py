@@ -17,14 +17,14 @@ class CompiledEngine:
         compiled: the model.
         graph: the verified model.
         dynamic: true if sizes change; then `resize` must come first.
-        owner: an object that must outlive the model, such as its packed weights.
+        packed: its shared packed weights, which must outlive it; None if the model packs its own.
 
     Raises:
         RuntimeError: LiteRT rejects the model; also raised by `run` and `resize`.
     """
 
-    def __init__(self, compiled: CompiledModel, graph: Graph, dynamic: bool, owner: Any = None) -> None:
-        self._owner = owner
+    def __init__(self, compiled: CompiledModel, graph: Graph, dynamic: bool, packed: object = None) -> None:
+        self._packed = packed
         self._is_dynamic, self._dynamic = dynamic, [-1 in tensor.signature for tensor in graph.inputs]
         self._compiled = compiled
         if not dynamic:
