@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -91,8 +92,8 @@ class _Debugger:
         self._report("running the program beside torch")
         recorder, figures = self._record(program, lowered)
         self.deadline = time.monotonic() + self.budget
-        with _opened(program, request) as isolated:
-            self.isolated = isolated
+        self.isolated = Isolated(program, request.registry, trust_code=True, limit=_LIBRARY_SECONDS)
+        with closing(self.isolated):
             faults = [f for entry in recorder.instructions for f in self._faults(entry, lowered)]
             not_finite = tuple(self._not_finite(recorder, lowered))
         faults += self._quantization_faults()
@@ -447,19 +448,6 @@ class _Symptom:
         figures = Differences()
         figures.add(actual, [*_known(self._trial, part.outputs)])
         return self._bounds.excess(figures.accuracy()) > 1
-
-
-class _opened:  # noqa: N801 - a context manager
-    """A process that runs delegates, ended with the block."""
-
-    def __init__(self, program: Program, request: LoweringRequest) -> None:
-        self._isolated = Isolated(program, request.registry, trust_code=True, limit=_LIBRARY_SECONDS)
-
-    def __enter__(self) -> Isolated:
-        return self._isolated
-
-    def __exit__(self, *error: object) -> None:
-        self._isolated.close()
 
 
 def _bounds(request: LoweringRequest, model: PlacedModel) -> Bounds:
