@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
+from delegate.errors import InputError
 from delegate.program.bounds import ExpressionBounds
+from delegate.program.expr import evaluate
 from delegate.program.instructions import walk
 from delegate.program.lifetimes import Lifetimes
 from delegate.program.model import DelegateCall, Method, Program, StorageKind
+
+_UNBOUNDED = 64  # times the least size: what is shown for a size without a maximum
+_NAMED = 8  # sizes in the text of a row
 
 
 class Block(NamedTuple):
@@ -40,6 +48,8 @@ class MemoryPicture(NamedTuple):
         blocks: the values with a planned place.
         constants: name and bytes of each constant that kernels read.
         delegates: name and bytes of the blob and the data of each partition.
+        peaks: sizes as text, and the most bytes of arenas that are alive at one step, for the least, a middle and the
+            largest value of all dynamic sizes. Empty without dynamic sizes.
     """
 
     method: str
@@ -49,6 +59,7 @@ class MemoryPicture(NamedTuple):
     blocks: tuple[Block, ...]
     constants: tuple[tuple[str, int], ...]
     delegates: tuple[tuple[str, int], ...]
+    peaks: tuple[tuple[str, int], ...] = ()
 
 
 def memory_pictures(program: Program) -> tuple[MemoryPicture, ...]:
@@ -82,7 +93,36 @@ def _picture(program: Program, method: Method) -> MemoryPicture:
         blocks=blocks,
         constants=tuple(constants),
         delegates=tuple((spec.name, _bytes(program, (spec.segment, *spec.data))) for spec in specs),
+        peaks=tuple(_peaks(method, lifetimes)),
     )
+
+
+def _peaks(method: Method, lifetimes: Lifetimes) -> Iterator[tuple[str, int]]:
+    """Yield the rows of `MemoryPicture.peaks`. Sizes for which an expression has no value are left out."""
+    ranges = [(max(s.minimum, 0), s.maximum) for s in method.symbols]
+    limits = [(low, _UNBOUNDED * max(low, 1) if high is None else high) for low, high in ranges]
+    sizes = [tuple(low + (high - low) * part // 2 for low, high in limits) for part in range(3)]
+    for values in dict.fromkeys(sizes if limits else []):
+        named = [f"{symbol.name}={value}" for symbol, value in zip(method.symbols, values, strict=True)]
+        text = ", ".join(named[:_NAMED] + (["..."] if len(named) > _NAMED else []))
+        with suppress(InputError, ArithmeticError, ValueError):
+            yield text, _peak(method, lifetimes, dict(enumerate(values)))
+
+
+def _peak(method: Method, lifetimes: Lifetimes, symbols: Mapping[int, int]) -> int:
+    """Return the most bytes of arenas that are alive at one step."""
+    changes: Counter[int] = Counter()
+    known: dict[int, int] = {}  # by identity: many sizes share an expression, which is evaluated once
+    for index, value in enumerate(method.values):
+        if value.storage.kind is StorageKind.ARENA and lifetimes.start[index] >= 0:
+            size = value.dtype.itemsize
+            for dim in value.shape:
+                if id(dim) not in known:
+                    known[id(dim)] = evaluate(dim, symbols)
+                size *= known[id(dim)]
+            changes[lifetimes.start[index]] += size
+            changes[lifetimes.end[index] + 1] -= size
+    return max(itertools.accumulate(changes[step] for step in sorted(changes)), default=0)
 
 
 def _bytes(program: Program, segments: Iterable[int]) -> int:

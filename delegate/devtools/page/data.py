@@ -176,6 +176,7 @@ def _memory(picture: MemoryPicture) -> dict[str, Any]:
         "more": len(blocks[_MOST_BLOCKS:]),
         "constants": _sized(picture.constants),
         "delegates": _sized(picture.delegates),
+        "peaks": [[printable(sizes), peak] for sizes, peak in picture.peaks],
     }
 
 

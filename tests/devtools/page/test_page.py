@@ -103,3 +103,11 @@ def test_memory_pictures_lie_within_their_arenas(make):
     assert [(b.name, b.space, b.offset, b.size) for b in static.blocks] == [("mul", 0, 0, 32), ("xnnpack_0", 1, 64, 32)]
     assert static.constants == (("weight", 32),)
     assert static.delegates == (("xnnpack_0", 6),)
+
+
+def test_the_peak_follows_dynamic_sizes():
+    (forward, nothing) = memory_pictures(SAMPLES["dynamic"]())
+    assert nothing.peaks == ()
+    texts, peaks = zip(*forward.peaks, strict=True)
+    assert texts == ("batch=2, u0=0", "batch=65, u0=50", "batch=128, u0=100")
+    assert peaks == (12, 396, 768)  # float32[(batch + 1) // 2, 3]

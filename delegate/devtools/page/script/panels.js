@@ -235,6 +235,7 @@ function memoryPanel(view) {
     }));
     parts.push(table(["Value", "Bytes", "Offset", "First step", "Last step"], blocks.slice(0, 20).map(([name, , offset, n, start, end]) => [name, bytes(n), offset, start, end]), "The largest values"));
   });
+  if (memory.peaks.length) parts.push(table(["Sizes", "Alive at the peak"], memory.peaks.map(([sizes, n]) => [sizes, bytes(n)]), "Dynamic sizes, all small, in the middle, or all large"));
   const sum = (rows) => rows.reduce((total, [, n]) => total + n, 0);
   if (memory.constants.length) parts.push(table(["Constant", "Bytes"], memory.constants.slice(0, 20).map(([name, n]) => [name, bytes(n)]), `Constants of kernels: ${memory.constants.length}, ${bytes(sum(memory.constants))}`));
   if (memory.delegates.length) parts.push(table(["Partition", "Bytes"], memory.delegates.slice(0, 30).map(([name, n]) => [name, bytes(n)]), `Blobs of partitions, with their weights: ${bytes(sum(memory.delegates))}`));
