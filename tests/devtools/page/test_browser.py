@@ -259,3 +259,16 @@ def test_the_map_moves_the_view(browser, tmp_path):
         middle = "(v => (v.height / 2 - v.ty) / v.scale / v.graph.root.h)(delegatePage.views[0])"
         assert abs(opened.run(middle) - 0.9) < 0.02
         assert opened.run("delegatePage.views[0].selected") is None
+
+
+def test_bodies_of_control_flow_are_groups(browser, tmp_path):
+    nodes = (
+        NodeReport("forward", "cond", "cond", inputs=("input x",)),
+        NodeReport("forward", "true_graph_0.relu", "aten.relu.default", module="block", inputs=("input x",)),
+        NodeReport("forward", "true_graph_0.mul", "aten.mul.Tensor", inputs=("true_graph_0.relu",)),
+    )
+    path = tmp_path / "flow.html"
+    path.write_text(page([Report(methods=("forward",), nodes=nodes).page_data("flow")]))
+    with Opened(browser, path) as opened:
+        labels = "delegatePage.views[0].graph.root.children.map(c => c.label || c.name)"
+        assert opened.run(labels) == ["input x", "cond", "true_graph_0"]

@@ -35,7 +35,7 @@ class Page {
   }
 
   show(name) {
-    this.method = name;
+    this.method = this.select.value = name;
     this.stage.replaceChildren();
     const graphs = data.reports.map((report) => {
       const method = report.methods.find((m) => m.name === name);

@@ -76,7 +76,8 @@ function moduleTree(leaves) {
     return group;
   };
   for (const leaf of leaves) {
-    leaf.parent = groupOf(leaf.module);
+    const body = leaf.kind === "node" ? leaf.name.slice(0, Math.max(0, leaf.name.lastIndexOf("."))) : ""; // of control flow
+    leaf.parent = groupOf([body, leaf.module].filter(Boolean).join("."));
     leaf.parent.children.push(leaf);
   }
   simplify(root);
