@@ -207,7 +207,7 @@ class Report:
         """Return the data of the report's page; the arguments are those of `save_html`."""
         from delegate.devtools.page.data import report_data
 
-        timings = [timing.to_json() for timing in profile.timings] if profile else []
+        timings = profile.to_json() if profile else []
         return report_data(json.loads(self.to_json()), name, self.summary, self.memory, timings)
 
     def _repr_html_(self) -> str:

@@ -37,17 +37,22 @@ def report(
     repeat: Annotated[
         int, typer.Option(min=0, help="Run a saved program so often on random inputs, for its measured time.")
     ] = 0,
+    inner: Annotated[
+        bool, typer.Option("--inner", help="With --repeat: also the operators inside the vendor libraries.")
+    ] = False,
 ) -> None:
     """Write the graph, the placement, the memory and the time of a program as one page for a browser."""
     if len(sources) > 2:
         raise typer.BadParameter(f"{len(sources)} programs are given: one page shows one or two")
+    if inner and not repeat:
+        raise typer.BadParameter("--inner adds to --repeat: give both")
     options.require_distinct({"--output": out}, {f"MODEL {s}": Path(s) for s in sources})
     import_modules(imports)
     pages = []
     for source in sources:
         is_saved = is_program(Path(source))
         planning = (None, None, []) if is_saved and len(sources) > 1 else (config, backend, inputs or [])
-        profile = _profile(source, repeat) if repeat and is_saved else None
+        profile = _profile(source, repeat, inner) if repeat and is_saved else None
         pages.append(read_report(source, *planning).page_data(Path(source).name if is_saved else source, profile))
     write(page(pages), out)
     print(f"saved {out}, {out.stat().st_size:,} bytes")
@@ -67,12 +72,12 @@ def read_report(source: str, config: Path | None, backends: list[str] | None, in
     return replace(planned, notes=(*planned.notes, *([f"lowering fails: {refusal}"] if refusal else [])))
 
 
-def _profile(source: str, repeat: int) -> Profile:
+def _profile(source: str, repeat: int, inner: bool) -> Profile:
     """Return the profile of calls of every method of a program on random inputs."""
     with ExitStack() as stack:
         with output.working(f"loading {source}"):
             program = stack.enter_context(delegate.load(source))
-        profile = stack.enter_context(program.profile())
+        profile = stack.enter_context(program.profile(inner=inner))
         for name in program.methods:
             method = program.method(name)
             arguments = leaves(method.inputs, random_inputs(method.definition))

@@ -205,6 +205,10 @@ class Profile:
             for inner in self.operators_of(t):
                 yield _row(inner, total, "  ")
 
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return all figures of every instruction that ran, and of the operators of its vendor library."""
+        return [{**t.to_json(), "operators": [o.to_json() for o in self.operators_of(t)]} for t in self.timings]
+
     def _repr_html_(self) -> str:
         """Return the table, for notebooks."""
         text = "\n".join(map(printable, self.table().splitlines()))

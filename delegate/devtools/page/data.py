@@ -26,7 +26,7 @@ def report_data(
         name: of the model, for people.
         summary: a line per method.
         memory: of the methods, if it is known.
-        timings: the fields of the `Timing` of each instruction, with `per_run`, if there is a profile.
+        timings: the result of `Profile.to_json`, if there is a profile.
     """
     texts = _Pool()
     verdicts = _Verdicts(texts)
@@ -185,8 +185,10 @@ def _sized(rows: Iterable[tuple[str, int]]) -> list[list[Any]]:
 
 
 def _timing(timing: Row) -> dict[str, Any]:
-    texts = {key: printable(timing[key]) for key in ("name", "what", "source", "kind")}
-    return {**texts, "count": timing["count"], "warmUp": timing["warm_up_nanoseconds"], "perRun": timing["per_run"]}
+    texts = {key: printable(timing[key]) for key in ("name", "what", "source", "module", "kind")}
+    times = {key: timing[key] for key in ("count", "median", "minimum")}
+    operators = [_timing(operator) for operator in timing.get("operators", ())]
+    return {**texts, **times, "perRun": timing["per_run"], "operators": operators}
 
 
 def _share(share: float | str) -> float:

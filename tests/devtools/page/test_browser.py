@@ -7,36 +7,32 @@ from dataclasses import replace
 import pytest
 
 from delegate.devtools.page.html import page
+from delegate.events import BoundInstruction, InstructionRun, OperatorRun
 from delegate.report import NodeReport, Report
-from delegate.runtime.profile import Durations, Profile, Timing
+from delegate.runtime.profile import Profile
 from delegate.verdict import YES
 from tests.devtools.page.reports import HOSTILE, report
 from tests.support.browser import Opened, browser
 
 __all__ = ["browser"]
 
-TIMINGS = (
-    Timing(
-        "forward", "xnnpack_0", "partition xnnpack_0", kind="partition",
-        warm_up=Durations(1, 3000, 3000), later=Durations(2, 6000, 3000),
-    ),
-    Timing(
-        "forward", "sort_0", "aten.sort.default", "model.py:6",
-        warm_up=Durations(1, 1000, 1000), later=Durations(2, 2000, 1000),
-    ),
-)  # fmt: skip
 
-
-class Measured(Profile):
-    """A profile with times of our own."""
-
-    timings = TIMINGS
+def measured() -> Profile:
+    """Return a profile of three runs of the partition, with an operator of its library, and of one portable node."""
+    profile = Profile()
+    partition = BoundInstruction("0", "forward", "xnnpack_0", "partition xnnpack_0", kind="partition")
+    sort = BoundInstruction("1", "forward", "sort_0", "aten.sort.default", source="model.py:6")
+    for run in range(3):
+        profile(InstructionRun(partition, 0, 3000, 1, 0, not run))
+        profile(InstructionRun(sort, 0, 1000, 1, 0, not run))
+        profile(OperatorRun("xnnpack", "xnnpack_0", "fc", "Fully Connected (NC, F32)", 0, 2500))
+    return profile
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "one.html"
-    path.write_text(page([report().page_data("net", Measured())]))
+    path.write_text(page([report().page_data("net", measured())]))
     return path
 
 
@@ -144,6 +140,7 @@ def test_panels(browser, one):
         assert "Blobs of partitions, with their weights: 4.0 KiB" in shown["memory"]
         assert "Measured time by module" in shown["time"]
         assert shown["time"].index("partition xnnpack_0") < shown["time"].index("aten.sort.default")
+        assert "Fully Connected (NC, F32)" in shown["time"]
         assert (
             "Winner: xnnpack, 1.00 ms. Runner-up: portable, 2.00 ms, 2.000 [1.500, 2.500] times" in shown["placement"]
         )

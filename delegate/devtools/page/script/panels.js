@@ -280,8 +280,10 @@ function timePanel(view) {
   }
   if (method.timings.length) {
     const all = method.timings.filter((t) => t.kind !== "control flow").reduce((sum, t) => sum + t.perRun, 0);
-    parts.push(table(["Instruction", "Value", "Share", "Per run", "Warm-up", "Runs", "Source"],
-      [...method.timings].sort((a, b) => b.perRun - a.perRun).slice(0, 200).map((t) => [t.what, t.name, percent(t.perRun / all), duration(t.perRun), duration(t.warmUp), t.count, t.source]), "Instructions, the slowest first: the first row is the critical one"));
+    const row = (t, indent) => [indent + t.what, t.name, percent(t.perRun / all), duration(t.perRun), duration(t.median), duration(t.minimum), t.count, t.module, t.source];
+    const slowest = [...method.timings].sort((a, b) => b.perRun - a.perRun).slice(0, 200);
+    const rows = slowest.flatMap((t) => [row(t, ""), ...t.operators.slice(0, 200).map((o) => row(o, "\u2003"))]);
+    parts.push(table(["Instruction", "Value", "Share", "Mean", "Median", "Least", "Runs", "Module", "Source"], rows, "Instructions, the slowest first; the operators of a vendor library follow their partition"));
   } else {
     const rows = [...view.graph.leaves].sort((a, b) => value(b) - value(a)).slice(0, 30);
     parts.push(table(["Node", "Operator", "Backend", "Estimate", "Source"], rows.map((n) => [nodeLink(view, n), n.op, n.backend, show(value(n)), n.source]), "The most costly nodes"));
