@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from delegate.program.debug_info import DebugInfo
 from delegate.program.instructions import walk
-from delegate.program.model import KernelCall, Method, Program
+from delegate.program.model import KernelCall, Method, Program, Ref
 from delegate.report import Report
 
 _NONE = "-"
@@ -54,10 +55,14 @@ class ProgramDifferences:
 def differences(before: Program, after: Program) -> ProgramDifferences:
     """Return the differences between two programs; raises ProgramError if a report in them cannot be read.
 
-    The time and the text are linear in the programs. Constants are compared by name and content.
+    The time and the text are linear in the programs. Constants are compared by name and content. The placement is
+    compared if both programs have debug info, which holds it.
     """
     sections = {}
+    unknown = {"placement"} if not (before.report and after.report) else set()
     for name, facts in _SECTIONS.items():
+        if name in unknown:
+            continue
         own, other = facts(before), facts(after)
         names = [n for n in dict.fromkeys((*own, *other)) if own.get(n) != other.get(n)]
         if names:
@@ -73,8 +78,8 @@ def _methods(program: Program) -> Facts:
             tensor = _type(method, leaf.value) if leaf.value >= 0 else repr(leaf.literal)
             facts[f"{method.name} input {leaf.name}"] = tensor
         for number, output in enumerate(method.outputs):
-            index = getattr(output, "index", -1)
-            facts[f"{method.name} output {number}"] = _type(method, index) if index >= 0 else str(output)
+            shown = _type(method, output.index) if isinstance(output, Ref) else str(output)
+            facts[f"{method.name} output {number}"] = shown
     return facts
 
 
@@ -85,7 +90,8 @@ def _type(method: Method, index: int) -> str:
 
 def _placement(program: Program) -> Facts:
     """Return the backend of each node, as the report has it."""
-    return {f"{node.method} {node.name} ({node.op})": node.backend for node in _report(program).nodes}
+    nodes = Report.from_json(program.report).nodes
+    return {f"{node.method} {node.name} ({node.op})": node.backend for node in nodes}
 
 
 def _operators(program: Program) -> Facts:
@@ -133,11 +139,9 @@ def _memory(program: Program) -> Facts:
 
 
 def _versions(program: Program) -> Facts:
-    return {"file format": str(program.version), "reaction to a failing partition": program.on_fallback}
-
-
-def _report(program: Program) -> Report:
-    return Report.from_json(program.report) if program.report else Report()
+    debug_info = "present" if DebugInfo.of(program) else "none"
+    fallback = program.on_fallback
+    return {"file format": str(program.version), "reaction to a failing partition": fallback, "debug info": debug_info}
 
 
 def _digest(program: Program, *segments: int) -> str:
