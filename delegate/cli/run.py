@@ -21,6 +21,7 @@ import delegate
 from delegate.cli import output
 from delegate.cli.arrays import Array, input_names, leaves, random_inputs, read_inputs
 from delegate.cli.options import OUTPUTS, Imports, TraceFile, import_modules, require_distinct, tracing
+from delegate.devtools.first_nan import first_nan
 from delegate.errors import BackendFailed, ExportError, InputError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
@@ -110,6 +111,7 @@ def run(
             for ref, (name, result) in zip(chosen.definition.outputs, named.items(), strict=True)
         ]
         fallbacks = program.fallback_events
+        nan = first_nan(program, chosen.name, arguments) if any("nan" in o.describe() for o in outputs) else ""
     inputs_from = "files" if inputs else "random, seed 0"
     if as_json:
         output.print_json(
@@ -124,6 +126,7 @@ def run(
                 "profile": [_timing(t, watching) for t in watching.timings] if watching else None,
                 "portable_share": watching.portable_shares().get(chosen.name) if watching else None,
                 "trace": str(trace) if trace else None,
+                "first_nan": nan or None,
             }
         )
         return
@@ -136,6 +139,8 @@ def run(
             print(f"{name}: portable kernels took {share:.1%} of the time, measured")
     for event in fallbacks:
         print(f"note: {event}")
+    if nan:
+        print(f"note: NaN is first in {nan}; `delegate debug MODEL --nan` compares with torch")
     if trace:
         print(f"saved {trace}, {trace.stat().st_size:,} bytes: open it in ui.perfetto.dev")
     print(f"ran {chosen.name} {_times(seconds)}")

@@ -43,3 +43,17 @@ def test_diff() -> None:
     assert lines[-1].startswith("median time: a.dlg ")
     Path("b.dlg").write_bytes(b"damaged")
     assert "b.dlg" in call("diff", "a.dlg", "b.dlg", code=1)[1]
+
+
+@pytest.mark.parametrize(
+    ("backend", "first"), [("xnnpack", "partition xnnpack_0 on xnnpack"), ("portable", "aten.log")]
+)
+def test_run_names_the_first_nan(backend: str, first: str) -> None:
+    class Log(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.abs().add(1).neg().log().tanh() + 1
+
+    torch.export.save(torch.export.export(Log(), (X,)), "log.pt2")
+    call("lower", "log.pt2", "-b", backend, "-o", "log.dlg")
+    (line,) = [line for line in call("run", "log.dlg")[0].splitlines() if "NaN is first" in line]
+    assert line.startswith(f"note: NaN is first in {first}")

@@ -1,0 +1,100 @@
+"""The first instruction of a program whose results have NaN, found without torch by one more run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from delegate.errors import DelegateError
+from delegate.kernels.half_precision import from_bfloat16
+from delegate.program.dtypes import DType
+from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program
+from delegate.runtime.backend import DeviceTensor
+from delegate.runtime.loaded import LoadedProgram
+from delegate.runtime.steps import DelegateStep, KernelStep, Step
+from delegate.runtime.watch import Executor, Shapes
+
+T = TypeVar("T")
+
+
+def first_nan(program: LoadedProgram, method: str, leaves: Sequence[Any]) -> str:
+    """Run a method once more, with initial states, and describe its first instruction whose results have NaN.
+
+    Args:
+        program: the program.
+        method: the name of the method.
+        leaves: the leaves of the arguments; arrays that the method writes to are copied.
+
+    Returns:
+        operator, value and the user's line, or the partition and its backend; empty if no result has NaN.
+    """
+    watch = _FirstNan()
+    context = program.context()
+    context.method(method).watch(watch)
+    context.method(method).run([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves])
+    return watch.found
+
+
+class _FirstNan:
+    """An observer of instructions that notes the first one whose results have NaN; a `Watch`."""
+
+    def __init__(self) -> None:
+        self.found = ""
+
+    def executor(self, method: Method, executor: Executor) -> Executor:
+        """Return the executor of a method."""
+        return executor
+
+    def watched(
+        self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
+    ) -> list[Step]:
+        """Return the steps of an instruction; those of kernels and delegates are observed."""
+        note = partial(self._note, program, method, call)
+        return [_Observed(step, note) if isinstance(step, KernelStep | DelegateStep) else step for step in steps]
+
+    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
+        """Run the function of an instruction that has no steps."""
+        return function(*args)
+
+    def _note(self, program: Program, method: Method, call: Instruction, results: Iterable[Any]) -> None:
+        dtypes = (method.values[index].dtype for index in call.outputs)
+        if not self.found and any(map(_has_nan, results, dtypes)):
+            self.found = _describe(program, method, call)
+
+
+class _Observed:
+    """A step whose results are observed."""
+
+    __slots__ = ("note", "step")
+
+    def __init__(self, step: KernelStep | DelegateStep, note: Callable[[Iterable[Any]], None]) -> None:
+        self.step, self.note = step, note
+
+    def __call__(self) -> None:
+        self.step()
+        self.note(self.step.outs if isinstance(self.step, KernelStep) else self.step.outputs)
+
+    def failed(self, error: BaseException) -> DelegateError:
+        """Return the error that names what failed."""
+        return self.step.failed(error)
+
+
+def _has_nan(result: Any, dtype: DType) -> bool:
+    array = result.fetch() if isinstance(result, DeviceTensor) else result
+    if not isinstance(array, np.ndarray):
+        return False
+    numbers = from_bfloat16(array) if dtype is DType.bfloat16 else array
+    return numbers.dtype.kind in "fc" and bool(np.isnan(numbers).any())
+
+
+def _describe(program: Program, method: Method, call: Instruction) -> str:
+    if isinstance(call, DelegateCall):
+        spec = program.delegates[call.delegate]
+        return f"partition {spec.name} on {spec.backend}"
+    assert isinstance(call, KernelCall)
+    line = method.sources[call.source] if call.source >= 0 else ""
+    name = method.values[call.outputs[0]].name
+    return f"{program.operators[call.operator]} ({name}){f' at {line}' if line else ''}"
