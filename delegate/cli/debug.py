@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -60,7 +61,7 @@ def debug(
             source, backend or None, config=config, inputs=check, budget=budget, output=out, progress=progress
         )
     if as_json:
-        output.print_json_text(diagnosis.to_json())
+        output.print_json_text(json.dumps(diagnosis.not_finite, indent=2) if nan else diagnosis.to_json())
     elif nan:
         print("\n".join(diagnosis.not_finite) or "no result has NaN or infinity")
     else:

@@ -18,7 +18,7 @@ from delegate.accuracy.bisection import RegionTrial
 from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
 from delegate.accuracy.figures import Differences, difference
 from delegate.accuracy.nan import describe_node, first_node, has_infinity, has_nan, node_text
-from delegate.accuracy.reference import EagerRegion, copies, edge_values, flat_arguments, tensors
+from delegate.accuracy.reference import EagerRegion, copies, edge_values, flat_arguments, is_random_method, tensors
 from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import FLOAT, reference_figures, samples_to_verify, torch_results
 from delegate.backends.aot import PreprocessResult, Region
@@ -28,11 +28,12 @@ from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, Fau
 from delegate.devtools.debugger.faults import kind_of
 from delegate.devtools.debugger.minimize import Minimization, OutOfTime, nodes_of
 from delegate.devtools.debugger.quantization import clipped_ranges, layer_rows
-from delegate.devtools.debugger.recording import RecordedCall, RecordedInstruction, RunRecorder, same
+from delegate.devtools.debugger.recording import RecordedCall, RecordedInstruction, RunRecorder, excess_of, same
 from delegate.devtools.debugger.reproduction import write_reproduction
 from delegate.edge.node import module_path, op_name, source_line
 from delegate.edge.program import META_VALUE
 from delegate.errors import AccuracyError, DelegateError, InputError
+from delegate.files import require_folder
 from delegate.lowering.request import LoweringRequest, PlacedModel
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.model import Program
@@ -42,7 +43,9 @@ from delegate.runtime.isolation.process import Isolated
 from delegate.runtime.loaded import LoadedProgram
 from delegate.selection import open_artifact_cache
 
-_LIBRARY_SECONDS = 600.0  # for one call of a library: an emulator of a DSP is slow
+_LIBRARY_SECONDS = 60.0  # at least, for one call of a library: an emulator of a DSP is slow
+_MOST_SECONDS = 1e5  # of the budget
+_NAMED = 3  # instructions in a note
 
 Progress = Callable[[str], None]
 
@@ -65,7 +68,12 @@ def run_debugger(request: LoweringRequest, budget: float, output: Path | None = 
         InputError: the inputs do not fit, or the folder cannot be written.
         AccuracyError: torch cannot run the reference.
     """
-    return _Debugger(request, budget, output).run()
+    is_number = isinstance(budget, int | float) and not isinstance(budget, bool)
+    if not is_number or not 0 <= budget <= _MOST_SECONDS:
+        raise InputError(f"budget should be seconds from 0 to {_MOST_SECONDS:g}, not {budget!r}", where="debug")
+    if output is not None:
+        require_folder(output, "the reproductions", InputError)
+    return _Debugger(request, float(budget), output).run()
 
 
 @dataclass
@@ -76,6 +84,7 @@ class _Debugger:
     budget: float
     output: Path | None
     notes: list[str] = field(default_factory=list)
+    is_complete: bool = True
 
     def run(self) -> Diagnosis:
         """Lower the model, run it, and search."""
@@ -92,14 +101,13 @@ class _Debugger:
         self._report("running the program beside torch")
         recorder, figures = self._record(program, lowered)
         self.deadline = time.monotonic() + self.budget
-        self.isolated = Isolated(program, request.registry, trust_code=True, limit=_LIBRARY_SECONDS)
+        self.isolated = Isolated(program, request.registry, trust_code=True, limit=self._limit)
         with closing(self.isolated):
             faults = [f for entry in recorder.instructions for f in self._faults(entry, lowered)]
             not_finite = tuple(self._not_finite(recorder, lowered))
         faults += self._quantization_faults()
         self._explain_accumulation(figures, faults, recorder)
-        if recorder.not_compared:
-            self.notes.append(f"not compared, since torch lacks them: {', '.join(sorted(recorder.not_compared))}")
+        self._note_gaps(recorder, lowered)
         return Diagnosis(
             figures=figures,
             faults=tuple(faults),
@@ -107,9 +115,28 @@ class _Debugger:
             errors=tuple(_row(entry, lowered) for entry in recorder.instructions if entry.differences.calls),
             layers=tuple(row for name in self._quantized() for row in self._layer_rows(name)),
             not_finite=not_finite,
+            is_complete=self.is_complete,
             notes=tuple(self.notes),
             seconds=time.monotonic() - start,
         )
+
+    def _note_gaps(self, recorder: RunRecorder, lowered: Sequence[LoweredProgram]) -> None:
+        """Add notes on what was not compared."""
+        if recorder.not_compared:
+            names = ", ".join(sorted(recorder.not_compared))
+            self.notes.append(f"not compared, since torch lacks them or they draw random numbers: {names}")
+        ran = {entry.name for entry in recorder.instructions}
+        for method in lowered:
+            name = method.program.name
+            if name not in self.samples:
+                self.notes.append(f"method {name} did not run: no inputs were given for it")
+            elif missed := [partition for partition in method.delegates if partition not in ran]:
+                self.notes.append(f"not reached by the inputs: {', '.join(missed)}")
+
+    @property
+    def _limit(self) -> float:
+        """The seconds after which a call of a library has failed."""
+        return max(_LIBRARY_SECONDS, 2 * self.budget)
 
     def _report(self, text: str) -> None:
         if self.request.progress is not None:
@@ -128,11 +155,14 @@ class _Debugger:
             request.selection.kernels,
             fallback="error",
             trust_code=True,
-            isolate=_LIBRARY_SECONDS,
+            isolate=self._limit,
         ) as loaded:
             calls = {
                 name: [loaded.method(name).leaves(call.args, dict(call.kwargs)) for call in own]
                 for name, own in self.samples.items()
+            }
+            self.samples = {
+                name: [Sample(*tree_unflatten(leaves, specs[name][0])) for leaves in own] for name, own in calls.items()
             }
             for name, own in calls.items():
                 for leaves in own:
@@ -149,7 +179,14 @@ class _Debugger:
             except (InputError, AccuracyError):
                 raise
             except DelegateError as error:
-                self.notes.append(f"the program failed, and later instructions did not run: {error}")
+                self.notes.append(
+                    f"the program failed, and later instructions did not run: {error.what} ({error.where})"
+                )
+        random = {method.program.name for method in lowered if is_random_method(method)}
+        self.notes += [
+            f"method {name} draws random numbers, so its results are not compared" for name in results.keys() & random
+        ]
+        results = {name: tensors_ for name, tensors_ in results.items() if name not in random}
         done = {name: self.samples[name] for name in results}
         figures = reference_figures(results, torch_results(exported, done))
         texts: dict[str, Accuracy | None] = {
@@ -170,7 +207,7 @@ class _Debugger:
         values = {}
         for method in lowered:
             name = method.program.name
-            if name in self.samples:
+            if name in self.samples and not is_random_method(method):
                 inside = {n.name for d in method.delegates.values() for n in d.region.outputs}
                 inside |= {n.name for n in method.program.graph.nodes}
                 ep, call = self.model.placed.exported[name], self.samples[name][0]
@@ -205,21 +242,43 @@ class _Debugger:
         symptom = _Symptom(trial, entry, self.bounds, self.deadline)
         units = units_of(entry.region)
         found: set[Unit] = set()
+        self._rounds = False  # the partition misses the bounds by rounding alone
         try:
             if entry.failure is None and entry.is_stable:
                 yield from self._inside(entry, backend, trial, symptom, found)
             while entry.worst is not None and (remaining := [unit for unit in units if unit not in found]):
                 self._report(f"partition {entry.name}: {len(remaining)} operators")
-                if not symptom(remaining) or self._is_rounding(trial, remaining):
+                if not symptom(remaining) or (entry.is_stable and self._is_rounding(trial, remaining)):
                     break
+                symptom.rejected = 0
                 search = Minimization(remaining, symptom)
                 search.run()
                 found.update(search.found)
                 yield self._fault(entry, backend, trial, search, symptom)
-            if entry.worst is not None and not found:
-                self.notes.append(f"the fault of partition {entry.name} does not appear if it runs by itself")
+            if entry.worst is not None and not found and not self._rounds:
+                yield self._whole_partition(entry, backend, entry.worst)
         except OutOfTime:
-            self.notes.append(f"partition {entry.name} may have further faults: {self.budget:g} s are over")
+            self.is_complete = False
+            self.notes.append(f"partition {entry.name} is not searched to the end: {self.budget:g} s are over")
+
+    def _whole_partition(self, entry: RecordedInstruction, backend: str, call: RecordedCall) -> Fault:
+        """Return the fault of a partition that was wrong in the program, and is right if it runs by itself."""
+        assert entry.region is not None
+        nodes = _operators(entry.region.calls)
+        kind = _failure(entry) or kind_of(call, EagerRegion(entry.region))
+        if not entry.is_stable:
+            kind = FaultKind("non-determinism", "two executions on the same inputs returned different values")
+        text = "it is right if the partition runs by itself, so no operator can be named"
+        return Fault(
+            entry.method,
+            backend,
+            entry.name,
+            tuple(map(_faulty, nodes)),
+            replace(kind, explanation="; ".join(filter(None, (kind.explanation, text)))),
+            _figures(call),
+            len(nodes),
+            is_minimal=False,
+        )
 
     def _inside(
         self, entry: RecordedInstruction, backend: str, trial: RegionTrial, symptom: _Symptom, found: set[Unit]
@@ -238,6 +297,7 @@ class _Debugger:
             start = next((some for some in ([unit], before) if symptom(some)), None)
             if start is None:
                 continue
+            symptom.rejected = 0
             search = Minimization(start, symptom)
             search.run()
             fault = self._fault(entry, backend, trial, search, symptom)
@@ -259,6 +319,7 @@ class _Debugger:
         if kind.name != "precision" or len(units) == 1:
             return False
         self.notes.append(f"partition {trial.region.name} misses {self.bounds} by rounding alone: {kind.explanation}")
+        self._rounds = True
         return True
 
     def _wrong_inside(self, trial: RegionTrial) -> list[Unit]:
@@ -269,7 +330,7 @@ class _Debugger:
             part = part_of(trial.region, [unit])
             actual = [known[n.name] for n in part.outputs]
             expected = EagerRegion(part).results([known[n.name] for n in part.inputs])
-            if self.bounds.excess(difference(actual, expected)) > 1:
+            if excess_of(self.bounds, difference(actual, expected)) > 1:
                 wrong.append(unit)
         return wrong
 
@@ -313,7 +374,7 @@ class _Debugger:
             entry.method,
             backend,
             entry.name,
-            tuple(FaultyNode(n.name, op_name(n), module_path(n), source_line(n)) for n in nodes),
+            tuple(map(_faulty, nodes)),
             kind,
             _figures(call),
             len(_operators(trial.region.calls)),
@@ -335,7 +396,11 @@ class _Debugger:
         operators = ", ".join(node.operator for node in fault.nodes)
         title = f"{fault.kind.name}: {operators} on {fault.place.partition(':')[0]}"
         folder = self.output / "_".join((fault.partition.replace(":", "_"), fault.nodes[0].name))
-        return str(write_reproduction(folder, way, title, part, call))
+        try:
+            return str(write_reproduction(folder, way, title, part, call))
+        except InputError as error:  # the diagnosis is not lost
+            self.notes.append(str(error))
+            return ""
 
     def _trial(self, region: Region, backend: str, call: RecordedCall) -> RegionTrial:
         return RegionTrial(region, call.inputs, partial(self._compile, backend), partial(self._open, backend))
@@ -407,16 +472,26 @@ class _Debugger:
     def _explain_accumulation(
         self, figures: Mapping[str, Accuracy | None], faults: Sequence[Fault], recorder: RunRecorder
     ) -> None:
-        """Add a note if a method misses the bounds although no instruction does."""
-        missed = [name for name, accuracy in figures.items() if self.bounds.excess(accuracy) > 1]
-        if missed and not faults:
-            noisy = [e for e in recorder.instructions if self.bounds.excess(e.differences.accuracy()) > 0]
-            worst = sorted(noisy, key=lambda e: -self.bounds.excess(e.differences.accuracy()))[:3]
-            names = ", ".join(e.name for e in worst)
-            self.notes.append(
-                f"{missed[0]} misses {self.bounds}, but every instruction meets it: the error of many accumulates; "
-                f"most comes from {names}"
-            )
+        """Add a note if a method misses the bounds although the search found no fault."""
+        if faults or not self.is_complete:
+            return
+        for name in self.samples:
+            own = f"{name} against {self._reference_of(name)}"
+            misses = {text: excess_of(self.bounds, figures.get(text)) > 1 for text in (own, f"{name} against {FLOAT}")}
+            noisy = [
+                e
+                for e in recorder.instructions
+                if e.method == name and e.worst is None and excess_of(self.bounds, e.differences.accuracy()) > 0
+            ]
+            if misses[own] and len(noisy) > 1:
+                worst = sorted(noisy, key=lambda e: -excess_of(self.bounds, e.differences.accuracy()))[:_NAMED]
+                names = ", ".join(e.name for e in worst)
+                self.notes.append(
+                    f"{own} misses {self.bounds}, but every instruction meets it: the error of several accumulates; "
+                    f"most comes from {names}"
+                )
+            elif not misses[own] and misses[f"{name} against {FLOAT}"]:
+                self.notes.append(f"the backends are right: the difference is between {FLOAT} and the program in torch")
 
 
 class _Symptom:
@@ -447,7 +522,7 @@ class _Symptom:
             return not same(actual, repeated)
         figures = Differences()
         figures.add(actual, [*_known(self._trial, part.outputs)])
-        return self._bounds.excess(figures.accuracy()) > 1
+        return excess_of(self._bounds, figures.accuracy()) > 1
 
 
 def _bounds(request: LoweringRequest, model: PlacedModel) -> Bounds:
@@ -461,13 +536,17 @@ def _known(trial: RegionTrial, nodes: Iterable[Node]) -> Iterator[torch.Tensor]:
     return (trial.known[node.name] for node in nodes)
 
 
+def _faulty(node: Node) -> FaultyNode:
+    return FaultyNode(node.name, op_name(node), module_path(node), source_line(node))
+
+
 def _operators(nodes: Iterable[Node]) -> list[Node]:
     """Return the nodes without those that pick a result of another."""
     return [node for node in nodes if node.target is not operator.getitem]
 
 
 def _failure(entry: RecordedInstruction) -> FaultKind | None:
-    return None if entry.failure is None else FaultKind("failure", str(entry.failure))
+    return None if entry.failure is None else FaultKind("failure", entry.failure.what)
 
 
 def _figures(call: RecordedCall) -> Accuracy | None:

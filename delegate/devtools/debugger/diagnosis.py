@@ -89,8 +89,9 @@ class Fault:
             yield f"  by themselves: {self.figures}"
         if self.partition:
             state = "the smallest set" if self.is_minimal else "the smallest set so far: the budget is over"
-            rest = "; the rest of the partition is right" if self.is_confirmed else ""
-            rejected = f", {self.rejected} of which the library rejects" if self.rejected else ""
+            is_part = self.is_confirmed and len(self.nodes) < self.size
+            rest = "; the rest of the partition is right" if is_part else ""
+            rejected = f" ({self.rejected} of these rejected by the library)" if self.rejected else ""
             yield f"  {state}, of {self.tests} tested{rejected}{rest}"
         if self.is_hidden:
             yield "  the results of the partition hardly depend on them: they are within the bounds"
@@ -129,6 +130,7 @@ class Diagnosis:
         errors: the error along the depth, by partition and kernel.
         layers: the error along the depth by quantized layer, against the float reference.
         not_finite: sentences on the first NaN and the first infinity, here and in torch.
+        is_complete: the search has ended within its budget.
         notes: what was not compared, and what went wrong.
         seconds: the time of the search.
     """
@@ -139,6 +141,7 @@ class Diagnosis:
     errors: tuple[ErrorRow, ...] = ()
     layers: tuple[ErrorRow, ...] = ()
     not_finite: tuple[str, ...] = ()
+    is_complete: bool = True
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -150,8 +153,10 @@ class Diagnosis:
         for name, figures in self.figures.items():
             yield f"{name}: {figures or 'nothing to compare'}"
         count = len(self.faults)
-        found = f"{count} fault{'s' * (count > 1)}" if count else "no operator is wrong by itself"
-        yield f"{self.instructions} partitions and kernels ran, {self.seconds:.1f} s: {found}"
+        none = "no operator is wrong by itself" if self.is_complete else "no fault so far: the budget is over"
+        found = f"{count} fault{'s' * (count > 1)}" if count else none
+        ran = "1 partition or kernel" if self.instructions == 1 else f"{self.instructions} partitions and kernels"
+        yield f"{ran} ran, {self.seconds:.1f} s: {found}"
         for number, fault in enumerate(self.faults, 1):
             first, *others = fault.lines()
             yield f"{number}. {first}"

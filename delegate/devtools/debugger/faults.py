@@ -16,6 +16,7 @@ _FLOAT16_MAX = 65504.0
 _FEWEST_CLAMPED = 2  # elements at an end of the range: one may be a coincidence
 _MANY = 0.9  # share of elements that a hypothesis must explain
 _CLOSE = 1e-3  # relative difference up to which two numbers count as the same, when a hypothesis is tested
+_FLOAT32 = 1e-5  # noise of a few roundings of float32, over the size of the results
 _AS_NOISY = 4.0  # times the error of a rounding that the rounding may explain
 
 
@@ -67,7 +68,7 @@ def _clamped(
     tolerance = _CLOSE * max(abs(low), abs(high))
     wrong = (actual - expected).abs() > tolerance
     at_end = ((actual >= high - tolerance) & (expected > high)) | ((actual <= low + tolerance) & (expected < low))
-    if int((wrong & at_end).sum()) < _FEWEST_CLAMPED or float(at_end[wrong].float().mean()) < _MANY:
+    if int((wrong & at_end).sum()) < _FEWEST_CLAMPED or float(at_end[wrong].float().mean()) < _MANY or wrong.all():
         return None
     least, most = float(expected.min()), float(expected.max())
     fit = f"a range of {least:.4g} to {most:.4g} would fit"
@@ -75,7 +76,8 @@ def _clamped(
         f": scale {(most - least) / 255:.3g} in 8 bits" if any(not t.is_floating_point() for t in call.inputs) else ""
     )
     share = float((wrong & at_end).float().mean())
-    return FaultKind("saturation", f"{share:.0%} of the elements are cut off at {low:.4g} or {high:.4g}; {fit}")
+    text = f"{share:.0%} of the elements are cut off at {low:.4g} or {high:.4g}"
+    return FaultKind("saturation", f"{text}; {fit}" if call.expected[0].is_floating_point() else text)
 
 
 def _rounded(
@@ -83,13 +85,15 @@ def _rounded(
 ) -> FaultKind | None:
     """Explain an error that torch has too if it computes at lower precision."""
     noise = _noise(actual, expected)
+    if 0 < noise <= _FLOAT32 * math.sqrt(float(expected.square().mean())):
+        return FaultKind("precision", f"the error is {_share(noise, expected)}: float32 rounds like that")
     for name, change in _ROUNDINGS.items():
         emulated = _at_precision(eager, call.inputs, change)
         if emulated is None:
             continue
         finite = _flat(call.expected).isfinite() & _flat(call.actual).isfinite() & emulated.isfinite()
         own = _noise(emulated[finite], _flat(call.expected)[finite])
-        if own > 0 and noise <= _AS_NOISY * own:
+        if own > 0 and own / _AS_NOISY**2 <= noise <= _AS_NOISY * own:
             return FaultKind("precision", f"torch has an error of {_share(own, expected)} too if it computes in {name}")
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from delegate.edge.node import torch_dtype
 from delegate.errors import DelegateError
 from delegate.program.dtypes import DType
 from delegate.program.model import Arg, DelegateCall, Instruction, KernelCall, Method, Program, Ref
+from delegate.report import Accuracy
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
 from delegate.runtime.watch import Executor, Shapes
 
@@ -81,7 +83,7 @@ class RecordedInstruction:
             self.infinity = call
         if values and not self.totals.calls:
             self.totals.add(call.actual, values)
-        excess = bounds.excess(own.accuracy())
+        excess = excess_of(bounds, own.accuracy())
         if excess > self._excess:
             self._excess, self.worst = excess, call
 
@@ -255,6 +257,11 @@ def torch_operator(name: str) -> Any:
         return getattr(getattr(getattr(torch.ops, namespace), base), overload)
     except (AttributeError, RuntimeError):
         return None
+
+
+def excess_of(bounds: Bounds, figures: Accuracy | None) -> float:
+    """Return the noise over the noise that bounds allow; 0 for results without a finite element, which equal torch's."""
+    return 0.0 if figures is None or math.isnan(figures.sqnr_db) else bounds.excess(figures)
 
 
 def same(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:

@@ -75,7 +75,7 @@ def write_reproduction(folder: Path, way: Reproduction, title: str, part: Region
             file.write(script.encode())
     except OSError as error:
         what = f"the reproduction cannot be written: {error.strerror or error}"
-        raise InputError(what, where=str(folder), remedy="give another folder with --output") from error
+        raise InputError(what, where=str(folder), remedy="give another folder") from error
     return folder / SCRIPT
 
 
