@@ -25,6 +25,7 @@ from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.listeners import stage
 from delegate.lowering.compiler import Compiler, portable_message
+from delegate.lowering.layer_accuracy import layer_accuracies
 from delegate.lowering.quantized import blamed, quantized
 from delegate.lowering.request import LoweringRequest
 from delegate.lowering.strategies import create_strategy, lock_of
@@ -125,7 +126,8 @@ def to_backend(
     report = replace(placed.compiler.report(), placements=placed.placements)
     report = strategy.finish(report, lock_of(sources, placed, registry))
     report = with_device_copies(report, program, lowered)
-    report = report if measured is None else measured.add_to(report)
+    if verifying is not None and measured is not None:
+        report = replace(measured.add_to(report), layers=tuple(layer_accuracies(verifying, measured)))
     result = CompilationResult(
         program._replace(report=report.to_json(), load_rules=rules_to_json(placed.compiler.load_rules())),
         SavedPlan.of(placed.compiler.plans),

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from delegate.errors import ProgramError
-from delegate.field_checks import fault
+from delegate.field_checks import fault, number, text
 from delegate.measured import Placement
 from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict
@@ -116,6 +116,25 @@ class MethodAccuracy:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerAccuracy:
+    """The error of one quantized layer against the float reference, on the first of the inputs of `verify`.
+
+    Args:
+        method: the method of the layer.
+        node: its operator in the float program, as `quantization.nodes` names it.
+        place: module path and operator, for people.
+        added_db: the SQNR of its result on the inputs that it has in the float program.
+        total_db: the SQNR of its result in the quantized program, with the error of the layers before it.
+    """
+
+    method: str
+    node: str
+    place: str
+    added_db: float
+    total_db: float
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionReport:
     """A partition, which a delegate runs.
 
@@ -161,6 +180,7 @@ class Report:
         placements: the measured placements of methods.
         portable_shares: method -> the share of portable kernels in the time of its instructions, 0 to 1, in its last
             profile; only of profiled methods.
+        layers: the errors of quantized layers in the order of the program; only of verified methods.
         memory: the memory of the methods of a compiled program. It follows from the program, so the JSON does not have
             it.
     """
@@ -172,6 +192,7 @@ class Report:
     accuracy: tuple[MethodAccuracy, ...] = ()
     placements: tuple[Placement, ...] = ()
     portable_shares: Mapping[str, float] = field(default_factory=dict)
+    layers: tuple[LayerAccuracy, ...] = ()
     memory: tuple[MemoryPicture, ...] = field(default=(), compare=False)
 
     @property
@@ -238,18 +259,20 @@ class Report:
                 accuracy=tuple(map(_method_accuracy, data.get("accuracy", ()))),
                 placements=tuple(map(Placement.from_data, data.get("placements", ()))),
                 portable_shares={str(name): float(s) for name, s in data.get("portable_shares", {}).items()},
+                layers=tuple(map(_layer, data.get("layers", ()))),
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             remedy = "lower the model again"
             raise ProgramError(f"the report cannot be read, {fault(error)}", remedy=remedy) from error
 
     def accuracy_lines(self) -> list[str]:
-        """Return a line per method and per partition, verified or not; nothing if no method was verified."""
+        """Return a line per method, verified or not, its layers and its partitions; nothing if none was verified."""
         verified = {m.method for m in self.accuracy}
         if not verified:
             return []
         lines = [str(m) for m in self.accuracy]
         lines += [f"{name}: not verified, no inputs were given for it" for name in self.methods if name not in verified]
+        lines += [line for name in self.methods for line in self._layer_lines(name)]
         measured = [p for p in self.partitions if p.method in verified]
         return lines + [f"  {p.name}: {p.accuracy or 'not reached by the inputs'}" for p in measured]
 
@@ -269,6 +292,13 @@ class Report:
         if self.notes:
             parts.append("\n".join(f"note: {note}" for note in self.notes))
         return "\n\n".join(parts)
+
+    def _layer_lines(self, method: str) -> Iterator[str]:
+        """Yield a line on the quantized layers of a method, if their errors are known."""
+        if rows := [row for row in self.layers if row.method == method]:
+            worst = min(rows, key=lambda row: (math.isnan(row.added_db), row.added_db))
+            noisiest = f"{worst.node} ({worst.place}, {_decibels(worst.added_db)})"
+            yield f"{method}: {_count(len(rows), 'quantized layer')}, the noisiest: {noisiest}"
 
     def _summary(self, method: str) -> str:
         counts = Counter(p.backend for p in self.partitions if p.method == method)
@@ -411,18 +441,18 @@ def _accuracy(data: Mapping[str, Any] | None) -> Accuracy | None:
     if data is None:
         return None
     top1 = data["top1"]
-    return Accuracy(
-        float(data["sqnr_db"]),
-        float(data["max_error"]),
-        float(data["relative_error"]),
-        None if top1 is None else float(top1),
-        int(data["calls"]),
-    )
+    figures = {key: float(data[key]) for key in ("sqnr_db", "max_error", "relative_error")}
+    return Accuracy(**figures, top1=None if top1 is None else float(top1), calls=int(data["calls"]))
 
 
 def _method_accuracy(data: Mapping[str, Any]) -> MethodAccuracy:
     texts = {key: str(data[key]) for key in ("method", "reference", "why")}
     return MethodAccuracy(**texts, figures=_accuracy(data["figures"]), nan=str(data.get("nan", "")))
+
+
+def _layer(data: Mapping[str, Any]) -> LayerAccuracy:
+    texts = {key: text(data, key) for key in ("method", "node", "place")}
+    return LayerAccuracy(**texts, added_db=number(data, "added_db"), total_db=number(data, "total_db"))
 
 
 def _node(data: Mapping[str, Any]) -> NodeReport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from functools import cache
@@ -12,7 +13,7 @@ import torch
 
 from delegate.errors import ProgramError
 from delegate.partitioner.reporting import make_report
-from delegate.report import NodeReport, PartitionReport, Report
+from delegate.report import Accuracy, LayerAccuracy, MethodAccuracy, NodeReport, PartitionReport, Report
 from delegate.verdict import YES, Reason, no
 from tests.support.planning import edge, only, planned, without
 
@@ -211,3 +212,54 @@ def test_reports_without_estimated_times_load() -> None:
     for node in data["nodes"]:
         del node["time"]
     assert {n.time for n in Report.from_json(json.dumps(data)).nodes} == {0.0}
+
+
+LAYERS = Report(
+    methods=("prefill", "decode"),
+    accuracy=tuple(
+        MethodAccuracy(name, "the float reference", Accuracy(30.0, 0.1, 0.2)) for name in ("prefill", "decode")
+    ),
+    layers=(
+        LayerAccuracy("prefill", "linear", "up, aten.linear.default", math.inf, -math.inf),
+        LayerAccuracy("prefill", "add", "no module, aten.add.Tensor", math.nan, math.nan),
+        LayerAccuracy("prefill", "linear_1", "down, aten.linear.default", 31.25, 30.0),
+        LayerAccuracy("decode", "linear", "up, aten.linear.default", math.inf, math.inf),
+    ),
+)
+
+
+def test_layers_keep_their_figures_in_json() -> None:
+    text = LAYERS.to_json()
+    read = Report.from_json(text)
+    assert repr(read.layers) == repr(LAYERS.layers), "equal but for NaN"
+    assert read.to_json() == text
+    data = json.loads(text)
+    assert data["layers"][0]["total_db"] == "-inf"
+    del data["layers"]
+    assert Report.from_json(json.dumps(data)).layers == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("node", 7), ("method", None), ("place", []), ("added_db", "31"), ("added_db", True), ("total_db", None),
+     ("total_db", [1.0]), ("added_db", 10**400), ("total_db", {})],
+)  # fmt: skip
+def test_forged_layers_are_an_error(key: str, value: object) -> None:
+    data = json.loads(LAYERS.to_json())
+    data["layers"][2][key] = value
+    with pytest.raises(ProgramError, match="the report cannot be read"):
+        Report.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("layers", [7, None, {"method": 1}, [[]], ["x"], [{}]])
+def test_layers_that_are_no_list_of_rows_are_an_error(layers: object) -> None:
+    data = {**json.loads(LAYERS.to_json()), "layers": layers}
+    with pytest.raises(ProgramError, match="the report cannot be read"):
+        Report.from_json(json.dumps(data))
+
+
+def test_one_line_per_method_names_the_noisiest_layer() -> None:
+    assert LAYERS.accuracy_lines()[2:] == [
+        "prefill: 3 quantized layers, the noisiest: linear_1 (down, aten.linear.default, 31.2 dB)",
+        "decode: 1 quantized layer, the noisiest: linear (up, aten.linear.default, exact)",
+    ]

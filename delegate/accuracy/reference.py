@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from delegate.backends.aot import Region
 from delegate.backends.exported import plain_graph
 from delegate.edge.graphs import call, is_random
-from delegate.edge.node import draws
+from delegate.edge.node import draws, overload
 from delegate.edge.program import EdgeProgram
 from delegate.errors import AccuracyError
 from delegate.partitioner.extraction import LoweredProgram
@@ -95,7 +95,7 @@ def copies(leaves: Sequence[Any]) -> list[Any]:
 
 
 class NodeRunner(Interpreter):
-    """An interpreter that runs an exported program node by node.
+    """An interpreter that runs an exported program node by node. The buffers of the program do not change.
 
     Args:
         ep: the program.
@@ -103,7 +103,10 @@ class NodeRunner(Interpreter):
     """
 
     def __init__(self, ep: ExportedProgram, changed: Callable[[Node, Any], Any]) -> None:
-        super().__init__(ep.module())
+        module = ep.module()
+        if any((operator := overload(n)) is not None and operator._schema.is_mutable for n in module.graph.nodes):
+            _copy_buffers(module)
+        super().__init__(module)
         self._changed = changed
 
     def run_node(self, n: Node) -> Any:
@@ -118,6 +121,15 @@ class NodeRunner(Interpreter):
                 return tensors(self.run(*leaves, enable_io_processing=False))
         except Exception as error:  # an operator may raise anything
             raise _no_reference("the program", error) from error
+
+
+def _copy_buffers(module: torch.nn.Module) -> None:
+    """Replace the buffers of a module by copies, which the program may write; equal buffers stay one."""
+    copied: dict[int, torch.Tensor] = {}
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = copied.setdefault(id(buffer), buffer.clone())
 
 
 def edge_values(edge: EdgeProgram, leaves: Sequence[Any], names: Set[str]) -> dict[str, torch.Tensor]:

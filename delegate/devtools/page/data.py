@@ -31,7 +31,7 @@ def report_data(
     texts = _Pool()
     verdicts = _Verdicts(texts)
     pictures = {picture.method: picture for picture in memory}
-    rows = {key: _by_method(report[key]) for key in ("nodes", "partitions", "accuracy", "placements")}
+    rows = {key: _by_method(report[key]) for key in ("nodes", "partitions", "accuracy", "layers", "placements")}
     times = _by_method(timings)
     methods = [
         {
@@ -42,6 +42,7 @@ def report_data(
                 {"reference": printable(a["reference"]), "why": printable(a["why"]), "figures": _figures(a["figures"])}
                 for a in rows["accuracy"].get(method, ())
             ],
+            "layers": [_layer(row) for row in rows["layers"].get(method, ())],
             "placements": [_placement(p) for p in rows["placements"].get(method, ())],
             "memory": _memory(pictures[method]) if method in pictures else None,
             "timings": [_timing(t) for t in times.get(method, ())],
@@ -125,6 +126,11 @@ def _figures(accuracy: Row | None) -> dict[str, Any] | None:
         return None
     keys = {"sqnr": "sqnr_db", "maxError": "max_error", "relative": "relative_error", "top1": "top1", "calls": "calls"}
     return {key: accuracy[name] for key, name in keys.items()}
+
+
+def _layer(layer: Row) -> dict[str, Any]:
+    texts = {key: printable(layer[key]) for key in ("node", "place")}
+    return {**texts, "added": layer["added_db"], "total": layer["total_db"]}
 
 
 def _placement(placement: Row) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from delegate.measured import Interval, Placement, PlanCost, SegmentCost
 from delegate.program.memory_picture import Block, MemoryPicture
-from delegate.report import Accuracy, MethodAccuracy, NodeReport, PartitionReport, Report
+from delegate.report import Accuracy, LayerAccuracy, MethodAccuracy, NodeReport, PartitionReport, Report
 from delegate.verdict import YES, Reason, no
 
 HOSTILE = "</script><script>alert(1)</script><!-- \u202e\x1b[31m & ' \" <img src=x onerror=alert(1)>"
@@ -48,5 +50,12 @@ def report(*, moved: bool = False) -> Report:
         notes=("a note for people",),
         accuracy=(MethodAccuracy("forward", "the float reference", accuracy),),
         placements=(placement,),
+        layers=(
+            LayerAccuracy("forward", "linear_0", "blocks.0.linear, aten.linear.default", 45.0, 45.0),
+            LayerAccuracy("forward", "conv2d", "blocks.0.relu, aten.conv2d.default", math.inf, 44.0),
+            LayerAccuracy("forward", "linear_1", "blocks.1.linear, aten.linear.default", 30.5, 29.0),
+            LayerAccuracy("forward", "gone", "elsewhere, aten.mean.dim", 50.0, 33.0),
+            LayerAccuracy("forward", "head", "head, aten.linear.default", 41.0, 31.5),
+        ),
         memory=(MemoryPicture("forward", ("host",), (128,), 6, blocks, (("table", 256),), (("xnnpack_0", 4096),)),),
     )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from delegate.devtools.page.html import page
 from delegate.events import BoundInstruction, InstructionRun, OperatorRun
-from delegate.report import NodeReport, Report
+from delegate.report import LayerAccuracy, NodeReport, Report
 from delegate.runtime.profile import Profile
 from delegate.verdict import YES
 from tests.devtools.page.reports import HOSTILE, report
@@ -147,6 +147,49 @@ def test_panels(browser, one):
         assert "a third plan" in shown["placement"]
         assert "SQNR along the depth" in shown["accuracy"]
         assert "a note for people" in shown["notes"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_quantized_layers_are_plotted_and_linked(browser, one, scheme):
+    with Opened(browser, one, scheme) as opened:
+        opened.page.click("#tab-accuracy")
+        plot = opened.page.locator("svg.plot")
+        assert plot.get_attribute("role") == "img"
+        for attribute, words in (("aria-labelledby", "SQNR of quantized layers"), ("aria-describedby", "5 layers")):
+            assert words in opened.run(f"document.getElementById('{plot.get_attribute(attribute)}').textContent")
+        heights = "[...document.querySelectorAll('.plot {}')].map((e) => Number(e.getAttribute('{}')))"
+        added, total = opened.run(heights.format("circle", "cy")), opened.run(heights.format("rect", "y"))
+        assert len(added) == len(total) == 5
+        assert sorted(range(5), key=added.__getitem__) == [1, 3, 0, 4, 2], "higher is better; exact is at the top"
+        assert sorted(range(5), key=total.__getitem__) == [0, 1, 3, 4, 2]
+        assert "added 30.5 dB, total 29.0 dB" in opened.page.locator(".plot circle title").nth(2).text_content()
+        rows = opened.page.locator("table:has(caption:text('noisiest of 5')) tbody tr").all_inner_texts()
+        assert [row.split()[0] for row in rows] == ["linear_1", "head", "linear_0", "gone", "conv2d"]
+        links = opened.page.locator("table:has(caption:text('noisiest of 5')) button").all_inner_texts()
+        assert links == ["linear_1", "head", "linear_0", "conv2d"], "all but the one that the graph has not"
+        colour = opened.run("getComputedStyle(document.querySelector('polyline.added')).stroke")
+        assert colour == {"light": "rgb(11, 98, 214)", "dark": "rgb(108, 176, 255)"}[scheme]
+        opened.page.click("#panel button:text-is('conv2d')")
+        assert opened.run("delegatePage.views[0].selected.name") == "relu_0", "the only node of the layer's module"
+        assert opened.run("delegatePage.tab") == "graph"
+        assert opened.messages == []
+
+
+def test_forged_layers_are_drawn(browser, tmp_path):
+    odd = (float("nan"), float("inf"), float("-inf"), 1e308, -1e308, 0.0)
+    pairs = [(added, total) for added in odd for total in odd] * 9
+    rows = tuple(LayerAccuracy("forward", HOSTILE, HOSTILE, *pair) for pair in pairs)
+    path = tmp_path / "layers.html"
+    for number, layers in enumerate((rows, rows[:1], rows[:36], rows[:50] * 400)):
+        forged = Report.from_json(replace(report(), layers=layers).to_json())
+        path.write_text(page([forged.page_data("forged"), forged.page_data("forged")]))
+        with Opened(browser, path) as opened:
+            opened.page.click("#tab-accuracy")
+            assert opened.page.locator("svg.plot").count() == 2, number
+            assert "NaN" not in opened.run(
+                "document.querySelector('svg.plot').outerHTML.replace(/<title.*?title>/g, '')"
+            )
+            assert opened.messages == []
 
 
 def test_the_outline_is_a_tree_for_the_keyboard(browser, one):

@@ -32,7 +32,7 @@ function swatch(name, backends) {
 }
 
 function nodeLink(view, item, text) {
-  return el("button", { class: "link", type: "button", onclick: () => { view.reveal(item); view.select(item); } }, text || item.name);
+  return el("button", { class: "link", type: "button", onclick: () => { if (view.page.side.hidden) view.page.openTab("graph"); view.reveal(item); view.select(item); } }, text || item.name);
 }
 
 function details(view, item) {
@@ -332,6 +332,7 @@ function accuracyPanel(view) {
   const { accuracy, partitions } = view.graph.method;
   if (!accuracy.length) return [el("p", {}, "The program was not verified: `delegate lower --verify`, or `verify=` of `to_backend`.")];
   const parts = [table(["Reference", "Result"], accuracy.map((a) => [a.reference, [a.figures && figures(a.figures), a.why].filter(Boolean).join("; ")]), "The method")];
+  if (view.graph.method.layers.length) parts.push(...layerPanel(view));
   const rows = partitions.filter((p) => p.accuracy);
   if (!rows.length) return parts;
   const value = (p) => number(p.accuracy.sqnr);
