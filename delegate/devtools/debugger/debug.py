@@ -183,10 +183,9 @@ class _Debugger:
                     f"the program failed, and later instructions did not run: {error.what} ({error.where})"
                 )
         random = {method.program.name for method in lowered if is_random_method(method)}
-        self.notes += [
-            f"method {name} draws random numbers, so its results are not compared" for name in results.keys() & random
-        ]
-        results = {name: tensors_ for name, tensors_ in results.items() if name not in random}
+        for name in [name for name in results if name in random]:
+            self.notes.append(f"method {name} draws random numbers, so its results are not compared")
+            del results[name]
         done = {name: self.samples[name] for name in results}
         figures = reference_figures(results, torch_results(exported, done))
         texts: dict[str, Accuracy | None] = {
@@ -301,7 +300,7 @@ class _Debugger:
             search = Minimization(start, symptom)
             search.run()
             fault = self._fault(entry, backend, trial, search, symptom)
-            is_usual = fault.kind.name == "precision" and entry.worst is None
+            is_usual = fault.kind.name == "rounding" or (fault.kind.name == "precision" and entry.worst is None)
             if not is_usual and not found.intersection(search.found):
                 found.update(search.found)
                 yield replace(fault, is_hidden=entry.worst is None)
@@ -316,7 +315,7 @@ class _Debugger:
         actual = tuple(results[node.name] for node in part.outputs)
         call = RecordedCall(tuple(_known(trial, part.inputs)), actual, tuple(_known(trial, part.outputs)))
         kind = kind_of(call, EagerRegion(part))
-        if kind.name != "precision" or len(units) == 1:
+        if kind.name != "rounding" and (kind.name != "precision" or len(units) == 1):
             return False
         self.notes.append(f"partition {trial.region.name} misses {self.bounds} by rounding alone: {kind.explanation}")
         self._rounds = True
@@ -478,14 +477,14 @@ class _Debugger:
         for name in self.samples:
             own = f"{name} against {self._reference_of(name)}"
             misses = {text: excess_of(self.bounds, figures.get(text)) > 1 for text in (own, f"{name} against {FLOAT}")}
-            noisy = [
-                e
+            noise = {
+                e.name: excess_of(self.bounds, e.differences.accuracy())
                 for e in recorder.instructions
-                if e.method == name and e.worst is None and excess_of(self.bounds, e.differences.accuracy()) > 0
-            ]
+                if e.method == name and e.worst is None
+            }
+            noisy = sorted((n for n, excess in noise.items() if excess > 0), key=lambda n: -noise[n])
             if misses[own] and len(noisy) > 1:
-                worst = sorted(noisy, key=lambda e: -excess_of(self.bounds, e.differences.accuracy()))[:_NAMED]
-                names = ", ".join(e.name for e in worst)
+                names = ", ".join(noisy[:_NAMED])
                 self.notes.append(
                     f"{own} misses {self.bounds}, but every instruction meets it: the error of several accumulates; "
                     f"most comes from {names}"

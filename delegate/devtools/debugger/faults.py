@@ -86,7 +86,7 @@ def _rounded(
     """Explain an error that torch has too if it computes at lower precision."""
     noise = _noise(actual, expected)
     if 0 < noise <= _FLOAT32 * math.sqrt(float(expected.square().mean())):
-        return FaultKind("precision", f"the error is {_share(noise, expected)}: float32 rounds like that")
+        return FaultKind("rounding", f"the error is {_share(noise, expected)}: float32 rounds like that")
     for name, change in _ROUNDINGS.items():
         emulated = _at_precision(eager, call.inputs, change)
         if emulated is None:

@@ -260,7 +260,7 @@ def torch_operator(name: str) -> Any:
 
 
 def excess_of(bounds: Bounds, figures: Accuracy | None) -> float:
-    """Return the noise over the noise that bounds allow; 0 for results without a finite element, which equal torch's."""
+    """Return the noise over what bounds allow; 0 for results without a finite element, which are those of torch."""
     return 0.0 if figures is None or math.isnan(figures.sqnr_db) else bounds.excess(figures)
 
 

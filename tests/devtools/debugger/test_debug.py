@@ -127,3 +127,76 @@ def test_json_has_only_plain_numbers() -> None:
 def test_bad_input_is_one_clear_error(arguments: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         delegate.debug(exported(), **arguments)
+
+
+class Same(nn.Module):
+    """NaN, and a mask of minus infinity, which torch has too."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mask = torch.full_like(x, -math.inf)
+        return torch.log(-x.abs() - 1).relu() + 1, torch.maximum(mask, x) * 2
+
+
+@pytest.mark.parametrize("backends", [["xnnpack"], []], ids=str)
+def test_nan_and_infinity_that_torch_has_too_are_right(backends: list[str]) -> None:
+    assert delegate.debug(torch.export.export(Same(), (X,)), backends).faults == ()
+
+
+def test_random_numbers_are_not_compared() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.rand_like(x)
+
+    diagnosis = delegate.debug(torch.export.export(Noisy(), (X,)), "xnnpack")
+    assert not diagnosis.figures
+    assert any("draws random numbers" in note for note in diagnosis.notes)
+
+
+def test_a_branch_that_does_not_run_is_a_note() -> None:
+    class Branches(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = torch.cond(
+                x.sum() > 0, lambda x: torch.tanh(x) * 2, lambda x: torch.sigmoid(x) - 1, (x,)
+            )
+            return result
+
+    exported_branches = torch.export.export(Branches(), (X,))
+    notes = delegate.debug(exported_branches, "xnnpack", inputs=(X.abs(),)).notes
+    assert any(note.startswith("not reached by the inputs: xnnpack_") for note in notes)
+
+
+def test_a_constant_result_is_not_saturation() -> None:
+    class One(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sigmoid(x)
+
+    with planted("xnnpack", "sigmoid", in_place_of(aten.tanh.default)):
+        (fault,) = delegate.debug(torch.export.export(One(), (torch.ones(2, 2),)), "xnnpack", cache=False).faults
+    assert fault.kind.name == "wrong values"
+
+
+def test_a_bound_that_float32_cannot_meet_is_rounding() -> None:
+    diagnosis = delegate.debug(exported(), "xnnpack", inputs=delegate.Verify(sqnr_db=500))
+    assert diagnosis.faults == ()
+    assert any("float32 rounds like that" in note for note in diagnosis.notes)
+
+
+def test_inputs_by_name() -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x * y
+
+    program = torch.export.export(Two(), (X, X))
+    assert delegate.debug(program, "xnnpack", inputs={"x": X, "y": 2 * X}).faults == ()
+
+
+@pytest.mark.parametrize("budget", ["3", -1, math.nan, True], ids=str)
+def test_a_budget_is_seconds(budget: object) -> None:
+    with pytest.raises(InputError, match="budget should be seconds"):
+        delegate.debug(exported(), budget=budget)  # type: ignore[arg-type]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_before_the_search(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(InputError, match="cannot be written"):
+        delegate.debug(exported(), output=tmp_path / "file" / "below")

@@ -85,10 +85,16 @@ def _no_long_steps(node: Node) -> Verdict:
 def _no_wide_padding(node: Node) -> Verdict:
     """A window of several pixels is larger than the padding of its side: else QNN 2.7 returns uninitialised memory."""
     args, window = arguments(node), tensor(node.all_input_nodes[1]).shape[2:]
-    extents = [(size - 1) * dilation + 1 for size, dilation in zip(window, args["dilation"], strict=True)]
-    if max(window) > 1 and any(pad >= size for pad, size in zip(args["padding"], extents, strict=True)):
+    dilation, padding = (_each(args[name], len(window)) for name in ("dilation", "padding"))
+    extents = [(size - 1) * step + 1 for size, step in zip(window, dilation, strict=True)]
+    if max(window) > 1 and any(pad >= size for pad, size in zip(padding, extents, strict=True)):
         return no(Reason.INACCURATE, f"a window of {list(window)} with padding={list(args['padding'])}")
     return YES
+
+
+def _each(values: Sequence[int], dimensions: int) -> Sequence[int]:
+    """Return an argument of a convolution with a value per dimension; torch accepts a single value for all."""
+    return list(values) * dimensions if len(values) == 1 else values
 
 
 def _no_long_steps_of_averages(node: Node) -> Verdict:
@@ -116,7 +122,7 @@ def _no_few_channels_of_bytes(node: Node) -> Verdict:
     channels, each, *window = tensor(node.all_input_nodes[1]).shape
     is_of_bytes = decodes(source) and tensor(source.all_input_nodes[0]).dtype.itemsize == 1
     is_depthwise = not args["transposed"] and channels == args["groups"] > 1 and each == 1
-    is_small = list(args["stride"]) == [2, 2] and window in ([1, 1], [2, 2])
+    is_small = list(_each(args["stride"], len(window))) == [2, 2] and window in ([1, 1], [2, 2])
     if is_of_bytes and is_depthwise and is_small and 1 <= channels % 32 <= 4:
         what = f"{channels} channels apart in 8 bits, with a window of {window} and stride={args['stride']}"
         return no(Reason.INACCURATE, what)
