@@ -18,7 +18,8 @@ class FaultKind:
     """The kind of a fault.
 
     Args:
-        name: "wrong values", "precision", "rounding" (of float32, which is no fault), "overflow", "NaN", "infinity", "saturation", "non-determinism" or "failure".
+        name: "wrong values", "precision", "rounding" (of float32, which is no fault), "overflow", "NaN", "infinity",
+            "saturation", "non-determinism" or "failure".
         explanation: a sentence with the numbers; empty if nothing more is known.
     """
 
