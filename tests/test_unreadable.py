@@ -17,7 +17,10 @@ READERS: dict[str, Callable[[str], object]] = {
     "plan": SavedPlan.from_json, "lock": Lock.from_yaml, "report": Report.from_json,
 }  # fmt: skip
 TEXTS = {  # text -> the words of the error
-    "nothing": ("", "not valid JSON, expecting value .line 1, column 1.|a lock should be a mapping"),
+    "nothing": (
+        "",
+        "not valid JSON, expecting value .line 1, column 1.|a lock should be a mapping|the program has no debug info",
+    ),
     "an open list": ("[", "not valid JSON, expecting value|not valid YAML"),
     "a deep list": ("[" * DEEP + "]" * DEEP, "too deeply nested"),
     "a deep mapping": ('{"a":' * DEEP + "1" + "}" * DEEP, "too deeply nested"),

@@ -27,7 +27,7 @@ ALLOWED = {
     ("skeleton/delegate_acme/runtime.py", "frombuffer"),  # a plugin's own; NumPy refuses what its blob does not hold
     ("program/segments.py", "frombuffer"),  # bytes of a view, for their place in memory
     ("backends/xnnpack/runtime/delegate.py", "resize("),  # of a model, not of an array
-    ("backends/xnnpack/runtime/sharing.py", "resize("),
+    ("backends/xnnpack/runtime/compiled.py", "resize("),
     ("runtime/inputs.py", "from_address"),  # a field of the tensor that a caller in this process gives by DLPack
 }
 

@@ -135,7 +135,9 @@ def test_methods_have_rows_of_their_own() -> None:
 def test_states_and_inputs_of_the_caller_stay() -> None:
     ep, (x,) = exported(Counter), SAMPLE
     before = x.clone()
-    rows = delegate.to_backend(ep, config=CONFIG, verify=(x,)).report.layers
+    report = delegate.to_backend(ep, config=CONFIG, verify=(x,)).report
+    rows = report.layers
+    assert {partition.backend for partition in report.partitions} == {"xnnpack"}
     assert torch.equal(x, before)
     assert not ep.state_dict["total"].any()
     assert len(rows) > 2

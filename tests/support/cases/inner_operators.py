@@ -51,7 +51,7 @@ def assert_operators(backend: str, *words: str, dynamic: bool = False) -> list[O
     with program.listen(events.append, inner=True):
         results = [program(x) for x in inputs]
     for result, want in zip(results, wanted, strict=True):
-        assert (result - want).abs().max() < 1e-5
+        assert_same(result, want)
     runs = [e for e in events if isinstance(e, InstructionRun)]
     operators = [e for e in events if isinstance(e, OperatorRun)]
     assert len(runs) == CALLS
