@@ -48,8 +48,8 @@ class MemoryPicture(NamedTuple):
         blocks: the values with a planned place.
         constants: name and bytes of each constant that kernels read.
         delegates: name and bytes of the blob and the data of each partition.
-        peaks: sizes as text, and the most bytes of arenas that are alive at one step, for the least, a middle and the
-            largest value of all dynamic sizes. Empty without dynamic sizes.
+        peaks: sizes as text, and the most bytes of arenas that are alive at one step. The sizes are the least, a middle
+            and the largest value of all dynamic sizes. Empty without dynamic sizes.
     """
 
     method: str
