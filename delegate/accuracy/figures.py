@@ -46,7 +46,7 @@ class Difference:
         self.count += expected_numbers.numel()
         finite = expected_numbers.isfinite() & actual_numbers.isfinite()
         if not bool(finite.all()):
-            self.broken = self.broken or not _same_beyond_numbers(actual_numbers[~finite], expected_numbers[~finite])
+            self.broken = self.broken or not equal_everywhere(actual_numbers[~finite], expected_numbers[~finite])
             self.has_nan |= bool(actual_numbers.isnan().any())
             self.has_expected_nan |= bool(expected_numbers.isnan().any())
             actual_numbers, expected_numbers = actual_numbers[finite], expected_numbers[finite]
@@ -179,8 +179,8 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     return parts.detach().to(torch.float64).flatten()
 
 
-def _same_beyond_numbers(actual: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Return if two tensors are equal infinities or both NaN, everywhere."""
+def equal_everywhere(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Return if each element equals the other tensor's, or both are NaN; the shapes are equal."""
     return bool(((actual == expected) | (actual.isnan() & expected.isnan())).all())
 
 

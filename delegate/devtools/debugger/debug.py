@@ -25,12 +25,11 @@ from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.bisection import Unit, part_of, units_of
 from delegate.compiled import LoadedContext, to_array
 from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultKind, FaultyNode
-from delegate.devtools.debugger.faults import kind_of
+from delegate.devtools.debugger.faults import faulty_node, kind_of
 from delegate.devtools.debugger.minimize import Minimization, OutOfTime, nodes_of
 from delegate.devtools.debugger.quantization import clipped_ranges, layer_rows
 from delegate.devtools.debugger.recording import RecordedCall, RecordedInstruction, RunRecorder, excess_of, same
 from delegate.devtools.debugger.reproduction import write_reproduction
-from delegate.edge.node import module_path, op_name, source_line
 from delegate.edge.program import META_VALUE
 from delegate.errors import AccuracyError, DelegateError, InputError
 from delegate.files import require_folder
@@ -264,15 +263,13 @@ class _Debugger:
         """Return the fault of a partition that was wrong in the program, and is right if it runs by itself."""
         assert entry.region is not None
         nodes = _operators(entry.region.calls)
-        kind = _failure(entry) or kind_of(call, EagerRegion(entry.region))
-        if not entry.is_stable:
-            kind = FaultKind("non-determinism", "two executions on the same inputs returned different values")
+        kind = _kind(entry, call, entry.region)
         text = "it is right if the partition runs by itself, so no operator can be named"
         return Fault(
             entry.method,
             backend,
             entry.name,
-            tuple(map(_faulty, nodes)),
+            tuple(map(faulty_node, nodes)),
             replace(kind, explanation="; ".join(filter(None, (kind.explanation, text)))),
             _figures(call),
             len(nodes),
@@ -309,11 +306,9 @@ class _Debugger:
         """Return if torch has the error of some units too at lower precision, so that no operator is at fault."""
         part = part_of(trial.region, units)
         try:
-            results = trial.run(part)
+            call = _run(trial, part)
         except Exception:  # of a partition that fails
             return False
-        actual = tuple(results[node.name] for node in part.outputs)
-        call = RecordedCall(tuple(_known(trial, part.inputs)), actual, tuple(_known(trial, part.outputs)))
         kind = kind_of(call, EagerRegion(part))
         if kind.name != "rounding" and (kind.name != "precision" or len(units) == 1):
             return False
@@ -355,14 +350,8 @@ class _Debugger:
         """Describe a smallest set of operators, and write its reproduction."""
         part = part_of(trial.region, search.found)
         nodes = _operators(nodes_of(search.found))
-        call = RecordedCall(tuple(_known(trial, part.inputs)), (), tuple(_known(trial, part.outputs)))
-        kind = _failure(entry)
-        if kind is None:
-            results = trial.run(part)
-            call = replace(call, actual=tuple(results[node.name] for node in part.outputs))
-            kind = kind_of(call, EagerRegion(part))
-            if not entry.is_stable:
-                kind = FaultKind("non-determinism", "two executions on the same inputs return different values")
+        call = _run(trial, part) if entry.failure is None else _reference(trial, part)
+        kind = _kind(entry, call, part)
         rest = [unit for unit in units_of(trial.region) if unit not in search.found]
         try:
             confirmed = not rest or not symptom(rest)
@@ -373,7 +362,7 @@ class _Debugger:
             entry.method,
             backend,
             entry.name,
-            tuple(map(_faulty, nodes)),
+            tuple(map(faulty_node, nodes)),
             kind,
             _figures(call),
             len(_operators(trial.region.calls)),
@@ -535,10 +524,6 @@ def _known(trial: RegionTrial, nodes: Iterable[Node]) -> Iterator[torch.Tensor]:
     return (trial.known[node.name] for node in nodes)
 
 
-def _faulty(node: Node) -> FaultyNode:
-    return FaultyNode(node.name, op_name(node), module_path(node), source_line(node))
-
-
 def _operators(nodes: Iterable[Node]) -> list[Node]:
     """Return the nodes without those that pick a result of another."""
     return [node for node in nodes if node.target is not operator.getitem]
@@ -546,6 +531,24 @@ def _operators(nodes: Iterable[Node]) -> list[Node]:
 
 def _failure(entry: RecordedInstruction) -> FaultKind | None:
     return None if entry.failure is None else FaultKind("failure", entry.failure.what)
+
+
+def _kind(entry: RecordedInstruction, call: RecordedCall, part: Region) -> FaultKind:
+    """Return the kind of the fault of a partition, which some of its operators show in a call."""
+    if not entry.is_stable:
+        return FaultKind("non-determinism", "two executions on the same inputs return different values")
+    return _failure(entry) or kind_of(call, EagerRegion(part))
+
+
+def _reference(trial: RegionTrial, part: Region) -> RecordedCall:
+    """Return a call of a part with the results of torch alone."""
+    return RecordedCall(tuple(_known(trial, part.inputs)), expected=tuple(_known(trial, part.outputs)))
+
+
+def _run(trial: RegionTrial, part: Region) -> RecordedCall:
+    """Run a part on its backend, and return the call; raises as `RegionTrial.run` does."""
+    results = trial.run(part)
+    return replace(_reference(trial, part), actual=tuple(results[node.name] for node in part.outputs))
 
 
 def _figures(call: RecordedCall) -> Accuracy | None:

@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
+from torch.fx import Node
 
 from delegate.accuracy.reference import EagerRegion
-from delegate.devtools.debugger.diagnosis import FaultKind
+from delegate.devtools.debugger.diagnosis import FaultKind, FaultyNode
 from delegate.devtools.debugger.recording import RecordedCall, Tensors
+from delegate.edge.node import module_path, op_name, source_line
 from delegate.errors import AccuracyError
 
 _FLOAT16_MAX = 65504.0
@@ -18,6 +20,11 @@ _MANY = 0.9  # share of elements that a hypothesis must explain
 _CLOSE = 1e-3  # relative difference up to which two numbers count as the same, when a hypothesis is tested
 _FLOAT32 = 1e-5  # noise of a few roundings of float32, over the size of the results
 _AS_NOISY = 4.0  # times the error of a rounding that the rounding may explain
+
+
+def faulty_node(node: Node) -> FaultyNode:
+    """Return a node of a graph as a node at fault."""
+    return FaultyNode(node.name, op_name(node), module_path(node), source_line(node))
 
 
 def kind_of(call: RecordedCall, eager: EagerRegion | None) -> FaultKind:

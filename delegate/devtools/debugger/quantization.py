@@ -14,7 +14,8 @@ from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import NodeRunner, flat_arguments
 from delegate.accuracy.samples import Sample
 from delegate.devtools.debugger.diagnosis import ErrorRow, FaultKind, FaultyNode
-from delegate.edge.node import module_path, op_name, source_line
+from delegate.devtools.debugger.faults import faulty_node
+from delegate.edge.node import op_name
 from delegate.lowering.layer_noise import FloatRun, layer_errors
 
 _QUANTIZE = tuple(f"quantized_decomposed.quantize_per_tensor.{overload}" for overload in ("default", "tensor"))
@@ -59,8 +60,7 @@ class _Ranges(NodeRunner):
         )
         source = node.args[0]
         nodes = (source, node) if isinstance(source, Node) and source.op == "call_function" else (node,)
-        faulty = tuple(FaultyNode(n.name, op_name(n), module_path(n), source_line(n)) for n in nodes)
-        self.found.append((faulty, FaultKind("saturation", explanation)))
+        self.found.append((tuple(map(faulty_node, nodes)), FaultKind("saturation", explanation)))
 
 
 def layer_rows(

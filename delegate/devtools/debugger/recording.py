@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from delegate.accuracy.bounds import Bounds
-from delegate.accuracy.figures import Differences
+from delegate.accuracy.figures import Differences, equal_everywhere
 from delegate.accuracy.nan import has_infinity, has_nan
 from delegate.accuracy.recording import tensor_of
 from delegate.accuracy.reference import EagerRegion
@@ -266,7 +266,7 @@ def excess_of(bounds: Bounds, figures: Accuracy | None) -> float:
 
 def same(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
     """Return if tensors are equal, with NaN at the same places."""
-    return all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(tensors, others, strict=True))
+    return all(map(equal_everywhere, tensors, others))
 
 
 def _tensor(array: Any, dtype: DType) -> torch.Tensor:

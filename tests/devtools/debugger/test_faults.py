@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from delegate.devtools.debugger.faults import kind_of, to_int8
-from delegate.devtools.debugger.recording import RecordedCall
+from delegate.devtools.debugger.recording import RecordedCall, same
 from delegate.testing import assert_same
 
 WANT = torch.linspace(-4, 4, 64)
@@ -41,3 +41,19 @@ def test_rounding_to_int8() -> None:
     rounded = to_int8(WANT)
     assert len(rounded.unique()) <= 255
     assert_same(rounded, WANT, 1 / 127)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "are_same"),
+    [
+        ([math.nan, 1.0], [math.nan, 1.0], True),
+        ([math.nan, 1.0], [0.0, 1.0], False),
+        ([math.inf], [torch.finfo(torch.float32).max], False),
+        ([-math.inf], [math.inf], False),
+        ([True], [True], True),
+    ],
+)
+def test_two_executions_are_the_same_only_with_nan_and_infinity_at_the_same_places(
+    first: list[float], second: list[float], are_same: bool
+) -> None:
+    assert same([torch.tensor(first)], [torch.tensor(second)]) == are_same
