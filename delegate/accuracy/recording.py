@@ -20,7 +20,7 @@ from delegate.errors import DelegateError
 from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program
 from delegate.runtime.backend import DeviceTensor
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
-from delegate.runtime.watch import Executor, Shapes
+from delegate.runtime.watch import Shapes, StepWatch
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class WatchedPartition:
             self._noise, self.worst = noise, tuple(t.clone() for t in input_tensors)
 
 
-class CallRecorder:
+class CallRecorder(StepWatch):
     """A recorder of the calls of a method's delegates, and of NaN from its kernels; a `Watch` of the runtime.
 
     Args:
@@ -67,10 +67,6 @@ class CallRecorder:
 
     def __init__(self, partitions: Mapping[str, WatchedPartition], nan: NanSource) -> None:
         self._partitions, self._nan = partitions, nan
-
-    def executor(self, method: Method, executor: Executor) -> Executor:
-        """Return the executor of a method."""
-        return executor
 
     def watched(
         self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes

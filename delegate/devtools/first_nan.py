@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from delegate.program.model import DelegateCall, Instruction, KernelCall, Method
 from delegate.runtime.backend import DeviceTensor
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
-from delegate.runtime.watch import Executor, Shapes
-
-T = TypeVar("T")
+from delegate.runtime.watch import Shapes, StepWatch
 
 
 def first_nan(program: LoadedProgram, method: str, leaves: Sequence[Any]) -> str:
@@ -38,15 +36,11 @@ def first_nan(program: LoadedProgram, method: str, leaves: Sequence[Any]) -> str
     return watch.found
 
 
-class _FirstNan:
+class _FirstNan(StepWatch):
     """An observer of instructions that notes the first one whose results have NaN; a `Watch`."""
 
     def __init__(self) -> None:
         self.found = ""
-
-    def executor(self, method: Method, executor: Executor) -> Executor:
-        """Return the executor of a method."""
-        return executor
 
     def watched(
         self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
@@ -54,10 +48,6 @@ class _FirstNan:
         """Return the steps of an instruction; those of kernels and delegates are observed."""
         note = partial(self._note, program, method, call)
         return [_Observed(step, note) if isinstance(step, KernelStep | DelegateStep) else step for step in steps]
-
-    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
-        """Run the function of an instruction that has no steps."""
-        return function(*args)
 
     def _note(self, program: Program, method: Method, call: Instruction, results: Iterable[Any]) -> None:
         dtypes = (method.values[index].dtype for index in call.outputs)

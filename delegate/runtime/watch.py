@@ -5,6 +5,7 @@ A method that is bound without a watch has no overhead.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -36,3 +37,21 @@ class Watch(Protocol):
 
     def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
         """Return the result of an instruction's function that is no step."""
+
+
+class StepWatch(ABC):
+    """A watch that only wraps steps."""
+
+    def executor(self, method: Method, executor: Executor) -> Executor:
+        """Return the executor of a method."""
+        return executor
+
+    @abstractmethod
+    def watched(
+        self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
+    ) -> list[Step]:
+        """Return the steps of an instruction, wrapped; `shapes` are those of all values of the method."""
+
+    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
+        """Run the function of an instruction that has no steps."""
+        return function(*args)

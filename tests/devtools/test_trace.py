@@ -11,17 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 import delegate
 from delegate.devtools.trace import Trace
 from delegate.errors import InputError
 from delegate.events import MethodRun
+from tests.support.cases.watched import Loop, Net, X, net
 from tests.support.lowering import assert_runs, assert_same, compiled
 
-CUMSUM = {"aten.cumsum.default": 1}  # XNNPACK has none
-X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 # The required keys of each kind of event, and their types; "args" has only numbers in a counter.
 _TYPES = {
     "ph": str,
@@ -41,25 +39,6 @@ _KEYS = {
     "s": {"name", "cat", "id", "pid", "tid", "ts"},
     "f": {"name", "cat", "id", "pid", "tid", "ts", "bp"},
 }
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
-
-    def forward(self, a: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.cumsum(self.first(a), 0))
-
-
-class Loop(nn.Module):
-    def forward(self, a: torch.Tensor) -> torch.Tensor:
-        return torch.while_loop(lambda i, b: i < 5, lambda i, b: (i + 1, torch.sin(b)), (torch.tensor(0), a))[1]
-
-
-def net() -> Any:
-    torch.manual_seed(0)
-    return compiled(Net().eval(), (X,), backends=["xnnpack"], portable=CUMSUM)
 
 
 class Opened:
@@ -147,7 +126,7 @@ def test_a_trace_of_everything(tmp_path):
     assert all(c["bytes"] > 1 << 20 for c in opened.counters["resident memory"])
     first, second = opened.slices["portable (MainThread)"]
     assert first["args"]["bytes of results"] == 96
-    assert "test_trace.py" in first["args"]["source"]
+    assert "watched.py" in first["args"]["source"]
     assert "args" not in second
 
 

@@ -16,34 +16,13 @@ import delegate
 from delegate.errors import InputError, ListenerError
 from delegate.events import DelegateOpened, Event, InstructionRun, MethodRun, ProgramLoaded
 from delegate.program.file import serialize
+from tests.support.cases.watched import Loop, X, net
 from tests.support.lowering import assert_same, compiled
-
-CUMSUM = {"aten.cumsum.default": 1}  # XNNPACK has none
-X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
-
-    def forward(self, a: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.cumsum(self.first(a), 0))
-
-
-class Loop(nn.Module):
-    def forward(self, a: torch.Tensor) -> torch.Tensor:
-        return torch.while_loop(lambda i, b: i < 5, lambda i, b: (i + 1, torch.sin(b)), (torch.tensor(0), a))[1]
 
 
 class Sizes(nn.Module):
     def forward(self, a: torch.Tensor) -> torch.Tensor:
         return torch.cumsum(torch.nonzero(a > 0).sum(1), 0)
-
-
-def net() -> Any:
-    torch.manual_seed(0)
-    return compiled(Net().eval(), (X,), backends=["xnnpack"], portable=CUMSUM)
 
 
 def runs(events: list[Event]) -> list[InstructionRun]:
@@ -63,7 +42,7 @@ def test_the_events_of_a_call():
     assert [e.instruction.kind for e in runs(events)] == ["partition", "kernel", "partition"]
     assert [e.instruction.backend for e in runs(events)] == ["xnnpack", "", "xnnpack"]
     assert [e.instruction.module for e in runs(events)] == ["first", "", "last"]
-    assert "test_listening.py" in kernel.instruction.source
+    assert "watched.py" in kernel.instruction.source
     sizes = [(e.instruction.input_bytes, e.instruction.output_bytes) for e in runs(events)]
     assert sizes == [(48, 96), (96, 96), (96, 24)]
     assert set(first.instruction.writes) == set(kernel.instruction.reads)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,9 +23,8 @@ from delegate.program.dtypes import DType
 from delegate.program.model import Arg, DelegateCall, Instruction, KernelCall, Method, Program, Ref
 from delegate.report import Accuracy
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
-from delegate.runtime.watch import Executor, Shapes
+from delegate.runtime.watch import Shapes, StepWatch
 
-T = TypeVar("T")
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -88,7 +87,7 @@ class RecordedInstruction:
             self._excess, self.worst = excess, call
 
 
-class RunRecorder:
+class RunRecorder(StepWatch):
     """A recorder of the instructions of a program; a `Watch` of the runtime.
 
     Args:
@@ -114,19 +113,11 @@ class RunRecorder:
         """The recorded instructions, in the order of their first calls."""
         return tuple(self._by_name.values())
 
-    def executor(self, method: Method, executor: Executor) -> Executor:
-        """Return the executor of a method."""
-        return executor
-
     def watched(
         self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
         """Return the steps of an instruction; those of delegates and kernels are recorded."""
         return [self._wrapped(program, method, call, step) for step in steps]
-
-    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
-        """Run the function of an instruction that has no steps."""
-        return function(*args)
 
     def _wrapped(self, program: Program, method: Method, call: Instruction, step: Step) -> Step:
         if isinstance(call, DelegateCall) and isinstance(step, DelegateStep):
