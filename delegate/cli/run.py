@@ -28,7 +28,6 @@ from delegate.program.dtypes import DType
 from delegate.program.model import Ref, Tree
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
-from delegate.runtime.profile import Profile, Timing
 
 EXAMPLE = Path(delegate.__file__).parents[1] / "examples" / "digits" / "demo.py"
 _NOT_FINITE = {"nan": "NaN", "infinite": "infinite"}  # key of the JSON -> word of the table
@@ -123,7 +122,7 @@ def run(
                 "outputs": [{"name": o.name, **o.describe(), "file": files.get(o.name)} for o in outputs],
                 "seconds": seconds,
                 "fallbacks": [asdict(event) for event in fallbacks],
-                "profile": [_timing(t, watching) for t in watching.timings] if watching else None,
+                "profile": watching.to_json() if watching else None,
                 "portable_share": watching.portable_shares().get(chosen.name) if watching else None,
                 "trace": str(trace) if trace else None,
                 "first_nan": nan or None,
@@ -144,12 +143,6 @@ def run(
     if trace:
         print(f"saved {trace}, {trace.stat().st_size:,} bytes: open it in ui.perfetto.dev")
     print(f"ran {chosen.name} {_times(seconds)}")
-
-
-def _timing(timing: Timing, profile: Profile) -> dict[str, Any]:
-    """Return a timing for JSON, with the operators of the vendor library if they are known."""
-    inner = profile.operators_of(timing)
-    return timing.to_json() | ({"operators": [t.to_json() for t in inner]} if inner else {})
 
 
 @contextmanager

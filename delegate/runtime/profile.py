@@ -206,8 +206,12 @@ class Profile:
                 yield _row(inner, total, "  ")
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return all figures of every instruction that ran, and of the operators of its vendor library."""
-        return [{**t.to_json(), "operators": [o.to_json() for o in self.operators_of(t)]} for t in self.timings]
+        """Return all figures of every instruction that ran, and of its vendor library's operators if they are known."""
+        return [self._figures(timing) for timing in self.timings]
+
+    def _figures(self, timing: Timing) -> dict[str, Any]:
+        inner = self.operators_of(timing)
+        return timing.to_json() | ({"operators": [t.to_json() for t in inner]} if inner else {})
 
     def _repr_html_(self) -> str:
         """Return the table, for notebooks."""
