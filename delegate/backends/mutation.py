@@ -6,6 +6,7 @@ silently change the results of others, including those of the user's own model.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -13,11 +14,12 @@ import sympy
 import torch
 from torch.fx import Graph, Node
 
+_Container = dict[Any, Any] | list[Any] | tuple[Any, ...]
 _SAMPLED = 3  # places along each dimension of a weight that are compared: a weight is rescaled or turned as a whole
 
 
 class _Seen(NamedTuple):
-    """All fields of a node. Arguments and metadata are flat, with the items of containers and the sizes of tensors."""
+    """All fields of a node. The containers in `args` and `kwargs` are immutable; those in `meta` are recorded apart."""
 
     name: tuple[str]
     op: tuple[str]
@@ -38,7 +40,12 @@ class MutationGuard:
 
     def __init__(self, graph: Graph, weights: Mapping[Node, torch.Tensor] | None = None) -> None:
         self._graph, self._weights = graph, weights or {}
-        self._nodes = _nodes(graph)
+        self._nodes = {node: _seen(node) for node in graph.nodes}
+        self._containers: dict[int, tuple[str, _Container, tuple[Any, ...]]] = {}  # nodes share many of them
+        for node in graph.nodes:
+            for value in node.meta.values():
+                if isinstance(value, dict | list | tuple) and id(value) not in self._containers:
+                    self._containers[id(value)] = node.name, value, tuple(_flat(value))
         self._elements = {node: _sample(weight) for node, weight in self._weights.items()}
 
     def change(self) -> str:
@@ -46,46 +53,62 @@ class MutationGuard:
         for node, elements in self._elements.items():
             if not torch.equal(elements, _sample(self._weights[node])):
                 return f"wrote to the weight {node.name} of the model"
-        now = _nodes(self._graph)
+        for name, container, items in self._containers.values():
+            if _any_differs(items, tuple(_flat(container))):
+                return _change_of(name, "meta")
+        now = {node: _seen(node) for node in self._graph.nodes}
         if list(now) != list(self._nodes):
             return "added, removed or moved nodes of a graph that others read too"
         for node, seen in now.items():
             before = self._nodes[node]
             for field, old, new in zip(_Seen._fields, before, seen, strict=True):
-                if len(old) != len(new) or any(map(_differs, old, new)):
-                    return f"changed the node {before.name[0]} of a graph that others read too: its {field}"
+                if _any_differs(old, new):
+                    return _change_of(before.name[0], field)
         return ""
 
 
-def _nodes(graph: Graph) -> dict[Node, _Seen]:
-    return {n: _seen(n) for n in graph.nodes}
+def _change_of(name: str, field: str) -> str:
+    return f"changed the node {name} of a graph that others read too: its {field}"
 
 
 def _seen(node: Node) -> _Seen:
-    args, kwargs, meta = (tuple(_flat(value)) for value in (node.args, node.kwargs, node.meta))
-    return _Seen((node.name,), (node.op,), (node.target,), args, kwargs, tuple(node.users), meta)
+    meta: list[Any] = []
+    for key, value in node.meta.items():
+        meta += (key, *_leaf(value))
+    fields = (node.name,), (node.op,), (node.target,), (node.args,), (node.kwargs,), tuple(node.users), tuple(meta)
+    return _Seen(*fields)
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def _flat(value: _Container) -> Iterator[Any]:
     """Yield the leaves of nested containers, their kinds and lengths, and the sizes and dtypes of tensors."""
-    if isinstance(value, dict):
-        yield from (dict, *value)
-        value = value.values()
-    else:
-        yield from (type(value), len(value))
-    for item in value:
+    yield from (dict, *value) if isinstance(value, dict) else (type(value), len(value))
+    for item in value.values() if isinstance(value, dict) else value:
         if isinstance(item, dict | list | tuple):
             yield from _flat(item)
-            continue
-        yield item
-        if isinstance(item, torch.Tensor):
-            yield item.dtype
-            yield from (size if isinstance(size, int) else size.node.expr for size in item.shape)
+        else:
+            yield from _leaf(item)
+
+
+def _leaf(item: Any) -> tuple[Any, ...]:
+    """Return an object; with its dtype and sizes if it is a tensor."""
+    if isinstance(item, torch.Tensor):
+        return (item, item.dtype, *(size if isinstance(size, int) else size.node.expr for size in item.shape))
+    return (item,)
+
+
+def _any_differs(old: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
+    if len(old) != len(new):
+        return True
+    return not all(map(operator.is_, old, new)) and any(map(_differs, old, new))
 
 
 def _differs(old: Any, new: Any) -> bool:
-    """Return true if two objects differ. Plain data may be created again, so its values are compared."""
-    return old is not new and not (isinstance(old, str | int | sympy.Expr) and type(old) is type(new) and old == new)
+    """Return true if two objects differ. Plain data and containers may be created again, so they are compared."""
+    if old is new:
+        return False
+    if isinstance(old, dict | list | tuple) and isinstance(new, dict | list | tuple):
+        return _any_differs(tuple(_flat(old)), tuple(_flat(new)))
+    return not (isinstance(old, str | int | sympy.Expr) and type(old) is type(new) and old == new)
 
 
 def _sample(weight: torch.Tensor) -> torch.Tensor:
