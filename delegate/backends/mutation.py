@@ -19,7 +19,7 @@ _SAMPLED = 3  # places along each dimension of a weight that are compared: a wei
 
 
 class _Seen(NamedTuple):
-    """All fields of a node. The containers in `args` and `kwargs` are immutable; those in `meta` are recorded apart."""
+    """All fields of a node. Its arguments are immutable containers; those in its metadata are read one level deep."""
 
     name: tuple[str]
     op: tuple[str]
@@ -41,11 +41,6 @@ class MutationGuard:
     def __init__(self, graph: Graph, weights: Mapping[Node, torch.Tensor] | None = None) -> None:
         self._graph, self._weights = graph, weights or {}
         self._nodes = {node: _seen(node) for node in graph.nodes}
-        self._containers: dict[int, tuple[str, _Container, tuple[Any, ...]]] = {}  # nodes share many of them
-        for node in graph.nodes:
-            for value in node.meta.values():
-                if isinstance(value, dict | list | tuple) and id(value) not in self._containers:
-                    self._containers[id(value)] = node.name, value, tuple(_flat(value))
         self._elements = {node: _sample(weight) for node, weight in self._weights.items()}
 
     def change(self) -> str:
@@ -53,9 +48,6 @@ class MutationGuard:
         for node, elements in self._elements.items():
             if not torch.equal(elements, _sample(self._weights[node])):
                 return f"wrote to the weight {node.name} of the model"
-        for name, container, items in self._containers.values():
-            if _any_differs(items, tuple(_flat(container))):
-                return _change_of(name, "meta")
         now = {node: _seen(node) for node in self._graph.nodes}
         if list(now) != list(self._nodes):
             return "added, removed or moved nodes of a graph that others read too"
@@ -63,18 +55,18 @@ class MutationGuard:
             before = self._nodes[node]
             for field, old, new in zip(_Seen._fields, before, seen, strict=True):
                 if _any_differs(old, new):
-                    return _change_of(before.name[0], field)
+                    return f"changed the node {before.name[0]} of a graph that others read too: its {field}"
         return ""
 
 
-def _change_of(name: str, field: str) -> str:
-    return f"changed the node {name} of a graph that others read too: its {field}"
-
-
 def _seen(node: Node) -> _Seen:
-    meta: list[Any] = []
-    for key, value in node.meta.items():
-        meta += (key, *_leaf(value))
+    meta: list[Any] = [*node.meta]
+    for value in node.meta.values():
+        meta += _leaf(value)
+        if isinstance(value, dict):
+            meta += (*value, *value.values())
+        elif isinstance(value, list | tuple):
+            meta += (leaf for item in value for leaf in _leaf(item))
     fields = (node.name,), (node.op,), (node.target,), (node.args,), (node.kwargs,), tuple(node.users), tuple(meta)
     return _Seen(*fields)
 

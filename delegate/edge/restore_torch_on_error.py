@@ -51,7 +51,7 @@ class _State(NamedTuple):
     flags: dict[str, Any]
     methods: dict[str, Any]
     fake: dict[Any, Any]
-    kernels: dict[OpOverload, dict[Any, Any]]
+    kernels: dict[int, dict[Any, Any]]  # of operators by identity, since their hash is slow
 
     @classmethod
     def now(cls) -> _State:
@@ -67,19 +67,19 @@ class _State(NamedTuple):
             flags={name: getattr(torch.compiler, name) for name in _FLAGS},
             methods={name: getattr(Module, name) for name in _PATCHED},
             fake=dict(fake_impls.op_implementations_dict),
-            kernels={op: dict(op.py_kernels) for op in _operators()},
+            kernels={id(op): dict(op.py_kernels) for op in _operators()},
         )
 
     def holds(self) -> bool:
         """Return true if torch is in this state."""
         now = _State.now()
-        is_unpatched = not any(self._is_patched(op) for op in now.kernels)
+        is_unpatched = not any(self._is_patched(op) for op in _operators())
         return is_unpatched and now._replace(kernels={}) == self._replace(kernels={})
 
     def _is_patched(self, op: OpOverload) -> bool:
         """Return true if an operator has other kernels, or another decomposition if it was not known then."""
-        if op in self.kernels:
-            return bool(op.py_kernels != self.kernels[op])
+        if id(op) in self.kernels:
+            return bool(op.py_kernels != self.kernels[id(op)])
         return torch._C.DispatchKey.CompositeImplicitAutograd in op.py_kernels
 
     def restore(self) -> None:
@@ -101,7 +101,7 @@ class _State(NamedTuple):
         for op in _operators():
             if self._is_patched(op):
                 op.py_kernels.clear()
-                op.py_kernels.update(self.kernels.get(op, {}))
+                op.py_kernels.update(self.kernels.get(id(op), {}))
                 op._dispatch_cache.clear()
         fake_impls.op_implementations_dict.clear()
         fake_impls.op_implementations_dict.update(self.fake)
