@@ -28,8 +28,8 @@ import numpy as np
 
 from benchmarks.engines import EXECUTORCH_PYTHON, ROOT, THREADS
 from benchmarks.quantized import cpu
-from examples.llm.batch import Batch
-from examples.llm.model import Model
+from delegate.llm.runtime.batch import Batch
+from delegate.llm.runtime.model import Model
 from tests.support.zoo import libraries
 
 SHAPE = {
@@ -50,7 +50,7 @@ PROBE = list(range(100, 132))  # tokens whose logits are compared
 
 
 class Ours:
-    """A program of `examples.llm`, with a conversation per length of context, so that no turn has to fill one."""
+    """A program of `delegate llm`, with a conversation per length of context, so that no turn has to fill one."""
 
     def __init__(self, path: Path) -> None:
         start = time.perf_counter()
@@ -125,9 +125,9 @@ def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]])
     with libraries():
         import torch
 
-        from examples.llm.decoder import Decoder, Head
-        from examples.llm.export import Options, export
-        from examples.llm.source import read
+        from delegate.llm.aot.decoder import Decoder, Head
+        from delegate.llm.aot.export import Options, export
+        from delegate.llm.aot.source import read
 
         (folder / "config.json").write_text(json.dumps({**SHAPE, "num_hidden_layers": layers}))
         source = read(folder / "config.json")

@@ -2,7 +2,7 @@
 
 python -m benchmarks.llm_memory FILE...
 
-FILE is one that `benchmarks.llm --folder` or `examples.llm` wrote. Each process loads it, takes 264 tokens in, and
+FILE is one that `benchmarks.llm --folder` or `delegate llm` wrote. Each process loads it, takes 264 tokens in, and
 decodes eight. Its peak is the most it has of its own and as its share of what others have too (PSS, sampled), its own
 what nobody shares at the end (USS); both without what Python had before the load, and without the cache.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from examples.llm.model import Conversation, Model
+from delegate.llm.runtime.model import Conversation, Model
 
 TOKENS = 264
 PAGE = os.sysconf("SC_PAGE_SIZE")

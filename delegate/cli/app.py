@@ -20,6 +20,7 @@ from delegate.cli import (
     diff,
     export_graph,
     inspect,
+    llm,
     lower,
     measure,
     ops,
@@ -118,6 +119,7 @@ app.command("inspect")(inspect.inspect)
 app.command("report")(report.report)
 app.command("export-graph")(export_graph.export_graph)
 app.command("strip")(strip.strip)
+app.add_typer(llm.app, name="llm")
 app.add_typer(checks.config_app, name="config")
 app.command("new-backend")(backends.new_backend)
 app.command("check-backend")(backends.check_backend)

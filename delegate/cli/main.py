@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from delegate.cli import output
-
 
 def main() -> None:
     """Run the command line with the arguments of the process, and exit."""
@@ -18,6 +16,8 @@ def main() -> None:
             raise
         print(f"error: the command line needs {error.name}: pip install 'delegate[cli]'", file=sys.stderr)
         raise SystemExit(1) from None
+    if "llm" in sys.argv[1:]:  # cached attention has threads of its own; NumPy reads this when it is imported
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from delegate.cli.app import app
 
     _keep_stdout()
@@ -27,6 +27,8 @@ def main() -> None:
 def _keep_stdout() -> None:
     """Redirect the prints of vendors' libraries to stderr: other programs read stdout, which has only results."""
     if sys.stdout is None:  # closed by whoever started this
+        from delegate.cli import output
+
         output.drop()
         return
     sys.stdout.flush()

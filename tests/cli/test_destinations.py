@@ -20,6 +20,7 @@ WRITTEN = [  # command, option
     (("lower", "absent.pt2", "-o", "x.dlg"), "--bundle"),
     (("lower", "absent.pt2", "-o", "x.dlg"), "--trace"),
     (("debug", "absent.pt2"), "-o"),
+    (("llm", "export", "absent"), "-o"),
     (("measure", "absent.bundle"), "-o"),
     (("run", "absent.dlg"), "-o"),
     (("run", "absent.dlg"), "--trace"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from delegate.errors import InputError
+
 
 class Text:
     """The text of tokens that come one after the other.
@@ -70,5 +72,8 @@ def _begun(text: str, word: str) -> int:
 
 
 def numbers(text: str) -> Sequence[int]:
-    """Tokens that are given as numbers, e.g. "5,17,3"; raises ValueError for anything else."""
-    return [int(number) for number in text.replace(",", " ").split()]
+    """Return the tokens of a text such as "5,17,3"; raises InputError for anything else."""
+    try:
+        return [int(number) for number in text.replace(",", " ").split()]
+    except ValueError as error:
+        raise InputError("this is not a list of token numbers", where=text, remedy="write them as 5,17,3") from error

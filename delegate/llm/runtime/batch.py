@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from delegate.errors import InputError
-from examples.llm.model import Conversation, Model
-from examples.llm.sampling import Array, Sampler
+from delegate.llm.runtime.model import Conversation, Model
+from delegate.llm.runtime.sampling import Array, Sampler
 
 
 class Batch:

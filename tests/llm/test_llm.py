@@ -1,4 +1,4 @@
-"""Language models of transformers, exported by `examples.llm`: the tokens of eager, without torch; and bad input."""
+"""Language models of transformers, exported by `delegate llm`: the tokens of eager, without torch; and bad input."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 
 import delegate
 from delegate.errors import ConfigError, ExportError, InputError, ProgramError
+from delegate.llm.runtime.batch import Batch
+from delegate.llm.runtime.model import Model
+from delegate.llm.runtime.sampling import Sampler
+from delegate.llm.runtime.speculative import Speculation
+from delegate.llm.runtime.text import Text
 from delegate.program.instructions import refs
 from delegate.program.model import KernelCall, StorageKind
 from delegate.testing import assert_same
-from examples.llm.batch import Batch
-from examples.llm.model import Model
-from examples.llm.sampling import Sampler
-from examples.llm.speculative import Speculation
-from examples.llm.text import Text
 from tests.support.availability import require
 from tests.support.processes import AHEAD_OF_TIME, run
 from tests.support.sampling import every
@@ -31,8 +31,8 @@ with libraries():
     import tokenizers
     import transformers
 
-    from examples.llm.export import Data, Options, export
-    from examples.llm.source import Source, read
+    from delegate.llm.aot.export import Data, Options, export
+    from delegate.llm.aot.source import Source, read
 
 ROOT = Path(__file__).parents[2]
 SHAPE = {
@@ -350,8 +350,8 @@ def test_text_and_stop_words(text, stops, expected):
 
 
 def command(*args: str | Path) -> subprocess.CompletedProcess[str]:
-    given = [sys.executable, "-m", "examples.llm", *map(str, args)]
-    return subprocess.run(given, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT)
+    given = [sys.executable, "-m", "delegate", "llm", *map(str, args)]
+    return subprocess.run(given, capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -370,17 +370,19 @@ def test_from_a_folder_to_text_without_torch(folder, tmp_path):
         export(source, tmp_path / "model.dlg", Options(context=64, chunk=8, weights="float32", conversations=2))
     coder = tokenizer()
     expected = [coder.decode(eager(source, coder.encode(prompt).ids, 12)) for prompt in ("Hello", "you")]
-    main = "import sys; sys.argv[0] = 'llm'; from examples.llm.__main__ import main; raise SystemExit(main())"
-    absent = (*AHEAD_OF_TIME, "transformers", "safetensors", "torchao")
+    main = "from delegate.cli.main import main; main()"
+    absent = {*AHEAD_OF_TIME, "transformers", "safetensors", "torchao"} - {"rich", "typer", "pydantic"}  # of typer
     for prompts, given in ((["Hello"], []), (["Hello", "you"], []), (["lo"], ["--prefix", "Hel"])):
         asked = [word for prompt in prompts for word in ("--prompt", prompt)]
-        options = ["--count", "12", *given]
-        done = run(main, "run", tmp_path / "model.dlg", *asked, *options, absent=absent, path=str(ROOT))
+        command = ("llm", "run", tmp_path / "model.dlg", *asked, "--count", "12", *given)
+        done = run(main, *command, absent=absent, path=str(ROOT))
         assert done.stdout == "".join(f"{text}\n" for text in expected[: len(prompts)]), done.stderr
 
 
 def test_the_command_exports(folder, tmp_path):
-    done = command("export", folder, tmp_path / "model.dlg", "--context", "32", "--chunk", "8", "--weights", "int8")
+    done = command(
+        "export", folder, "-o", tmp_path / "model.dlg", "--context", "32", "--chunk", "8", "--weights", "int8"
+    )
     assert done.returncode == 0, done.stderr
     assert "decode: 3 partitions on xnnpack" in done.stdout
     said = command("run", tmp_path / "model.dlg", "--prompt", "Hi", "--count", "3", "--seed", "0", "--temperature", "1")
@@ -496,9 +498,9 @@ def test_a_program_that_says_something_else_of_itself(said, match, tmp_path):
 @pytest.mark.parametrize(
     ("args", "match"),
     [
-        (["export", "nowhere", "x.dlg"], "nowhere"),
+        (["export", "nowhere", "-o", "x.dlg"], "nowhere"),
         (["run", "nowhere.dlg", "--prompt", "Hi"], "nowhere.dlg"),
-        (["run", "nowhere.dlg", "--prompt", "Hi", "--count", "-3"], "use --count 1 or more"),
+        (["run", "nowhere.dlg", "--prompt", "Hi", "--temperature", "-1"], "temperature"),
     ],
 )
 def test_the_command_says_what_is_wrong(args, match, tmp_path):

@@ -11,8 +11,8 @@ import tokenizers
 import torch
 
 from delegate.errors import ExportError
-from examples.llm.decoder import ATTENTION
-from examples.llm.hugging_face import transformers
+from delegate.llm.aot.decoder import ATTENTION
+from delegate.llm.aot.hugging_face import transformers
 
 FAMILIES = ("llama", "qwen3", "gemma", "gemma2", "gemma3_text")
 ROPES = ("default", "linear", "llama3")  # whose angles do not depend on the length of the text

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-import delegate
+from delegate.compile import to_backend
+from delegate.compiled import CompiledProgram
 from delegate.errors import ConfigError, ExportError
+from delegate.llm.aot.decoder import TYPES, Decoder, Head, Verifier
+from delegate.llm.aot.source import Source
+from delegate.llm.aot.weights import WEIGHTS, with_weights
 from delegate.plugins import one_line
-from examples.llm.decoder import TYPES, Decoder, Head, Verifier
-from examples.llm.small import WEIGHTS, with_weights
-from examples.llm.source import Source
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,9 @@ class Options:
 
 
 class Data(nn.Module):
-    """A method that gives bytes."""
+    """A method that returns bytes."""
+
+    data: Tensor
 
     def __init__(self, data: bytes) -> None:
         super().__init__()
@@ -150,12 +153,12 @@ def about(source: Source, options: Options) -> dict[str, Any]:
     }
 
 
-def export(source: Source, path: Path, options: Options) -> delegate.CompiledProgram:
+def export(source: Source, path: Path, options: Options) -> CompiledProgram:
     """Compile and save; what was at `path` stays where that fails.
 
     Raises:
         DelegateError: as `methods`, or it cannot be lowered or written.
     """
-    program = delegate.to_backend(methods(source, options), list(options.backends))
+    program = to_backend(methods(source, options), list(options.backends))
     program.save(path)
     return program

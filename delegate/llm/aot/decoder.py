@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import delegate
-from examples.llm.hugging_face import transformers
+from delegate.edge.cached_attention import cached_attention
+from delegate.llm.aot.hugging_face import transformers
 
 ATTENTION = "delegate"  # the name of `attend` among the attention functions of transformers
 TYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
@@ -33,6 +33,9 @@ class Store(nn.Module):
         kind: of `TYPES`; int8 has a scale per entry and group.
     """
 
+    entries: Tensor
+    scales: Tensor | None
+
     def __init__(self, shape: tuple[int, int, int, int], kind: str) -> None:
         super().__init__()
         self.register_buffer("entries", torch.zeros(shape, dtype=TYPES[kind]))
@@ -50,7 +53,7 @@ class Store(nn.Module):
         return Filled(self.entries, self.scales, positions, rows)
 
 
-class _Writer(transformers.Cache):
+class _Writer(transformers.Cache):  # type: ignore[misc]
     """What the layers of transformers write their keys and values to, in one call."""
 
     def __init__(self, decoder: Decoder | Verifier, positions: Tensor, rows: Tensor) -> None:
@@ -58,7 +61,7 @@ class _Writer(transformers.Cache):
         self._decoder, self._where = decoder, (positions, rows)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
-        stores = self._decoder.keys[layer_idx], self._decoder.values[layer_idx]
+        stores: tuple[Any, Any] = self._decoder.keys[layer_idx], self._decoder.values[layer_idx]
         return tuple(
             store.write(new, *self._where) for store, new in zip(stores, (key_states, value_states), strict=True)
         )
@@ -76,7 +79,7 @@ def attend(
     **_: Any,
 ) -> tuple[Tensor, None]:
     """An attention function of transformers: causal, over what `Store.write` gives."""
-    found = delegate.cached_attention(
+    found = cached_attention(
         query, key.entries, value.entries, key.positions, key.rows, key.scales, value.scales,
         scaling, sliding_window or 0, softcap or 0.0,
     )  # fmt: skip

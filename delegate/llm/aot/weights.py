@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from delegate.errors import ConfigError
-from examples.llm.hugging_face import transformers
+from delegate.llm.aot.hugging_face import transformers
 
 WEIGHTS = ("float32", "int8", "int4")
 BLOCK = 32
@@ -22,6 +22,9 @@ class Rows(nn.Module):
         scales: (rows, 1).
         factor: all results times that.
     """
+
+    values: Tensor
+    scales: Tensor
 
     def __init__(self, values: Tensor, scales: Tensor, factor: float) -> None:
         super().__init__()
@@ -49,7 +52,10 @@ def with_weights(model: transformers.PreTrainedModel, weights: str) -> transform
     made = copy.deepcopy(model, {id(p): p for p in model.parameters()})
     head = made.get_output_embeddings()
     by_row = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int8, weight_granularity=PerAxis(0))
-    blocks = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(BLOCK))
+    blocks = Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=torch.int4,  # type: ignore[attr-defined]
+        weight_granularity=PerGroup(BLOCK),
+    )
     quantize_(made, by_row, lambda module, _: module is head)
     inner = blocks if weights == "int4" else by_row
     quantize_(made, inner, lambda module, _: isinstance(module, nn.Linear) and module is not head)

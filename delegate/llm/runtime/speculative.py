@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from delegate.errors import InputError
-from examples.llm.model import Conversation, Model
+from delegate.llm.runtime.model import Conversation, Model
 
 
 class Speculation:

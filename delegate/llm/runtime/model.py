@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-import delegate
 from delegate.errors import DelegateError, InputError, ProgramError
+from delegate.llm.runtime.sampling import Array, Sampler
 from delegate.runtime.context import Context
-from examples.llm.sampling import Array, Sampler
+from delegate.runtime.loaded import load
 
 _SAID = {"context", "chunk", "conversations", "guesses", "vocabulary", "ends"}
 WhenFull = Literal["stop", "slide"]
@@ -32,13 +32,13 @@ class Model:
     """
 
     def __init__(self, path: Path, trust_code: bool = False) -> None:
-        self.program = delegate.load(path, trust_code=trust_code)
+        self.program = load(path, trust_code=trust_code)
         try:
             self.about = self._about()
         except DelegateError as error:
             self.program.close()
             raise ProgramError(
-                error.what, where=str(path), remedy="create the file with `python -m examples.llm export`"
+                error.what, where=str(path), remedy="create the file with `delegate llm export`"
             ) from error
 
     def _about(self) -> Mapping[str, Any]:

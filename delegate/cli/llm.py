@@ -1,0 +1,175 @@
+"""`delegate llm`: export a language model of transformers, and generate text with the program, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from delegate.cli import options, output
+from delegate.errors import ConfigError, InputError
+from delegate.llm.runtime.batch import Batch
+from delegate.llm.runtime.model import Model, WhenFull
+from delegate.llm.runtime.sampling import Sampler
+from delegate.llm.runtime.speculative import Speculation
+from delegate.llm.runtime.text import Text, numbers
+
+app = typer.Typer(no_args_is_help=True, help="Language models of transformers: export one, and generate text.")
+
+_EXPORT_LIBRARIES = frozenset({"torch", "transformers", "safetensors", "tokenizers", "torchao"})
+Weights = Literal["float32", "int8", "int4"]
+
+
+@app.command("export")
+def export(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="A folder that transformers saved, or its configuration in JSON for random weights."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--output", "-o", callback=options.PROGRAM, help="Program file to write.")],
+    context: Annotated[int, typer.Option(help="Maximum number of tokens in a conversation.")] = 2048,
+    chunk: Annotated[int, typer.Option(help="Maximum number of prompt tokens in one call.")] = 64,
+    conversations: Annotated[int, typer.Option(help="Number of conversations that one call decodes.")] = 1,
+    weights: Annotated[
+        Weights, typer.Option(help="Type of the weights of linear layers; int4 has blocks of 32.")
+    ] = "int4",
+    prefill_weights: Annotated[
+        Weights | None, typer.Option(help="Type of these weights for prefill and batches, if different.")
+    ] = None,
+    cache: Annotated[
+        Literal["float32", "float16", "int8"], typer.Option(help="Type of the stored keys and values.")
+    ] = "float32",
+    guesses: Annotated[int, typer.Option(help="Number of guesses of a draft model that one call checks.")] = 0,
+    backend: Annotated[
+        list[str] | None, typer.Option("--backend", "-b", help="Backend; several in order of preference.")
+    ] = None,
+    no_tokenizer: Annotated[
+        bool, typer.Option("--no-tokenizer", help="Require no tokenizer; the program then reads token numbers.")
+    ] = False,
+) -> None:
+    """Compile a language model to one program file."""
+    try:
+        from delegate.llm.aot.export import Options
+        from delegate.llm.aot.export import export as export_model
+        from delegate.llm.aot.source import read
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXPORT_LIBRARIES:
+            raise
+        remedy = "pip install 'delegate[llm-export]'"
+        raise ConfigError(f"the export needs {error.name}, which is not installed", remedy=remedy) from error
+    requested = Options(
+        context, chunk, conversations, weights, prefill_weights, cache, guesses, tuple(backend or ("xnnpack",))
+    )
+    requested.check()
+    with output.working(f"exporting {model}"):
+        program = export_model(read(model, without_tokenizer=no_tokenizer), out, requested)
+    print(program.report.summary)
+    print(f"saved {out}")
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A number of tokens to generate, and what ends them earlier."""
+
+    model: Model
+    count: int
+    stops: tuple[str, ...]
+    as_numbers: bool
+
+    def text(self) -> Text:
+        return Text(None if self.as_numbers else self.model.tokenizer, self.stops)
+
+    def tokens(self, text: str) -> list[int]:
+        return list(numbers(text)) if self.as_numbers else self.model.tokens(text)
+
+
+@app.command("run")
+def run(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A program file of `delegate llm export`.")],
+    prompt: Annotated[
+        list[str], typer.Option("--prompt", "-p", help="Start of the text; repeat it for several conversations.")
+    ],
+    prefix: Annotated[str, typer.Option(help="Common start of all conversations; it is computed once.")] = "",
+    as_numbers: Annotated[
+        bool, typer.Option("--numbers", help="Prompts and answers are token numbers, e.g. 5,17,3.")
+    ] = False,
+    count: Annotated[int, typer.Option(min=1, help="Maximum number of tokens to generate.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0 selects the most likely token; larger values vary more.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Sample from this many of the most likely tokens; 0: from all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample from the most likely tokens with this total probability.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampling; equal seeds give equal tokens.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="A word that ends the answer; may be repeated.")] = None,
+    draft: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Program of a smaller model, whose guesses this model checks.")
+    ] = None,
+    trust_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-code", help="Open partitions of machine code, as of TVM and QNN, which runs with your permissions."
+        ),
+    ] = False,
+    when_full: Annotated[
+        WhenFull, typer.Option(help="If the context is full: end, or forget the older half and continue.")
+    ] = "stop",
+) -> None:
+    """Continue prompts, token by token. Needs no torch."""
+    if draft and temperature:
+        raise InputError("guesses are checked against the most likely token", remedy="remove --temperature")
+    if draft and when_full == "slide":
+        raise InputError("guesses end when the context is full", remedy="remove --when-full or --draft")
+    samplers = [Sampler(temperature, top_k, top_p, seed) for _ in prompt]
+    model = Model(path, trust_code=trust_code)
+    request = _Request(model, count, tuple(stop or ()), as_numbers)
+    prompts = [request.tokens(text) for text in prompt]
+    first = request.tokens(prefix) if prefix else []
+    if draft:
+        _speculate(request, Model(draft, trust_code=trust_code), [[*first, *tokens] for tokens in prompts])
+    elif not first and when_full == "stop" and 1 < len(prompts) <= model.about["conversations"]:
+        _run_batch(request, prompts, samplers)
+    else:
+        _run_each(request, first, prompts, samplers, when_full)
+
+
+def _run_each(
+    request: _Request, prefix: list[int], prompts: list[list[int]], samplers: list[Sampler], when_full: WhenFull
+) -> None:
+    """Continue one prompt after the other, each in a conversation after the prefix."""
+    kept = None
+    if prefix:
+        conversation = request.model.conversation()
+        conversation.feed(prefix)
+        kept = conversation.keep()
+    for tokens, sampler in zip(prompts, samplers, strict=True):
+        generated = request.model.conversation(kept).generate(tokens, request.count, sampler, when_full)
+        _print_stream(request.text(), generated)
+
+
+def _run_batch(request: _Request, prompts: list[list[int]], samplers: list[Sampler]) -> None:
+    """Continue all prompts in one batch, and print one answer after the other."""
+    texts, answers = [request.text() for _ in prompts], [""] * len(prompts)
+    for number, token in Batch(request.model).generate(prompts, request.count, samplers):
+        answers[number] += texts[number].add(token)
+        if all(text.stopped for text in texts):
+            break
+    for text, answer in zip(texts, answers, strict=True):
+        print(answer + text.finish())
+
+
+def _speculate(request: _Request, small: Model, prompts: list[list[int]]) -> None:
+    """Generate the most likely tokens, some of which a smaller model guesses."""
+    for tokens in prompts:
+        _print_stream(request.text(), Speculation(request.model, small).generate(tokens, request.count))
+
+
+def _print_stream(text: Text, tokens: Iterable[int]) -> None:
+    """Print the text of each token as it comes."""
+    for token in tokens:
+        print(text.add(token), end="", flush=True)
+        if text.stopped:
+            break
+    print(text.finish())

@@ -1,0 +1,1 @@
+"""Conversations with the program of a language model. Needs no torch."""
