@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -13,9 +12,11 @@ import pytest
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
+from typer.testing import CliRunner
 
 import delegate
 from delegate.cache.runtime import environment
+from delegate.cli.app import app
 from delegate.registry import default_registry
 from tests.support.lowering import assert_runs, assert_same
 from tests.support.plugins import Site
@@ -113,8 +114,8 @@ class Counter:
         """The regions that are compiled when this is lowered."""
         log = self.site.root / "log"
         log.write_text("")
-        if "config" not in options:
-            options["backends"] = "counter"
+        here = {"backends": [{"name": "counter", "isolate": "none"}]}  # a process for each test would be slow
+        options.setdefault("config", here)
         delegate.to_backend(program, **options)
         return log.read_text().split()
 
@@ -308,12 +309,15 @@ def test_a_real_backend(folder: Path) -> None:
 KINDS = ("compiled partitions and programs", "placements and costs", "files of packed weights")
 
 
-def test_the_commands(folder: Path, tmp_path: Path) -> None:
+def test_the_commands(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    default_registry.cache_clear()
     torch.export.save(exported(), tmp_path / "m.pt2")
 
     def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "delegate", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout.strip()
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+        return done.stdout.strip()
 
     lower = ("lower", "m.pt2", "-b", "xnnpack", "-o", "m.dlg")
     assert run("cache", "path") == str(folder)

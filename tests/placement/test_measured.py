@@ -50,7 +50,7 @@ def exported() -> torch.export.ExportedProgram:
 
 def test_answers_and_report(exported, tmp_path) -> None:
     said: list[str] = []
-    program = delegate.to_backend(exported, config=measuring(budget=12), progress=said.append)
+    program = delegate.to_backend(exported, config=measuring(budget=4), progress=said.append)
     assert_same(program(X), MODEL(X))
     (placement,) = program.report.placements
     rows = {p.name: p for p in placement.plans}
@@ -232,7 +232,7 @@ def test_the_page_shows_what_works(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize("objective", only(["throughput"], ["throughput", "memory", "file size"]))
 def test_objectives(exported, objective) -> None:
-    (placement,) = delegate.to_backend(exported, config=measuring(objective=objective, budget=12)).report.placements
+    (placement,) = delegate.to_backend(exported, config=measuring(objective=objective, budget=4)).report.placements
     assert placement.objective == objective
     assert placement.plans
     assert all(p.cost is not None for p in placement.plans)
@@ -241,7 +241,7 @@ def test_objectives(exported, objective) -> None:
 
 
 def test_threads_are_tried_and_held(exported) -> None:
-    config = {"backends": ["xnnpack"], "placement": {"policy": "measured", "threads": [1, 2], "budget": 12}}
+    config = {"backends": ["xnnpack"], "placement": {"policy": "measured", "threads": [1, 2], "budget": 5}}
     program = delegate.to_backend(exported, config=config)
     (placement,) = program.report.placements
     assert {p.name for p in placement.plans} == {"xnnpack, 1 threads", "xnnpack, 2 threads"}
@@ -434,7 +434,7 @@ def test_the_command(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.export.save(torch.export.export(MODEL, (X,)), "net.pt2")
     Path("c.yaml").write_text(
-        "backends: [xnnpack, {name: 'xnnpack:one', options: {threads: 1}}]\nplacement: {budget: 0.2min}\n"
+        "backends: [xnnpack, {name: 'xnnpack:one', options: {threads: 1}}]\nplacement: {budget: 0.05min}\n"
     )
     done = CliRunner().invoke(app, ["lower", "net.pt2", "-c", "c.yaml", "--measure", "-o", "net.dlg"])
     assert done.exit_code == 0, done.output
