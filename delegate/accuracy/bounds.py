@@ -12,8 +12,8 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
 from delegate.config import AccuracyPolicy, Config
-from delegate.edge.export import with_plain_tensors
 from delegate.edge.node import arguments, base_name, draws, tensors
+from delegate.edge.subclasses import with_plain_tensors
 from delegate.errors import ConfigError
 from delegate.plugins import one_line
 from delegate.report import Accuracy

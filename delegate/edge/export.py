@@ -15,7 +15,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions
 from delegate.edge.functional import NotSimple, functionalize, inlined
@@ -24,13 +23,12 @@ from delegate.edge.higher_order import index_by_tensors, lower_associative_scans
 from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor, tensors
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature
+from delegate.edge.subclasses import FROM_TORCH_ITSELF, with_plain_tensors
 from delegate.edge.training import warn_of_training
 from delegate.edge.verifier import verify
 from delegate.errors import ExportError, LoweringError
 
 logger = logging.getLogger(__name__)
-
-_OF_TORCH_ITSELF = ".*LeafSpec.*is deprecated"  # it copies its own deprecated pytree specs
 
 
 def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str] = frozenset()) -> EdgeProgram:
@@ -76,16 +74,6 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         placeholder.meta[META_CONSTANT] = program.is_constant(placeholder)
     verify(program, decomposer.preserve_ops)
     return program
-
-
-def with_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
-    """Return the program with plain tensors in place of subclasses of Tensor, e.g. of torchao's `quantize_`."""
-    if any(map(is_traceable_wrapper_subclass, (*ep.state_dict.values(), *ep.constants.values()))):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=_OF_TORCH_ITSELF, category=FutureWarning)
-            plain: ExportedProgram = ep.run_decompositions({})
-        return plain
-    return ep
 
 
 def _sizes(ep: ExportedProgram) -> dict[tuple[str, int], int | None]:
@@ -217,7 +205,7 @@ def _slow_path(
     try:
         # The second form of auto_functionalized hides the written arguments behind numbers of bases.
         with warnings.catch_warnings(), torch._export.config.patch(enable_auto_functionalized_v2_for_export=False):
-            warnings.filterwarnings("ignore", message=_OF_TORCH_ITSELF, category=FutureWarning)
+            warnings.filterwarnings("ignore", message=FROM_TORCH_ITSELF, category=FutureWarning)
             core = ep.run_decompositions(dict(core_decompositions(decomposer.preserve_ops)))
     except Exception as error:
         raise ExportError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from delegate.compiled import CompiledProgram
 from delegate.errors import ConfigError, ExportError
 from delegate.llm.aot.decoder import TYPES, Decoder, Head, Verifier
 from delegate.llm.aot.source import Source
+from delegate.llm.aot.stack import export_stack
 from delegate.llm.aot.weights import WEIGHTS, with_weights
 from delegate.plugins import one_line
 
@@ -120,19 +122,24 @@ def _upto(dimension: int, size: int) -> dict[int, Any] | None:
 
 def _head(decoder: Decoder, rows: int, sizes: Any = None) -> ExportedProgram:
     hidden = torch.zeros(rows, decoder.model.config.hidden_size)
-    return _exported(Head(decoder.model), (hidden,), sizes)
+    with _errors():
+        return torch.export.export(Head(decoder.model), (hidden,), dynamic_shapes=sizes)
 
 
-def _export(decoder: nn.Module, batch: int, length: int, sizes: Any = None) -> ExportedProgram:
+def _export(decoder: Decoder | Verifier, batch: int, length: int, sizes: Any = None) -> ExportedProgram:
     positions = torch.arange(length).expand(batch, length).contiguous()
     inputs = (torch.zeros(batch, length, dtype=torch.int64), positions, torch.arange(batch))
-    return _exported(decoder, inputs, sizes)
+    layers = next(name for name, part in decoder.named_modules() if part is decoder.model.base_model.layers)
+    with _errors():
+        return export_stack(decoder, (layers, "keys", "values"), inputs, sizes)
 
 
-def _exported(module: nn.Module, inputs: tuple[Tensor, ...], sizes: Any) -> ExportedProgram:
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Return a context for exports without gradients; ExportError is raised for whatever torch raises."""
     try:
         with torch.no_grad():
-            return torch.export.export(module, inputs, dynamic_shapes=sizes)
+            yield
     except Exception as error:  # of torch's many kinds: sizes of the configuration that do not go together
         remedy = "its sizes (heads, groups, channels) may be inconsistent: try the model in transformers"
         raise ExportError(f"torch cannot export the model: {one_line(error)}", remedy=remedy) from error

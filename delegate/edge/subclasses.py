@@ -1,0 +1,121 @@
+"""Plain tensors in place of subclasses of Tensor, e.g. the quantized weights of torchao's `quantize_`.
+
+torch.export unpacks a subclass once, by one operator for each of its inner tensors. These operators become inputs, so
+that the program is not traced again.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, TensorArgument
+from torch.fx import Graph, Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+FROM_TORCH_ITSELF = ".*LeafSpec.*is deprecated"  # it copies its own deprecated pytree specs
+
+_access = torch.ops.export.access_subclass_inner_tensor.default
+
+
+def with_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
+    """Return a program that has only plain tensors as parameters, buffers and constants; `ep` is not changed.
+
+    The inner tensor `qdata` of the parameter `layer.weight` becomes the parameter `layer.weight.qdata`.
+    """
+    values = {**ep.state_dict, **ep.constants}
+    packed = {name: value for name, value in values.items() if is_traceable_wrapper_subclass(value)}
+    if not packed:
+        return ep
+    by_node = {spec.arg.name: packed[spec.target] for spec in ep.graph_signature.input_specs if spec.target in packed}
+    if not all(_is_unpacked(node) for node in ep.graph.find_nodes(op="placeholder") if node.name in by_node):
+        return _traced_again(ep)
+    module = copy.deepcopy(ep.graph_module)
+    specs: list[InputSpec] = []
+    plain: dict[str, Tensor] = {}
+    placeholders = list(module.graph.find_nodes(op="placeholder"))
+    for placeholder, original in zip(placeholders, ep.graph.find_nodes(op="placeholder"), strict=True):
+        placeholder.name = original.name  # a copy renames those with names of Python's own functions
+    for placeholder, spec in zip(placeholders, ep.graph_signature.input_specs, strict=True):
+        if spec.target not in packed:
+            specs.append(spec)
+            continue
+        for path, nodes in _inner_nodes(placeholder).items():
+            value: Any = by_node[placeholder.name]
+            for attribute in path:
+                value = getattr(value, attribute)
+            target = ".".join((spec.target, *path))
+            plain[target] = nn.Parameter(value, False) if spec.kind is InputKind.PARAMETER else value
+            name = _replace(module.graph, placeholder, f"{placeholder.name}_{'_'.join(path)}", nodes)
+            specs.append(replace(spec, arg=TensorArgument(name), target=target))
+        module.graph.erase_node(placeholder)
+    kept = {name: value for name, value in ep.constants.items() if name not in packed}
+    is_constant = {spec.target: spec.kind is InputKind.CONSTANT_TENSOR for spec in specs}
+    return ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=ExportGraphSignature(specs, list(ep.graph_signature.output_specs)),
+        state_dict=_without(ep.state_dict, packed) | {n: v for n, v in plain.items() if not is_constant[n]},
+        range_constraints=ep.range_constraints,
+        module_call_graph=ep.module_call_graph,
+        example_inputs=ep.example_inputs,
+        constants=kept | {n: v for n, v in plain.items() if is_constant[n]},
+        verifiers=ep.verifiers,
+    )
+
+
+def _without(values: Mapping[str, Any], packed: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in packed}
+
+
+def _is_unpacked(node: Node) -> bool:
+    """Return if only unpacking reads a subclass, and what is unpacked is no subclass that others read."""
+    return all(
+        user.target is _access and (not is_traceable_wrapper_subclass(user.meta["val"]) or _is_unpacked(user))
+        for user in node.users
+    )
+
+
+def _inner_nodes(node: Node, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], list[Node]]:
+    """Return the nodes that are inner plain tensors: their path of attributes -> the nodes."""
+    found: dict[tuple[str, ...], list[Node]] = {}
+    for user in node.users:
+        inner = (*path, str(user.args[1]))
+        if is_traceable_wrapper_subclass(user.meta["val"]):
+            for deeper, nodes in _inner_nodes(user, inner).items():
+                found.setdefault(deeper, []).extend(nodes)
+        else:
+            found.setdefault(inner, []).append(user)
+    return found
+
+
+def _replace(graph: Graph, packed: Node, name: str, nodes: list[Node]) -> str:
+    """Replace nodes that are the same inner tensor by a new placeholder before `packed`; return its name."""
+    with graph.inserting_before(packed):
+        placeholder = graph.placeholder(name)
+    placeholder.meta["val"] = nodes[0].meta["val"]
+    for node in nodes:
+        node.replace_all_uses_with(placeholder)
+        _erase(graph, node, packed)
+    return placeholder.name
+
+
+def _erase(graph: Graph, node: Node, packed: Node) -> None:
+    """Erase an unused node, and the nodes that unpack its own subclass if nothing else reads them."""
+    if node is not packed and not node.users:
+        (source,) = node.all_input_nodes
+        graph.erase_node(node)
+        _erase(graph, source, packed)
+
+
+def _traced_again(ep: ExportedProgram) -> ExportedProgram:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=FROM_TORCH_ITSELF, category=FutureWarning)
+        plain: ExportedProgram = ep.run_decompositions({})
+    return plain
