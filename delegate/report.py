@@ -135,6 +135,19 @@ class LayerAccuracy:
 
 
 @dataclass(frozen=True, slots=True)
+class PatternReport:
+    """Nodes that the backend of a partition runs as one operation.
+
+    Args:
+        name: the backend's name of the pattern, e.g. "linear, relu".
+        nodes: names of the nodes, as in `NodeReport.name`.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionReport:
     """A partition, which a delegate runs.
 
@@ -150,6 +163,7 @@ class PartitionReport:
         work: its share of the method's estimated work, 0 to 1.
         notes: the notes of the backend.
         accuracy: its error against torch on the inputs of `verify`; None if not measured.
+        patterns: the pattern matches of the backend.
     """
 
     method: str
@@ -165,6 +179,7 @@ class PartitionReport:
     space: str = ""
     stays: tuple[str, ...] = ()
     accuracy: Accuracy | None = None
+    patterns: tuple[PatternReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -372,13 +387,21 @@ def _table(partitions: Sequence[PartitionReport]) -> list[str]:
     counts = Counter(p.backend for p in small)
     folded = {id(p) for p in small if counts[p.backend] > 1}
     rows: list[_Row] = [("partition", "backend", "nodes", "operations", "in", "out", "notes")]
-    rows += (_partition_row(p.name, [p], "; ".join(p.notes)) for p in partitions if id(p) not in folded)
+    rows += (
+        _partition_row(p.name, [p], "; ".join((*p.notes, *_patterns(p)))) for p in partitions if id(p) not in folded
+    )
     for backend, count in counts.items():
         if count > 1:
             members = [p for p in small if p.backend == backend]
             rows.append(_partition_row(f"{count} small ones", members, f"under {_SMALL:.0%} of the operations each"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [_row(row, widths) for row in rows]
+
+
+def _patterns(partition: PartitionReport) -> Iterator[str]:
+    """Yield the number of matches of each pattern, with its name in quotes."""
+    for name, count in Counter(pattern.name for pattern in partition.patterns).items():
+        yield f"{count} of the pattern {name!r}"
 
 
 def _partition_row(name: str, members: Sequence[PartitionReport], notes: str) -> _Row:
@@ -496,4 +519,5 @@ def _partition(data: Mapping[str, Any]) -> PartitionReport:
         space=str(data.get("space", "")),
         stays=tuple(map(str, data.get("stays", ()))),
         accuracy=_accuracy(data.get("accuracy")),
+        patterns=tuple(PatternReport(text(p, "name"), tuple(map(str, p["nodes"]))) for p in data.get("patterns", ())),
     )

@@ -1,27 +1,19 @@
-"""Backends whose library checks every node: their answers are cached, and they may get their regions in Prims.
-
-Prims are for compilers that need a few simple operators only.
-"""
+"""Backends whose library checks every node: their answers are cached."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
-from torch.nn import Module
+from torch.fx import Node
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from delegate.backends.aot import Backend, PreprocessResult, RegionFailed, RegionRefused
+from delegate.backends.aot import Backend, RegionFailed, RegionRefused
 from delegate.backends.region import Region, one_node_region
-from delegate.edge.node import is_compute, tensors
-from delegate.edge.prims import PrimsDecomposer
-from delegate.edge.verifier import PRIMS
-from delegate.errors import DelegateError
-from delegate.verdict import YES, Reason, Verdict, no
+from delegate.edge.node import tensors
+from delegate.verdict import Reason, Verdict, no
 
 
 class AskingBackend(Backend):
@@ -31,7 +23,7 @@ class AskingBackend(Backend):
         library: the name of the library, for messages.
     """
 
-    library: ClassVar[str]
+    library: str
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -81,59 +73,3 @@ def _symbols(nodes: Sequence[Node]) -> set[Any]:
     """Return the symbols in the sizes of the results of nodes."""
     sizes: Iterator[Any] = (s for n in nodes for t in tensors(n) for s in t.shape)
     return {symbol for s in sizes if not isinstance(s, int) for symbol in s.node.expr.free_symbols}
-
-
-class PrimsBackend(AskingBackend):
-    """An AOT part that only handles Prims: `takes` checks them, and `compile` compiles them.
-
-    Operators that torch does not decompose into Prims (matrix products, convolutions, views, gathering) stay ATen's.
-    The backend claims no patterns.
-    """
-
-    @abstractmethod
-    def takes(self, node: Node) -> Verdict:
-        """Return the verdict on a node in Prims."""
-
-    @abstractmethod
-    def compile(self, region: Region) -> PreprocessResult:
-        """Compile a region in Prims. The errors are those of `preprocess`, and name nodes of this region."""
-
-    def ask(self, region: Region) -> Verdict:
-        try:
-            prims, _ = in_prims(region)
-        except DelegateError as error:
-            return no(Reason.OPERATOR, f"torch cannot decompose it to Prims: {error}")
-        verdicts = (self.takes(node) for node in prims.calls if is_compute(node))
-        return next((verdict for verdict in verdicts if not verdict), YES)
-
-    def preprocess(self, region: Region) -> PreprocessResult:
-        prims, origins = in_prims(region)
-        try:
-            return self.compile(prims)
-        except RegionRefused as refusal:
-            raise RegionRefused({origins.get(name, name): why for name, why in refusal.reasons.items()}) from refusal
-
-
-def in_prims(region: Region) -> tuple[Region, Mapping[str, str]]:
-    """Return a region decomposed to Prims, verified, and the name of each new node -> the name of its origin.
-
-    Inputs, constants and outputs keep their order. The given region does not change.
-
-    Raises:
-        LoweringError: torch cannot decompose an operator.
-        DialectError: a decomposition of torch is no Prims.
-    """
-    made = region.copy()
-    decomposer, origins = PrimsDecomposer(), dict[str, str]()
-    nodes = [node for node in made.calls if decomposer.applies(node)]
-    names = [node.name for node in nodes]
-    for name, parts in zip(names, decomposer.expand(nodes), strict=True):
-        origins.update((part.name, name) for part in parts)
-    for node in reversed(made.graph.nodes):
-        if node.op == "call_function" and not node.users:
-            made.graph.erase_node(node)
-    PRIMS.check(GraphModule(Module(), made.graph))
-    (results,) = made.graph.output_node().args
-    assert isinstance(results, tuple | list)
-    outputs = tuple(result for result in results if isinstance(result, Node))
-    return replace(made, outputs=outputs, patterns=()), origins

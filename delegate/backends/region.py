@@ -11,13 +11,16 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
+from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._sympy.value_ranges import ValueRanges
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from delegate.edge.graphs import extracted
 from delegate.edge.keys import NotCacheable, digests_of, known_of_sizes
 from delegate.edge.node import SYMBOLIC, is_constant, symbolic_numbers, tensors
 from delegate.edge.program import META_VALUE
+
+SizeDecided = symbolic_shapes._ShapeEnvGuardError  # raised by a comparison of a dynamic size in a check or a compile
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,14 @@ class Region:
         borders = (tuple(place[n] for n in nodes) for nodes in (self.inputs, self.outputs))
         ranges = tuple(sorted((str(symbol), str(known)) for symbol, known in self.range_constraints.items()))
         return (tuple(flat), *borders, patterns, ranges)
+
+    def range_of(self, size: int | torch.SymInt) -> tuple[int, int | None]:
+        """Return the least and the greatest value of a size in calls; None for one without a greatest value.
+
+        Args:
+            size: a size in the shape of a node, or one among its arguments.
+        """
+        return size_range(size, self.range_constraints)
 
     def copy(self) -> Region:
         """Return the same region with its own graph. A backend that rewrites the graph needs one."""
@@ -160,6 +171,14 @@ def ranges_of_sizes(nodes: Iterable[Node], known: Mapping[Any, Any]) -> dict[Any
                 assumed = ValueRanges(0, assumed.upper)
             found[symbol] = known.get(symbol, assumed)
     return found
+
+
+def size_range(size: int | torch.SymInt, ranges: Mapping[Any, ValueRanges[Any]]) -> tuple[int, int | None]:
+    """Return the least and the greatest value of a size, from the ranges of its symbols; see `Region.range_of`."""
+    if isinstance(size, int):
+        return size, size
+    bounds = bound_sympy(size.node.expr, dict(ranges))
+    return int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None
 
 
 def address(constant: torch.Tensor) -> Hashable:

@@ -34,6 +34,7 @@ from delegate.backends.asking import AskingBackend
 from delegate.backends.decomposition import DecompositionPolicy
 from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.mutation import MutationGuard
+from delegate.backends.region import SizeDecided
 from delegate.backends.state import IN_PROCESS, BackendState
 from delegate.cache.runtime.environment import code_of, files_of, versions_of
 from delegate.edge.node import describe, symbolic_numbers
@@ -43,7 +44,6 @@ from delegate.option_rules import OptionRule
 from delegate.plugins import AUTHOR, BLOCK_VARIABLE, OWN, one_line
 from delegate.verdict import Reason, Verdict, no
 
-SizeDecided = symbolic_shapes._ShapeEnvGuardError
 _NOTHING_OPEN = nullcontext()
 _LOGGER = logging.getLogger(symbolic_shapes.__name__)
 

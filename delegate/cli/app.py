@@ -15,6 +15,7 @@ import delegate
 from delegate.cli import (
     backends,
     cache,
+    check_backend,
     checks,
     debug,
     diff,
@@ -23,6 +24,7 @@ from delegate.cli import (
     llm,
     lower,
     measure,
+    new_backend,
     ops,
     output,
     report,
@@ -121,8 +123,8 @@ app.command("export-graph")(export_graph.export_graph)
 app.command("strip")(strip.strip)
 app.add_typer(llm.app, name="llm")
 app.add_typer(checks.config_app, name="config")
-app.command("new-backend")(backends.new_backend)
-app.command("check-backend")(backends.check_backend)
+app.command("new-backend")(new_backend.new_backend)
+app.command("check-backend")(check_backend.check_backend)
 app.add_typer(cache.app, name="cache")
 app.add_typer(checks.lock_app, name="lock")
 app.command("demo")(run.demo)

@@ -1,29 +1,19 @@
-"""`delegate backends`, `delegate check-backend` and `delegate new-backend`: list, test and start backends."""
+"""`delegate backends`: list backends and other plugins with their states."""
 
 from __future__ import annotations
 
-import keyword
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from importlib import resources
-from importlib.resources.abc import Traversable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from delegate.backends.state import BackendState
-from delegate.cli import options, output
-from delegate.errors import BackendError, DelegateError
+from delegate.cli import output
+from delegate.errors import BackendError
 from delegate.kernels.libraries import KernelLibrary
 from delegate.measurements import MeasurementState
 from delegate.plugins import PluginState, blocked_in_vain
 from delegate.registry import Registry
-
-if TYPE_CHECKING:
-    from delegate.testing.checking import CallTime, TestOutcome
 
 
 def backends(
@@ -196,118 +186,3 @@ def _check(registry: Registry, name: str, part: str) -> str:
     except BackendError as error:
         return str(error)
     return "ok"
-
-
-def check_backend(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A backend, as `delegate backends` lists it.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Run the tests that every backend must pass; show the supported operators and the cost of a call."""
-    registry = Registry(refresh=True)
-    name = registry.resolve(name)
-    state = registry.state(name)
-    parts = check_parts(registry, name)
-    data: dict[str, Any] = {"backend": name, "state": str(state.state), "detail": state.detail, "parts": parts}
-    ready = state.state is PluginState.OK and set(parts.values()) == {"ok"}
-    outcomes, matrix, call = _run_tests(name) if ready else ([], {}, None)
-    if as_json:
-        tests = [asdict(o) for o in outcomes]
-        output.print_json({**data, "tests": tests, "operators": matrix, "call": call and asdict(call)})
-    else:
-        _print(state, parts, outcomes, matrix, call)
-    if not ready or any(o.outcome == "failed" for o in outcomes):
-        raise typer.Exit(1)
-
-
-def _run_tests(name: str) -> tuple[list[TestOutcome], dict[str, str], CallTime | None]:
-    try:
-        with output.working("importing torch"):
-            from delegate.testing import checking
-    except ModuleNotFoundError as error:
-        if error.name != "pytest":
-            raise
-        raise DelegateError(
-            "the tests of backends need pytest, which is not installed", remedy="pip install pytest"
-        ) from error
-    with output.working(f"querying the operators of {name}"):
-        checking.reports(name)
-    with output.advancing(f"testing {name}") as advance:
-        outcomes = checking.run_kit(name, advance)
-    with output.working(f"timing calls of {name}"):
-        return outcomes, checking.operators(name), checking.cost_of_a_call(name)
-
-
-def _print(
-    state: BackendState,
-    parts: dict[str, str],
-    outcomes: list[TestOutcome],
-    matrix: dict[str, str],
-    call: CallTime | None,
-) -> None:
-    print(f"backend:      {state.name}, {state.state}{f': {state.detail}' if state.detail else ''}")
-    print(f"aot part:     {part_text(parts['aot'], state)}")
-    print(f"runtime part: {part_text(parts['runtime'], state)}")
-    if not outcomes:
-        return
-    count = Counter(o.outcome for o in outcomes)
-    print(f"tests:        {', '.join(f'{n} {outcome}' for outcome, n in sorted(count.items()))}")
-    if call is not None:
-        print(f"a call:       {call.seconds * 1e6:.3g} us ({call.case})")
-    for outcome in outcomes:
-        if outcome.outcome == "failed":
-            print(f"failed: {outcome.test}: {outcome.words}")
-    for why, number in Counter(o.words for o in outcomes if o.outcome == "skipped").items():
-        print(f"skipped, {number}: {why}")
-    print()
-    output.table(("operator", "taken"), list(matrix.items()))
-
-
-_NAMES = {"pyproject.toml.txt": "pyproject.toml", "delegate_acme": "delegate_{name}", "check_acme.py": "test_{name}.py"}
-
-
-def new_backend(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the backend, e.g. acme.")],
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", callback=options.PACKAGE, help="Folder to write. Default: delegate-NAME."
-        ),
-    ] = None,
-) -> None:
-    """Write an installable backend as a start; it passes the tests that every backend must pass."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise DelegateError(
-            f"{name!r} is not a valid name for a backend", remedy="use lowercase letters, digits and '_'"
-        )
-    if name in Registry().names() or name == "portable":
-        raise DelegateError(f"there is already a backend {name!r}", remedy="use another name")
-    target = Path(_distribution(name)) if folder is None else folder
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DelegateError(f"{str(target)!r} already exists", remedy="give another folder with --output")
-    _write(resources.files("delegate.skeleton"), target, name)
-    print(f"wrote {target}")
-    print("next: pip install 'setuptools>=77'")
-    print(f"then: pip install --no-build-isolation --editable {target}, and `delegate check-backend {name}`")
-
-
-def _write(source: Traversable, target: Path, name: str) -> None:
-    """Write a folder of the skeleton."""
-    target.mkdir(parents=True, exist_ok=True)
-    for item in source.iterdir():
-        if item.name in ("__pycache__", "py.typed") or (item.name == "__init__.py" and source.name == "skeleton"):
-            continue
-        place = target / _NAMES.get(item.name, item.name).format(name=name)
-        if item.is_dir():
-            _write(item, place, name)
-        else:
-            place.write_text(named(item.read_text(encoding="utf-8"), name), encoding="utf-8")
-
-
-def _distribution(name: str) -> str:
-    return f"delegate-{name.replace('_', '-')}"
-
-
-def named(text: str, name: str) -> str:
-    """Replace the names of the package, classes and the backend in a text of the skeleton."""
-    title = "".join(part.capitalize() for part in name.split("_"))
-    return text.replace("delegate-acme", _distribution(name)).replace("acme", name).replace("Acme", title)

@@ -14,7 +14,7 @@ from delegate.partitioner.cost import call_seconds, one_core_seconds, work
 from delegate.partitioner.extraction import Boundary, RegionExtractor
 from delegate.partitioner.plan import NodePlan, Partition, Plan
 from delegate.plugins import PORTABLE
-from delegate.report import NodeReport, PartitionReport, Report
+from delegate.report import NodeReport, PartitionReport, PatternReport, Report
 from delegate.verdict import Reason
 
 _MOST = 0.5  # a share of the work; if one reason keeps this much from a backend, the report has a note
@@ -149,6 +149,10 @@ class _ReportBuilder:
             bytes_out=sum(nbytes(n) for n in boundary.outputs),
             work=math.fsum(self._share(n) for n in computing),
             notes=notes,
+            patterns=tuple(
+                PatternReport(claim.name, tuple(self.prefix + n.name for n in claim.nodes if is_compute(n)))
+                for claim in partition.patterns
+            ),
         )
 
     def _share(self, node: Node) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 
 from delegate.errors import BackendFailed, DelegateError, DeviceLost
 from delegate.plugins import AUTHOR, one_line
+from delegate.runtime.blob_format import BlobFormat
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -170,9 +171,12 @@ class BackendRuntime(ABC):
         load_options: compile specs that `delegate.load(..., options=...)` may replace, with their types (int, bool,
             str or float). They need no other blob. `threads` is the number of threads of a call; absent or 0 means all
             cores. Partitions that run at the same time share the cores.
+        blob_format: the format of its blobs, if they have such a header. The tests of every backend then make blobs of
+            other versions.
     """
 
     fork_safe: bool = True
+    blob_format: ClassVar[BlobFormat | None] = None
     load_options: ClassVar[Mapping[str, type]] = MappingProxyType({})
 
     def expect(self, size: int) -> None:  # noqa: B027 - most do not care

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
@@ -70,6 +70,8 @@ for corrupt in (b"", b"\\0" * 64, b"nonsense" * 64, blob[: len(blob) // 2], blob
         print(type(error).__name__, error)
 """
 
+_FILES: dict[Hashable, bytes] = {}  # test class, AOT part and id of a case -> its program file
+
 
 class BackendTests:
     """Tests of an installed or registered backend. Subclass it in a test file, under a name that pytest collects.
@@ -94,9 +96,10 @@ class BackendTests:
     def another_version(self, blob: bytes) -> bytes | None:
         """Return a blob as another version of the backend would write it; None if there is no other version.
 
-        `init` must refuse it.
+        `init` must refuse it. The default changes the version in the header, if the runtime part has a `blob_format`.
         """
-        return None
+        blob_format = default_registry().runtime(self.backend).blob_format
+        return None if blob_format is None else blob_format.with_version(blob, blob_format.version + 1)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Parametrize the tests with the cases of the backend, the awkward cases and the generated families."""
@@ -241,7 +244,10 @@ class BackendTests:
         for spec in program.delegates:
             blob, *data = (bytes(program.segments[i]) for i in (spec.segment, *spec.data))
             if (other := self.another_version(blob)) is None:
-                pytest.skip("the test class does not override another_version")
+                pytest.skip(
+                    "its runtime part has no blob_format: set it, or override another_version in a test class, "
+                    "which `delegate check-backend --tests FILE` uses too"
+                )
             assert other != blob
             with pytest.raises(BackendFailed):
                 open_blob(
@@ -260,7 +266,11 @@ class BackendTests:
         return delegate.to_backend(case.export(), config=config or self._config)
 
     def _serialize(self, case: Case) -> bytes:
-        return serialize(self._lower(case).program)
+        """Return the file of a case, which is lowered once for all tests of the class."""
+        key = (type(self), default_registry().aot(self.backend), id(case))
+        if key not in _FILES:
+            _FILES[key] = serialize(self._lower(case).program)
+        return _FILES[key]
 
     def _regions(self, case: Case) -> tuple[Selection, dict[str, Region]]:
         selection, edge = self._edge(case)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,7 +32,11 @@ class Case:
     tolerance: float | None = None
 
     def export(self) -> ExportedProgram:
-        """Export the module."""
+        """Return the exported module, which all tests of the case share."""
+        return self._exported
+
+    @cached_property
+    def _exported(self) -> ExportedProgram:
         return torch.export.export(self.module, self.args, dynamic_shapes=self.dynamic_shapes)
 
 

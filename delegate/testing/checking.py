@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import runpy
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +19,24 @@ import pytest
 
 import delegate
 from delegate.compile import explain
+from delegate.errors import DelegateError
+from delegate.plugins import one_line
 from delegate.program.file import serialize
 from delegate.report import NodeReport
 from delegate.testing.backend import BackendTests, arrays_of
 from delegate.testing.cases import COMMON, Case
 
 _CALLS = 300  # measured for the median
-_KIT = "from delegate.testing.checking import kit_of\nTestKit = kit_of({name!r})\n"
+_QUICK = 20.0  # seconds of tests, besides the start of Python and torch
+_SLOW = frozenset(
+    {
+        "test_generated_cases", "test_its_info_is_cheap_and_needs_no_torch", "test_it_runs_without_torch",
+        "test_corrupt_blobs_do_no_harm",
+    }
+)  # fmt: skip
+_LATER = 2  # cases of the other tests that run before slow ones
+TIME_IS_UP = "the time of --quick is up"
+_KIT = "from delegate.testing.checking import kit_of\nTestKit = kit_of({name!r}, {tests!r})\n"
 
 
 @dataclass(frozen=True)
@@ -52,6 +67,30 @@ class CallTime:
     seconds: float
 
 
+@dataclass(frozen=True)
+class CheckResult:
+    """The results of a check of a backend.
+
+    Args:
+        tests: the outcomes, in the order of the tests.
+        total: the number of selected tests.
+        stopped: why not all of them ran; empty if they did.
+        operators: operator of the common modules -> "yes", or the reason why the backend does not run it.
+        call: the cost of a call; None if the backend runs no common module entirely.
+    """
+
+    tests: tuple[TestOutcome, ...]
+    total: int
+    stopped: str = ""
+    operators: Mapping[str, str] = field(default_factory=dict)
+    call: CallTime | None = None
+
+    @property
+    def is_green(self) -> bool:
+        """Return true if no test failed, and nothing interrupted the tests."""
+        return self.stopped in ("", TIME_IS_UP) and not any(o.outcome == "failed" for o in self.tests)
+
+
 @cache
 def reports(name: str) -> Mapping[str, tuple[NodeReport, ...]]:
     """Return the node reports of a backend for each of the common modules."""
@@ -72,27 +111,76 @@ def operators(name: str) -> dict[str, str]:
     return dict(sorted(answers.items()))
 
 
-def kit_of(name: str) -> type[BackendTests]:
-    """Return the test class of a backend on the common modules that it runs."""
-    return type("TestKit", (BackendTests,), {"backend": name, "cases": cases_of(name)})
+def kit_of(name: str, tests: str = "") -> type[BackendTests]:
+    """Return the test class of a backend on the common modules that it runs.
+
+    Args:
+        name: the name of the backend.
+        tests: the path of a file with the backend's own test class, whose settings and cases are added; or empty.
+
+    Raises:
+        DelegateError: the file has no such class.
+    """
+    own = _own_tests(name, tests) if tests else BackendTests
+    cases = {**cases_of(name), **getattr(own, "cases", {})}
+    return type("TestKit", (own,), {"backend": name, "cases": cases})
 
 
-def run_kit(name: str, advance: Callable[[int, int], None] = lambda done, total: None) -> list[TestOutcome]:
+def _own_tests(name: str, path: str) -> type[BackendTests]:
+    try:
+        members = runpy.run_path(path).values()
+    except Exception as error:  # the file may raise anything
+        raise DelegateError(f"the test file cannot be run: {one_line(error)}", where=path) from error
+    for member in members:
+        if isinstance(member, type) and issubclass(member, BackendTests) and getattr(member, "backend", "") == name:
+            return member
+    what = f"the test file has no subclass of BackendTests for backend {name!r}"
+    raise DelegateError(what, where=path, remedy="see docs/backends.md, Testing it")
+
+
+def run_kit(
+    name: str,
+    report: Callable[[TestOutcome | None, int, int], None] = lambda outcome, done, total: None,
+    *,
+    quick: bool = False,
+    keyword: str = "",
+    workers: int = 0,
+    tests: Path | None = None,
+) -> CheckResult:
     """Run the tests of a backend on the common modules; errors of its support checks pass through.
 
     Args:
         name: the name of the backend.
-        advance: called after each test with the number of finished tests and of all tests.
+        report: called after each test with its outcome, and the number of finished tests and of all tests.
+        quick: stop after a part of the tests: first each test on one module, then each on another one.
+        keyword: select tests as pytest's -k does; empty for all.
+        workers: number of processes, by pytest-xdist; 0 for this process.
+        tests: a file with the backend's own test class.
+
+    Raises:
+        DelegateError: the file has no such class, or pytest-xdist is absent.
     """
-    collected = _Collected(advance)
+    if workers and find_spec("xdist") is None:
+        raise DelegateError("several processes need pytest-xdist", remedy="pip install pytest-xdist, or leave out -n")
+    collected = _Collected(report, _QUICK if quick else math.inf)
     if not cases_of(name):
-        return [TestOutcome("something_of_it_runs_there", "failed", "it supports no node of the common modules")]
+        what = "it supports no node of the common modules"
+        return CheckResult((TestOutcome("something_of_it_runs_there", "failed", what),), 1)
+    path = str(tests.resolve()) if tests else ""
+    kit_of(name, path)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "pytest.ini").write_text("[pytest]\n")
-        Path(folder, "test_kit.py").write_text(_KIT.format(name=name))
+        Path(folder, "test_kit.py").write_text(_KIT.format(name=name, tests=path))
         options = ["-s", "-p", "no:terminal", "-p", "no:cacheprovider", "--import-mode=importlib", "--rootdir", folder]
+        options += ["-k", keyword] if keyword else []
+        options += ["-n", str(workers)] if workers else []
         pytest.main([*options, folder], plugins=[collected])
-    return collected.outcomes
+    return CheckResult(tuple(collected.outcomes), collected.total, collected.stopped)
+
+
+def with_costs(name: str, result: CheckResult) -> CheckResult:
+    """Return the result with the operators of the common modules, and the cost of a call."""
+    return replace(result, operators=operators(name), call=cost_of_a_call(name))
 
 
 def cost_of_a_call(name: str) -> CallTime | None:
@@ -114,20 +202,49 @@ def _seconds(method: Any, arrays: list[Any]) -> float:
 
 
 class _Collected:
-    """A pytest plugin that collects outcomes and reports progress."""
+    """A pytest plugin that collects outcomes, reports progress, and ends the tests after a time."""
 
-    def __init__(self, advance: Callable[[int, int], None]) -> None:
+    def __init__(self, report: Callable[[TestOutcome | None, int, int], None], seconds: float) -> None:
         self.outcomes: list[TestOutcome] = []
-        self._advance, self._ended, self._total = advance, 0, 0
+        self.total, self.stopped = 0, ""
+        self._report, self._done, self._new = report, 0, 0
+        self._seconds, self._start = seconds, time.monotonic()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Order the tests if they may not all run: the first case of each test, then the second; slow tests later."""
+        if self._seconds < math.inf:
+            numbers = Counter[str]()
+            order: list[tuple[int, int]] = []
+            for item in items:
+                function = item.name.partition("[")[0]
+                order.append((numbers[function] + _LATER * (function in _SLOW), len(order)))
+                numbers[function] += 1
+            items[:] = [items[i] for _, i in sorted(order)]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Store the number of tests."""
-        self._total = len(session.items)
+        self.total = len(session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Store the number of tests, which the processes of pytest-xdist collect."""
+        self.total = len(ids)
+
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        """End the tests if the time is up."""
+        if time.monotonic() - self._start > self._seconds:
+            self.stopped = item.session.shouldstop = TIME_IS_UP
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Store that the user ended the tests."""
+        self.stopped = self.stopped or "interrupted"
 
     def pytest_runtest_logfinish(self) -> None:
         """Report another finished test."""
-        self._ended += 1
-        self._advance(self._ended, self._total)
+        self._done += 1
+        new = self.outcomes[self._new :]
+        self._new = len(self.outcomes)
+        self._report(next(iter(new), None), self._done, self.total)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Store the outcome of a test or of a failed setup."""

@@ -1,33 +1,37 @@
-"""A small compiler backend on Prims: a partition becomes a list of NumPy calls. `import backend` registers it."""
+"""A small compiler backend on Prims: its runtime part replays calls in NumPy. `import backend` registers it."""
 
 from __future__ import annotations
 
-import json
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from delegate.backends.info import Availability, BackendInfo
 from delegate.registry import default_registry
-from delegate.runtime.backend import Array, BackendRuntime, Delegate
+from delegate.runtime.backend import Array, Delegate, TensorType
+from delegate.runtime.blob_format import BlobFormat
+from delegate.runtime.per_shape import PerShapeDelegate, Run
+from delegate.runtime.recording import Recording, RecordingRuntime
 
-# What each Prim is: with shapes and dtypes written out, nothing else has to be thought of.
+# Shapes and dtypes are explicit in Prims, so each of them is one function.
 PRIMS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(np, name) for name in ("add", "exp", "expm1", "maximum", "minimum", "sqrt", "tanh", "where")},
     "abs": np.abs, "div": np.divide, "eq": np.equal, "ge": np.greater_equal, "gt": np.greater, "le": np.less_equal,
     "log": np.log, "lt": np.less, "mul": np.multiply, "ne": np.not_equal, "neg": np.negative, "pow": np.power,
     "bitwise_or": np.bitwise_or, "sub": np.subtract, "transpose": np.transpose,
     "rsqrt": lambda x: 1 / np.sqrt(x),
-    "sum": lambda x, dims: np.sum(x, axis=tuple(dims)),
-    "amax": lambda x, dims: np.max(x, axis=tuple(dims)),
-    "var": lambda x, dims, correction: np.var(x, axis=tuple(dims), ddof=int(correction)),
+    "sum": lambda x, dims, dtype: np.sum(x, axis=tuple(dims)),
+    "amax": lambda x, dims, dtype: np.max(x, axis=tuple(dims)),
+    "var": lambda x, dims, correction, dtype: np.var(x, axis=tuple(dims), ddof=int(correction)),
     "broadcast_in_dim": lambda x, shape, dims: np.broadcast_to(
         x[tuple(slice(None) if d in dims else None for d in range(len(shape)))], shape
     ),
-    "mm": np.matmul, "bmm": np.matmul, "view": np.reshape,  # torch has no Prims of these
 }  # fmt: skip
+ATEN = {"mm": np.matmul, "bmm": np.matmul, "view": np.reshape}  # torch has no Prims of these
+PATTERNS = {"addmm_relu": lambda bias, x, weight: np.maximum(x @ weight + bias, 0)}
+FUNCTIONS = {**PRIMS, **ATEN, **PATTERNS, "cast": lambda x, dtype: x.astype(dtype)}
+FORMAT = BlobFormat("prims-example", 1)
 
 
 def probe() -> Availability:
@@ -44,31 +48,32 @@ INFO = BackendInfo(
 )
 
 
-class Calls(Delegate):
-    """Runs a list of calls: [name, arguments]; a value is {"value": its number}."""
+class Calls(PerShapeDelegate):
+    """A delegate that replays a recording. A real compiler compiles it for the shapes."""
 
-    def __init__(self, blob: bytes | memoryview, data: Sequence[memoryview]) -> None:
-        program = json.loads(bytes(blob))
-        kinds = program["constants"]
-        self._constants = [np.frombuffer(d, t).reshape(s) for d, (t, s) in zip(data, kinds, strict=True)]
-        self._calls, self._results = program["calls"], program["results"]
+    thread_safe = True
 
-    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        values = [*self._constants, *inputs]
-        for name, arguments in self._calls:
-            values.append(PRIMS[name](*(values[a["value"]] if isinstance(a, dict) else a for a in arguments)))
-        for output, number in zip(outputs, self._results, strict=True):
-            np.copyto(output, values[number])
+    def __init__(self, recording: Recording, constants: Sequence[Array]) -> None:
+        super().__init__()
+        self._recording, self._constants = recording, constants
+
+    def compile(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Run:
+        self._recording.require_types(inputs, outputs)
+        return self._run
+
+    def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        with np.errstate(all="ignore"):
+            results = self._recording.replay(FUNCTIONS, inputs, self._constants)
+        for output, result in zip(outputs, results, strict=True):
+            np.copyto(output, result)
 
 
-class PrimsRuntime(BackendRuntime):
-    def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
-        return Calls(blob, ())
+class PrimsRuntime(RecordingRuntime):
+    blob_format = FORMAT
+    functions = FUNCTIONS
 
-    def init_with_data(
-        self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
-    ) -> Delegate:
-        return Calls(blob, data)
+    def create(self, recording: Recording, constants: Sequence[Array], compile_specs: Mapping[str, Any]) -> Delegate:
+        return Calls(recording, constants)
 
 
 def __getattr__(name: str) -> type:
@@ -78,43 +83,30 @@ def __getattr__(name: str) -> type:
     import torch
     from torch.fx import Node
 
-    from delegate.backends.aot import PreprocessResult, Region
-    from delegate.backends.asking import PrimsBackend
-    from delegate.edge.node import is_static, op_name, tensor
-    from delegate.verdict import YES, Reason, Verdict, no
+    from delegate.backends.lowering import Lowering, LoweringTable, Pattern, anything
+    from delegate.backends.prims import PrimsBackend
+    from delegate.edge.node import op_name
 
-    def prim(node: Node) -> str:
-        return op_name(node).split(".")[1]
+    def product_before(relu: Node) -> tuple[Node, Node] | None:
+        """A product with a bias, which nothing else uses."""
+        (product,) = relu.all_input_nodes
+        fits = op_name(product) == "aten.addmm.default" and len(product.users) == 1 and not product.kwargs
+        return (product, relu) if fits else None
+
+    rows: LoweringTable[str] = LoweringTable(
+        [
+            *(Lowering(f"prims.{name}.default", anything, name) for name in PRIMS),
+            *(Lowering(f"aten.{name}.default", anything, name) for name in ATEN),
+        ]
+    )
+    rows.add_pattern(Pattern("addmm, relu", ("aten.relu.default",), product_before, "addmm_relu"))
 
     class PrimsExample(PrimsBackend):
-        name: ClassVar[str] = "prims-example"
-        library: ClassVar[str] = "NumPy"
-
-        def takes(self, node: Node) -> Verdict:
-            if prim(node) not in PRIMS or node.kwargs:
-                return no(Reason.OPERATOR, f"{op_name(node)} is not supported")
-            if tensor(node).dtype not in (torch.float32, torch.bool) or not is_static(node):
-                return no(Reason.DTYPE, f"{node.name} is {tensor(node).dtype}, or of dynamic size")
-            return YES
-
-        def compile(self, region: Region) -> PreprocessResult:
-            values = {node: i for i, node in enumerate((*region.constants, *region.inputs))}
-
-            def argument(value: Any) -> Any:
-                return {"value": values[value]} if isinstance(value, Node) else value
-
-            calls = []
-            for node in region.calls:
-                assert node.target is not operator.getitem
-                calls.append([prim(node), [argument(a) for a in node.args]])
-                values[node] = len(values)
-            held = [c.contiguous().numpy() for c in region.constants.values()]
-            program = {
-                "constants": [[c.dtype.str, c.shape] for c in held],
-                "calls": calls,
-                "results": [values[node] for node in region.outputs],
-            }
-            return PreprocessResult(json.dumps(program).encode(), data=tuple(c.tobytes() for c in held))
+        name = "prims-example"
+        library = "NumPy"
+        dtypes = frozenset({torch.float32, torch.bool})
+        blob_format = FORMAT
+        table = rows
 
     return PrimsExample
 

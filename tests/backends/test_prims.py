@@ -13,7 +13,8 @@ from torch.fx import GraphModule, Node
 
 import delegate
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
-from delegate.backends.asking import PrimsBackend
+from delegate.backends.lowering import LoweringTable
+from delegate.backends.prims import PrimsBackend
 from delegate.edge.node import op_name
 from delegate.edge.verifier import PRIMS
 from delegate.errors import DialectError
@@ -49,6 +50,7 @@ class Seen(PrimsBackend):
 
     name = "seen"
     library = "Seen"
+    table: ClassVar = LoweringTable()
     regions: ClassVar[list[Region]] = []
 
     def takes(self, node: Node) -> Verdict:

@@ -60,9 +60,9 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
 class Made:
     """A backend as it is written, installed into a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, template: str = "table") -> None:
         self.source = folder / "made"
-        write(self.source, "my_npu")
+        write(self.source, "my_npu", "--template", template)
         path = f"{install(folder / 'site', self.source)}{os.pathsep}{ROOT}"
         self._environment = {**os.environ, "PYTHONPATH": path, "DELEGATE_CACHE": str(folder / "kept")}
 
@@ -94,11 +94,24 @@ def test_it_passes_as_it_is(made: Made, tests: list[str]) -> None:
     assert "my_npu" in made.python("-c", SCRIPT.replace("acme", "my_npu"))
 
 
+@pytest.mark.parametrize("template", ["ask", "compiler"])
+@pytest.mark.parametrize(
+    "tests",
+    [
+        pytest.param(["-k", "eager or another_version or several_at"], id="some"),
+        pytest.param([], id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_the_other_templates_pass_as_they_are(tmp_path: Path, template: str, tests: list[str]) -> None:
+    own = Made(tmp_path, template).python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", *tests)
+    assert re.search(r"\d+ passed(, \d+ deselected)? in", own), "and nothing is skipped"
+
+
 @pytest.mark.slow
 def test_it_is_checked_without_a_test(made: Made) -> None:
     checked = json.loads(made.python("-m", "delegate", "check-backend", "my_npu", "--json", stderr="testing my_npu: "))
     assert (checked["state"], checked["parts"]) == ("ok", {"aot": "ok", "runtime": "ok"})
-    assert {test["outcome"] for test in checked["tests"]} == {"passed", "skipped"}
+    assert {test["outcome"] for test in checked["tests"]} == {"passed"}, "not even altered blobs are skipped"
     assert checked["operators"]["aten.add.Tensor"] == "yes"
     assert "my_npu has no lowering of aten.tanh.default" in checked["operators"]["aten.tanh.default"]
     assert checked["call"]["seconds"] > 0

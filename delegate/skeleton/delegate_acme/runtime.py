@@ -2,92 +2,57 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from delegate.errors import BackendFailed
-from delegate.runtime.backend import BackendRuntime, Delegate, TensorType
+from delegate.runtime.backend import Array, Delegate, TensorType
+from delegate.runtime.blob_format import BlobFormat
+from delegate.runtime.recording import Recording, RecordingRuntime
 
-VERSION = 1  # of the blob, as `aot.py` writes it
+FORMAT = BlobFormat("acme", version=1)
 FUNCTIONS: Mapping[str, Any] = {
     **{
         name: getattr(np, name)
         for name in ("add", "subtract", "multiply", "maximum", "minimum", "negative", "absolute")
     },
     "relu": lambda x: np.maximum(x, np.float32(0)),
+    "cast": lambda x, dtype: x.astype(dtype),
 }
 
 
 class AcmeDelegate(Delegate):
-    """A delegate that runs the rows of a blob.
+    """A delegate that replays recorded calls.
 
     Args:
-        blob: the checked rows.
+        recording: the checked calls.
         constants: arrays of the constants.
     """
 
     thread_safe = True  # a call changes no state
 
-    def __init__(self, blob: Mapping[str, Any], constants: Sequence[Any]) -> None:
-        self._inputs, self._rows, self._outputs = blob["inputs"], blob["rows"], blob["outputs"]
-        self._constants = constants
+    def __init__(self, recording: Recording, constants: Sequence[Array]) -> None:
+        self._recording, self._constants = recording, constants
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
         """Compare the program's tensors with the blob, because a program file may be forged."""
-        fits = (len(inputs), len(outputs)) == (self._inputs, len(self._outputs))
-        if not fits or any(t.dtype != np.float32 for t in (*inputs, *outputs)):
-            raise BackendFailed("the blob has other inputs or outputs than its program")
+        self._recording.require_types(inputs, outputs)
 
-    def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Compute all rows, and fill the outputs."""
-        values = [*inputs, *self._constants]
+    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Compute all calls, and fill the outputs."""
         with np.errstate(all="ignore"):
-            for name, *operands in self._rows:
-                arguments = (values[o] if isinstance(o, int) else np.float32(o["number"]) for o in operands)
-                values.append(FUNCTIONS[name](*arguments))
-        for output, i in zip(outputs, self._outputs, strict=True):
-            output[...] = values[i]
+            results = self._recording.replay(FUNCTIONS, inputs, self._constants)
+        for output, result in zip(outputs, results, strict=True):
+            output[...] = result
 
 
-class AcmeRuntime(BackendRuntime):
+class AcmeRuntime(RecordingRuntime):
     """The runtime part, which opens blobs."""
 
-    def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
-        """Return the delegate of a blob without constants."""
-        return self.init_with_data(blob, (), compile_specs)
+    blob_format = FORMAT
+    functions = FUNCTIONS
 
-    def init_with_data(
-        self, blob: memoryview, data: Sequence[memoryview], compile_specs: Mapping[str, Any]
-    ) -> Delegate:
-        """Return the delegate of a blob and its constants; raise BackendFailed for a damaged or outdated blob."""
-        try:
-            read = json.loads(bytes(blob))
-            version = read["version"]
-        except (ValueError, LookupError, TypeError) as error:
-            raise BackendFailed(f"the blob is damaged: {error}") from error
-        if version != VERSION:
-            raise BackendFailed(f"the blob is of version {version}, not {VERSION}", remedy="lower the model again")
-        if not _is_sound(read, [len(part) for part in data]):
-            raise BackendFailed("the blob is damaged")
-        arrays = [np.frombuffer(d, np.float32).reshape(s) for d, s in zip(data, read["constants"], strict=True)]
-        return AcmeDelegate(read, arrays)
-
-
-def _is_sound(blob: Mapping[str, Any], sizes: Sequence[int]) -> bool:
-    """Return true if every row names a function, and values that exist before it."""
-    try:
-        inputs, constants, rows = blob["inputs"], blob["constants"], blob["rows"]
-        known = inputs + len(constants)
-        for i, (name, *operands) in enumerate(rows):
-            numbers = [o for o in operands if type(o) is int]
-            plain = all(type(o["number"]) is float for o in operands if type(o) is not int)
-            if name not in FUNCTIONS or not plain or not all(0 <= n < known + i for n in numbers):
-                return False
-        outputs = all(type(n) is int and 0 <= n < known + len(rows) for n in blob["outputs"])
-        return outputs and type(inputs) is int and [4 * math.prod(shape) for shape in constants] == sizes
-    except (LookupError, TypeError, ValueError):
-        return False
+    def create(self, recording: Recording, constants: Sequence[Array], compile_specs: Mapping[str, Any]) -> Delegate:
+        """Return the delegate of a checked blob."""
+        return AcmeDelegate(recording, constants)

@@ -36,7 +36,3 @@ class TestAcme(BackendTests):
             others=((torch.randn(7, 3), torch.randn(7, 3)),),
         ),
     }
-
-    def another_version(self, blob: bytes) -> bytes:
-        """It has to be refused."""
-        return blob.replace(b'"version": 1', b'"version": 2')

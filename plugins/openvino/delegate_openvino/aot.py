@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
@@ -12,7 +12,6 @@ import openvino
 import torch
 from pydantic import Field, NonNegativeInt
 from torch.fx import Node
-from torch.utils._sympy.value_ranges import bound_sympy
 
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
@@ -30,7 +29,7 @@ from delegate.backends.inexact import (
     returns_to_half,
     unrounded,
 )
-from delegate.backends.region import ranges_of_sizes
+from delegate.backends.region import ranges_of_sizes, size_range
 from delegate.edge.node import arguments, is_static, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import ELEMENTS, NotConverted, one_line, shape_of, to_openvino, whole_operators
@@ -272,17 +271,12 @@ def _resizes(node: Node) -> Verdict:
     ranges = ranges_of_sizes((node, *node.all_input_nodes), {})
     for old, new, factor in zip(before, sizes, factors, strict=True):
         is_fixed = isinstance(old, int) and isinstance(new, int)
-        may_stay = old == new if is_fixed else 1 < (factor or 1) < 2 and _least(old, ranges) * (factor - 1) < 1
+        may_stay = old == new if is_fixed else 1 < (factor or 1) < 2 and size_range(old, ranges)[0] * (factor - 1) < 1
         if factor not in (None, 1) and may_stay:
             return no(Reason.INACCURATE, f"OpenVINO ignores the factor {factor:g} if the size {old} stays as it is")
-        if is_mean and (old != new == 1 if is_fixed else _least(new, ranges) <= 1 and (factor or 0) < 1):
+        if is_mean and (old != new == 1 if is_fixed else size_range(new, ranges)[0] <= 1 and (factor or 0) < 1):
             return no(Reason.INACCURATE, f"OpenVINO returns the first of {old} elements if one remains")
     return YES
-
-
-def _least(size: int | torch.SymInt, ranges: Mapping[Any, Any]) -> Any:
-    """Return the lower bound of a size; `ranges` are those of its symbols."""
-    return size if isinstance(size, int) else bound_sympy(size.node.expr, dict(ranges)).lower
 
 
 def _is_integer(node: Node) -> bool:

@@ -1,0 +1,93 @@
+"""AOT parts of compilers that need a few simple operators only: their regions are decomposed to Prims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import replace
+
+from torch.fx import GraphModule, Node
+from torch.nn import Module
+
+from delegate.backends.aot import PreprocessResult, Region, RegionRefused
+from delegate.backends.asking import AskingBackend
+from delegate.backends.tracing import TracingBackend
+from delegate.edge.node import is_compute, op_name
+from delegate.edge.prims import PrimsDecomposer, is_prim
+from delegate.edge.verifier import PRIMS
+from delegate.errors import DelegateError
+from delegate.verdict import YES, Reason, Verdict, no
+
+
+class PrimsBackend(AskingBackend, TracingBackend):
+    """A tracing backend whose table has rows of Prims.
+
+    - Operators that torch does not decompose into Prims (matrix products, convolutions, views, gathering) stay ATen's.
+    - An operator of ATen that has a row of its own stays whole, unless the row refuses the node.
+    - Patterns match nodes of ATen, which stay whole too.
+    """
+
+    @classmethod
+    def conditions(cls, op: str) -> tuple[str, ...]:
+        """Return the conditions of the operator's own row, or that each Prim needs a row."""
+        return cls.table.conditions(op) or (f"{cls.library or cls.name} supports each Prim of its decomposition.",)
+
+    def takes(self, node: Node) -> Verdict:
+        """Return the verdict on a node in Prims, which is that of its row by default."""
+        return TracingBackend.check(self, node)
+
+    def compile(self, region: Region) -> PreprocessResult:
+        """Compile a region in Prims; the default walks it. The errors are those of `preprocess`, and name its nodes."""
+        return TracingBackend.preprocess(self, region)
+
+    def check(self, node: Node) -> Verdict:
+        return YES if self._stays(node) else super().check(node)
+
+    def ask(self, region: Region) -> Verdict:
+        try:
+            prims, _ = in_prims(region)
+        except DelegateError as error:
+            return no(Reason.OPERATOR, f"torch cannot decompose it to Prims: {error}")
+        verdicts = (self.takes(node) for node in prims.calls if is_compute(node))
+        return next((verdict for verdict in verdicts if not verdict), YES)
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        own = {node.name for node in region.calls if self._stays(node)}
+        prims, origins = in_prims(region, own | {node.name for p in region.patterns for node in p.nodes})
+        try:
+            return self.compile(prims)
+        except RegionRefused as refusal:
+            raise RegionRefused({origins.get(name, name): why for name, why in refusal.reasons.items()}) from refusal
+
+    def _stays(self, node: Node) -> bool:
+        """Return true if a row of the node's own operator accepts the node."""
+        return self.table.get(op_name(node)) is not None and bool(TracingBackend.check(self, node))
+
+
+def in_prims(region: Region, whole: Set[str] = frozenset()) -> tuple[Region, Mapping[str, str]]:
+    """Return a region decomposed to Prims, verified, and the name of each new node -> the name of its origin.
+
+    Inputs, constants and outputs keep their order. The given region does not change.
+
+    Args:
+        region: in edge dialect.
+        whole: the names of nodes that are not decomposed.
+
+    Raises:
+        LoweringError: torch cannot decompose an operator.
+        DialectError: a decomposition of torch is no Prims.
+    """
+    made = region.copy()
+    decomposer, origins = PrimsDecomposer(), dict[str, str]()
+    nodes = [node for node in made.calls if node.name not in whole and decomposer.applies(node)]
+    kept = {node.target for node in made.calls if node.name in whole}
+    names = [node.name for node in nodes]
+    for name, parts in zip(names, decomposer.expand(nodes), strict=True):
+        origins.update((part.name, name) for part in parts)
+    for node in reversed(made.graph.nodes):
+        if node.op == "call_function" and not node.users:
+            made.graph.erase_node(node)
+    dialect = replace(PRIMS, allows=lambda op: is_prim(op) or op in kept)
+    dialect.check(GraphModule(Module(), made.graph))
+    (results,) = made.graph.output_node().args
+    assert isinstance(results, tuple | list)
+    return replace(made, outputs=tuple(result for result in results if isinstance(result, Node))), origins

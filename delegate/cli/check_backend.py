@@ -1,0 +1,113 @@
+"""`delegate check-backend`: run the tests of every backend on one of them."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from delegate.backends.state import BackendState
+from delegate.cli import output
+from delegate.cli.backends import check_parts, part_text
+from delegate.errors import DelegateError
+from delegate.plugins import PluginState
+from delegate.registry import Registry
+
+if TYPE_CHECKING:
+    from delegate.testing.checking import CheckResult, TestOutcome
+
+
+def check_backend(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A backend, as `delegate backends` lists it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Stop after about 30 seconds; each test runs on one module first.")
+    ] = False,
+    keyword: Annotated[
+        str, typer.Option("-k", metavar="EXPRESSION", help="Run the tests that match, as pytest's -k does.")
+    ] = "",
+    workers: Annotated[
+        int, typer.Option("-n", metavar="N", min=0, help="Run the tests in N processes; needs pytest-xdist.")
+    ] = 0,
+    tests: Annotated[
+        Path | None,
+        typer.Option(
+            "--tests",
+            metavar="FILE",
+            help="A file with the backend's subclass of BackendTests: its cases, tolerance, exceptions, altered blobs.",
+        ),
+    ] = None,
+) -> None:
+    """Run the tests that every backend must pass; show the supported operators and the cost of a call.
+
+    Failures appear as they come, on stderr. Ctrl-C ends the tests, and prints the results so far.
+    """
+    if quick and workers:
+        raise typer.BadParameter("--quick runs in one process: leave out -n")
+    registry = Registry(refresh=True)
+    name = registry.resolve(name)
+    state = registry.state(name)
+    parts = check_parts(registry, name)
+    data: dict[str, Any] = {"backend": name, "state": str(state.state), "detail": state.detail, "parts": parts}
+    ready = state.state is PluginState.OK and set(parts.values()) == {"ok"}
+    result = _run_tests(name, quick, keyword, workers, tests) if ready else None
+    if as_json:
+        results = (
+            {"tests": [], "total": 0, "stopped": "", "operators": {}, "call": None}
+            if result is None
+            else {**asdict(result), "tests": [asdict(o) for o in result.tests]}
+        )
+        output.print_json({**data, **results})
+    else:
+        _print(state, parts, result)
+    if result is None or not result.is_green:
+        raise typer.Exit(1)
+
+
+def _run_tests(name: str, quick: bool, keyword: str, workers: int, tests: Path | None) -> CheckResult:
+    try:
+        with output.working("importing torch"):
+            from delegate.testing import checking
+    except ModuleNotFoundError as error:
+        if error.name != "pytest":
+            raise
+        raise DelegateError(
+            "the tests of backends need pytest, which is not installed", remedy="pip install pytest"
+        ) from error
+    with output.working(f"querying the operators of {name}"):
+        checking.reports(name)
+    with output.advancing(f"testing {name}") as advance:
+
+        def report(outcome: TestOutcome | None, done: int, total: int) -> None:
+            if outcome is not None and outcome.outcome == "failed":
+                print(f"failed: {outcome.test}: {outcome.words}", file=sys.stderr, flush=True)
+            advance(done, total)
+
+        result = checking.run_kit(name, report, quick=quick, keyword=keyword, workers=workers, tests=tests)
+    with output.working(f"timing calls of {name}"):
+        return checking.with_costs(name, result)
+
+
+def _print(state: BackendState, parts: dict[str, str], result: CheckResult | None) -> None:
+    print(f"backend:      {state.name}, {state.state}{f': {state.detail}' if state.detail else ''}")
+    print(f"aot part:     {part_text(parts['aot'], state)}")
+    print(f"runtime part: {part_text(parts['runtime'], state)}")
+    if result is None:
+        return
+    count = Counter(o.outcome for o in result.tests)
+    print(f"tests:        {', '.join(f'{n} {outcome}' for outcome, n in sorted(count.items())) or 'none'}")
+    if result.stopped:
+        print(f"stopped:      {result.stopped}, after {len(result.tests)} of {result.total} tests")
+    if result.call is not None:
+        print(f"a call:       {result.call.seconds * 1e6:.3g} us ({result.call.case})")
+    for outcome in result.tests:
+        if outcome.outcome == "failed":
+            print(f"failed: {outcome.test}: {outcome.words}")
+    for why, number in Counter(o.words for o in result.tests if o.outcome == "skipped").items():
+        print(f"skipped, {number}: {why}")
+    print()
+    output.table(("operator", "taken"), list(result.operators.items()))

@@ -1,0 +1,91 @@
+"""`delegate check-backend`: its options, failures as they come, and results of tests that did not all run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from delegate.cli.app import app
+from delegate.testing import checking
+from delegate.testing.checking import TIME_IS_UP, run_kit
+
+TESTS = """
+import torch
+from delegate.testing import BackendTests, Case
+
+class TestXnnpack(BackendTests):
+    backend = "xnnpack"
+    cases = {"own": Case(torch.nn.ReLU(), (torch.ones(2),))}
+
+    def another_version(self, blob):
+        return b"other" + blob
+
+    def test_of_its_own(self):
+        assert False, "it fails"
+"""
+
+
+def check(*args: str) -> Any:
+    return CliRunner().invoke(app, ["check-backend", *args])
+
+
+def test_selected_tests_with_the_settings_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(TESTS)
+    done = check(
+        "xnnpack", "--json", "--tests", str(tmp_path / "own.py"), "-k", "schema or (own and version) or of_its"
+    )
+    assert done.exit_code == 1
+    assert "failed: of_its_own: AssertionError: it fails" in done.stderr, "before the end"
+    outcomes = {test["test"]: test["outcome"] for test in json.loads(done.stdout)["tests"]}
+    assert outcomes == {
+        "its_options_have_a_schema": "passed",
+        "of_its_own": "failed",
+        "blobs_of_another_version_are_refused[own]": "passed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("x = 1", "no subclass of BackendTests for backend 'xnnpack'"), ("import nothing_here", "cannot be run: ")],
+)
+def test_files_without_tests(tmp_path: Path, content: str, words: str) -> None:
+    (tmp_path / "own.py").write_text(content)
+    done = check("xnnpack", "--tests", str(tmp_path / "own.py"))
+    assert done.exit_code == 1
+    assert words in done.stderr
+
+
+def test_quick_in_several_processes_is_wrong_usage() -> None:
+    assert check("xnnpack", "--quick", "-n", "2").exit_code == 2
+
+
+def test_it_stops_after_a_time_with_each_test_once_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(1000))
+    monkeypatch.setattr(checking.time, "monotonic", lambda: 7.0 * next(ticks))
+    result = run_kit("xnnpack", quick=True, keyword="schema or two_plans or runs_there")
+    assert result.stopped == TIME_IS_UP
+    tests = [o.test.partition("[")[0] for o in result.tests]
+    assert tests == ["its_options_have_a_schema", "something_of_it_runs_there", "two_plans_are_the_same"]
+    assert result.total > 40
+    assert result.is_green
+
+
+def test_an_interrupt_leaves_the_results_so_far() -> None:
+    def interrupt(outcome: object, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    result = run_kit("xnnpack", interrupt, keyword="schema or runs_there")
+    assert result.stopped == "interrupted"
+    assert [o.test for o in result.tests] == ["its_options_have_a_schema"]
+    assert not result.is_green
+
+
+@pytest.mark.slow
+def test_several_processes() -> None:
+    result = run_kit("xnnpack", keyword="schema or runs_there", workers=2)
+    assert result.is_green
+    assert result.total == len(result.tests) > 10
