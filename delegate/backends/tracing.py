@@ -34,6 +34,7 @@ from delegate.verdict import Verdict
 Value = TypeVar("Value")
 
 CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default"})
+COPIES = frozenset({"aten.clone.default", "prims.clone.default"})  # of a value, which never changes
 _NO_OPERANDS = frozenset({"condition", "mask", "alpha"})  # arguments that are not promoted
 _SIZES: Mapping[Any, str] = {
     operator.add: "size.add",
@@ -86,7 +87,8 @@ class TracingBackend(TableBackend):
     """An AOT part that walks each region, and calls the function of a row for each node or pattern.
 
     - Dynamic sizes are values, computed from the shapes of the inputs.
-    - Casts between `dtypes` need no rows. Operands of elementwise operators are cast to the dtype of the computation.
+    - Casts between `dtypes`, and copies, need no rows. Operands of elementwise operators are cast to the dtype of the
+      computation.
     - An exception in a row's function refuses its node. The reason has the file and line of the function.
 
     Attributes:
@@ -102,9 +104,9 @@ class TracingBackend(TableBackend):
         return Recorder(region, self.blob_format)
 
     def check(self, node: Node) -> Verdict:
-        if op_name(node) in CASTS and self.table.get(op_name(node)) is None:
-            return of_dtypes(node, self.dtypes, self.library or self.name)
         row = self.table.get(op_name(node))
+        if row is None and op_name(node) in CASTS | COPIES:
+            return of_dtypes(node, self.dtypes, self.library or self.name)
         if row is not None and row.dtypes is None:
             return of_dtypes(node, self.dtypes, self.library or self.name) and super().check(node)
         return super().check(node)
@@ -141,18 +143,25 @@ class TracingBackend(TableBackend):
         if node.target is operator.getitem:
             source, index = node.args
             return values[source][index]  # type: ignore[index]
-        if node.target is torch.ops.aten.sym_size.int:
-            source, dim = node.args
-            return builder.size(values[source], dim)  # type: ignore[index, arg-type]
         taken = map_aggregate(tuple(arguments(node).values()), lambda a: values[a] if isinstance(a, Node) else a)
+        assert isinstance(taken, tuple)
+        if node.target is torch.ops.aten.sym_size.int:
+            return builder.size(*taken)
         if node.target in _SIZES:
             return builder.compute_size(node.target, *taken)  # type: ignore[arg-type]
-        row: Lowering[Any] | None = self.table.get(op_name(node))
-        if row is None and op_name(node) in CASTS:
+        return self._operator(builder, node, taken)
+
+    def _operator(self, builder: Builder[Any], node: Node, taken: tuple[Any, ...]) -> Any:
+        """Return the value of a node that calls an operator, from its arguments in the order of the schema."""
+        op = op_name(node)
+        row: Lowering[Any] | None = self.table.get(op)
+        if row is not None:
+            return builder.lower(row.lower, node, *_promoted(builder, node, taken))
+        if op in CASTS:
             return builder.cast(taken[0], tensor(node).dtype)
-        if row is None:
-            raise LookupError(f"there is no row for {op_name(node)}")
-        return builder.lower(row.lower, node, *_promoted(builder, node, taken))
+        if op in COPIES:
+            return taken[0]
+        raise LookupError(f"there is no row for {op}")
 
     def _fault(self, error: Exception) -> str:
         """Return the reason of a refusal, with the innermost line of the backend's own code."""

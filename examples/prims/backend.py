@@ -29,8 +29,11 @@ PRIMS: Mapping[str, Callable[..., Any]] = {
     ),
 }  # fmt: skip
 ATEN = {"mm": np.matmul, "bmm": np.matmul, "view": np.reshape}  # torch has no Prims of these
-PATTERNS = {"addmm_relu": lambda bias, x, weight: np.maximum(x @ weight + bias, 0)}
-FUNCTIONS = {**PRIMS, **ATEN, **PATTERNS, "cast": lambda x, dtype: x.astype(dtype)}
+WHOLE = {  # operators that are not decomposed, and a pattern
+    "linear": lambda x, weight, bias: x @ weight.T if bias is None else x @ weight.T + bias,
+    "linear_relu": lambda x, weight, bias: np.maximum(x @ weight.T + bias, 0),
+}
+FUNCTIONS = {**PRIMS, **ATEN, **WHOLE, "cast": lambda x, dtype: x.astype(dtype)}
 FORMAT = BlobFormat("prims-example", 1)
 
 
@@ -85,21 +88,22 @@ def __getattr__(name: str) -> type:
 
     from delegate.backends.lowering import Lowering, LoweringTable, Pattern, anything
     from delegate.backends.prims import PrimsBackend
-    from delegate.edge.node import op_name
+    from delegate.edge.node import arguments, op_name
 
-    def product_before(relu: Node) -> tuple[Node, Node] | None:
-        """A product with a bias, which nothing else uses."""
-        (product,) = relu.all_input_nodes
-        fits = op_name(product) == "aten.addmm.default" and len(product.users) == 1 and not product.kwargs
-        return (product, relu) if fits else None
+    def linear_before(relu: Node) -> tuple[Node, Node] | None:
+        """A linear layer with a bias, which nothing else uses."""
+        (linear,) = relu.all_input_nodes
+        is_linear = op_name(linear) == "aten.linear.default" and arguments(linear)["bias"] is not None
+        return (linear, relu) if is_linear and len(linear.users) == 1 else None
 
     rows: LoweringTable[str] = LoweringTable(
         [
             *(Lowering(f"prims.{name}.default", anything, name) for name in PRIMS),
             *(Lowering(f"aten.{name}.default", anything, name) for name in ATEN),
+            Lowering("aten.linear.default", anything, "linear", keep=True),
         ]
     )
-    rows.add_pattern(Pattern("addmm, relu", ("aten.relu.default",), product_before, "addmm_relu"))
+    rows.add_pattern(Pattern("linear, relu", ("aten.relu.default",), linear_before, "linear_relu"))
 
     class PrimsExample(PrimsBackend):
         name = "prims-example"

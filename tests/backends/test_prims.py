@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
@@ -162,6 +163,24 @@ def test_the_example(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
         pairs = zip(*(v if isinstance(v, tuple) else (v,) for v in (found, wanted)), strict=True)
         for mine, theirs in pairs:
             assert_same(torch.as_tensor(mine), theirs)
+
+
+def test_patterns_and_whole_operators_in_prims(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    monkeypatch.delitem(__import__("sys").modules, "backend", raising=False)
+    import backend  # noqa: F401
+
+    module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4), nn.SiLU())
+    x = torch.randn(3, 6)
+    program = delegate.to_backend(torch.export.export(module, (x,)), "prims-example")
+    (partition,) = program.report.partitions
+    assert [(p.name, p.nodes) for p in partition.patterns] == [("linear, relu", ("linear", "relu"))]
+    assert partition.nodes == ("linear", "relu", "linear_1", "silu")
+    calls = json.loads(bytes(program.program.segments[program.program.delegates[0].segment])[64:])["calls"]
+    assert [name for name, _ in calls][:2] == ["linear_relu", "linear"]
+    assert {"exp", "div"} <= {name for name, _ in calls}, "the rest is in Prims"
+    with torch.no_grad():
+        assert_same(program(x), module(x))
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated:FutureWarning")  # of torch, by torch

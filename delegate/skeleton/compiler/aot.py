@@ -11,28 +11,29 @@ from delegate.backends.aot import Options
 from delegate.backends.lowering import Lowering, LoweringTable, anything
 from delegate.backends.prims import PrimsBackend
 from delegate.backends.tracing import Recorded, Recorder
-from delegate.edge.node import op_name
+from delegate.edge.node import arguments, op_name
 from delegate.skeleton.compiler.runtime import ATEN, FORMAT, PRIMS
 
 TABLE: LoweringTable[Any] = LoweringTable(
     [
         *(Lowering(f"prims.{name}.default", anything, name) for name in PRIMS),
         *(Lowering(f"aten.{name}.default", anything, name) for name in ATEN),  # torch has no Prims of these
+        Lowering("aten.linear.default", anything, "linear", keep=True),  # an operator that stays whole
     ]
 )
 
 
-def product_before(relu: Node) -> tuple[Node, Node] | None:
-    """A product with a bias, which nothing else uses."""
-    (product,) = relu.all_input_nodes
-    is_product = op_name(product) == "aten.addmm.default" and len(product.users) == 1 and not product.kwargs
-    return (product, relu) if is_product else None
+def linear_before(relu: Node) -> tuple[Node, Node] | None:
+    """A linear layer with a bias, which nothing else uses."""
+    (linear,) = relu.all_input_nodes
+    is_linear = op_name(linear) == "aten.linear.default" and arguments(linear)["bias"] is not None
+    return (linear, relu) if is_linear and len(linear.users) == 1 else None
 
 
-@TABLE.lowers_pattern("addmm, relu", "aten.relu.default", match=product_before)
-def addmm_relu(recorder: Recorder, relu: Node, bias: Recorded, x: Recorded, weight: Recorded) -> Recorded:
+@TABLE.lowers_pattern("linear, relu", "aten.relu.default", match=linear_before)
+def linear_relu(recorder: Recorder, relu: Node, x: Recorded, weight: Recorded, bias: Recorded) -> Recorded:
     """A pattern gets the values that its nodes read from outside, in order of first use."""
-    return recorder.call("addmm_relu", bias, x, weight)
+    return recorder.call("linear_relu", x, weight, bias)
 
 
 class AcmeOptions(Options):

@@ -43,7 +43,8 @@ ATEN: Mapping[str, Any] = {"mm": np.matmul, "bmm": np.matmul, "view": np.reshape
 FUNCTIONS: Mapping[str, Any] = {
     **PRIMS,
     **ATEN,
-    "addmm_relu": lambda bias, x, weight: np.maximum(x @ weight + bias, np.float32(0)),
+    "linear": lambda x, weight, bias: x @ weight.T if bias is None else x @ weight.T + bias,
+    "linear_relu": lambda x, weight, bias: np.maximum(x @ weight.T + bias, np.float32(0)),
     "cast": lambda x, dtype: x.astype(dtype),
 }
 
