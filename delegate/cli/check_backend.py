@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections import Counter
 from dataclasses import asdict
@@ -87,7 +88,11 @@ def _run_tests(name: str, quick: bool, keyword: str, workers: int, tests: Path |
                 print(f"failed: {outcome.test}: {outcome.words}", file=sys.stderr, flush=True)
             advance(done, total)
 
-        result = checking.run_kit(name, report, quick=quick, keyword=keyword, workers=workers, tests=tests)
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` shows the results so far, too
+        try:
+            result = checking.run_kit(name, report, quick=quick, keyword=keyword, workers=workers, tests=tests)
+        finally:
+            signal.signal(signal.SIGTERM, before)
     with output.working(f"timing calls of {name}"):
         return checking.with_costs(name, result)
 

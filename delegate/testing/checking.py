@@ -172,6 +172,7 @@ def run_kit(
         Path(folder, "pytest.ini").write_text("[pytest]\n")
         Path(folder, "test_kit.py").write_text(_KIT.format(name=name, tests=path))
         options = ["-s", "-p", "no:terminal", "-p", "no:cacheprovider", "--import-mode=importlib", "--rootdir", folder]
+        options += ["--assert=plain"]  # else pytest rewrites Hypothesis, which takes seconds
         options += ["-k", keyword] if keyword else []
         options += ["-n", str(workers)] if workers else []
         pytest.main([*options, folder], plugins=[collected])

@@ -44,6 +44,9 @@ class TestXnnpack(BackendTests):
         ),
     }
 
+    def another_version(self, blob: bytes) -> bytes:
+        return blob.replace(b"TFL3", b"TFL9", 1)
+
 
 NET = {"net": Case(Net().eval(), (torch.randn(1, 3, 8, 8),))}
 
