@@ -22,8 +22,8 @@ class PrimsBackend(AskingBackend, TracingBackend):
     """A tracing backend whose table has rows of Prims.
 
     - Operators that torch does not decompose into Prims (matrix products, convolutions, views, gathering) stay ATen's.
-    - An operator of ATen that has a row of its own stays whole, unless the row refuses the node.
-    - Patterns match nodes of ATen, which stay whole too.
+    - An operator of ATen that has a row of its own is preserved, unless the row refuses the node.
+    - Patterns match nodes of ATen, which are preserved too.
     """
 
     @classmethod
@@ -40,7 +40,7 @@ class PrimsBackend(AskingBackend, TracingBackend):
         return TracingBackend.preprocess(self, region)
 
     def check(self, node: Node) -> Verdict:
-        return YES if self._stays(node) else super().check(node)
+        return YES if self._is_preserved(node) else super().check(node)
 
     def ask(self, region: Region) -> Verdict:
         try:
@@ -51,43 +51,43 @@ class PrimsBackend(AskingBackend, TracingBackend):
         return next((verdict for verdict in verdicts if not verdict), YES)
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        own = {node.name for node in region.calls if self._stays(node)}
+        own = {node.name for node in region.calls if self._is_preserved(node)}
         prims, origins = in_prims(region, own | {node.name for p in region.patterns for node in p.nodes})
         try:
             return self.compile(prims)
         except RegionRefused as refusal:
             raise RegionRefused({origins.get(name, name): why for name, why in refusal.reasons.items()}) from refusal
 
-    def _stays(self, node: Node) -> bool:
+    def _is_preserved(self, node: Node) -> bool:
         """Return true if a row of the node's own operator accepts the node."""
         return self.table.get(op_name(node)) is not None and bool(TracingBackend.check(self, node))
 
 
-def in_prims(region: Region, whole: Set[str] = frozenset()) -> tuple[Region, Mapping[str, str]]:
+def in_prims(region: Region, preserved: Set[str] = frozenset()) -> tuple[Region, Mapping[str, str]]:
     """Return a region decomposed to Prims, verified, and the name of each new node -> the name of its origin.
 
-    Inputs, constants and outputs keep their order. The given region does not change.
+    Inputs, constants and outputs have the same order. The region does not change.
 
     Args:
         region: in edge dialect.
-        whole: the names of nodes that are not decomposed.
+        preserved: the names of nodes that are not decomposed.
 
     Raises:
         LoweringError: torch cannot decompose an operator.
         DialectError: a decomposition of torch is no Prims.
     """
-    made = region.copy()
+    result = region.copy()
     decomposer, origins = PrimsDecomposer(), dict[str, str]()
-    nodes = [node for node in made.calls if node.name not in whole and decomposer.applies(node)]
-    kept = {node.target for node in made.calls if node.name in whole}
+    nodes = [node for node in result.calls if node.name not in preserved and decomposer.applies(node)]
+    targets = {node.target for node in result.calls if node.name in preserved}
     names = [node.name for node in nodes]
     for name, parts in zip(names, decomposer.expand(nodes), strict=True):
         origins.update((part.name, name) for part in parts)
-    for node in reversed(made.graph.nodes):
+    for node in reversed(result.graph.nodes):
         if node.op == "call_function" and not node.users:
-            made.graph.erase_node(node)
-    dialect = replace(PRIMS, allows=lambda op: is_prim(op) or op in kept)
-    dialect.check(GraphModule(Module(), made.graph))
-    (results,) = made.graph.output_node().args
+            result.graph.erase_node(node)
+    dialect = replace(PRIMS, allows=lambda op: is_prim(op) or op in targets)
+    dialect.check(GraphModule(Module(), result.graph))
+    (results,) = result.graph.output_node().args
     assert isinstance(results, tuple | list)
-    return replace(made, outputs=tuple(result for result in results if isinstance(result, Node))), origins
+    return replace(result, outputs=tuple(output for output in results if isinstance(output, Node))), origins

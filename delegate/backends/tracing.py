@@ -205,8 +205,8 @@ def _promoted(builder: Builder[Any], node: Node, values: Sequence[Any]) -> list[
     operands = [(i, a) for i, a in named.values() if isinstance(a, Node) and tensors(a)]
     dtype = results[0].dtype
     if dtype is torch.bool:  # a comparison computes in the dtype of its operands, which may be numbers
-        given = (tensor(a) if isinstance(a, Node) else a for _, a in named.values())
-        others = [a for a in given if isinstance(a, torch.Tensor | int | float)]
+        operand_values = (tensor(a) if isinstance(a, Node) else a for _, a in named.values())
+        others = [a for a in operand_values if isinstance(a, torch.Tensor | int | float)]
         _, dtype = elementwise_dtypes(*others, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH)
     for i, operand in operands:
         own = tensor(operand).dtype

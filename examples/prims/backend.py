@@ -29,7 +29,7 @@ PRIMS: Mapping[str, Callable[..., Any]] = {
     ),
 }  # fmt: skip
 ATEN = {"mm": np.matmul, "bmm": np.matmul, "view": np.reshape}  # torch has no Prims of these
-WHOLE = {  # operators that are not decomposed, and a pattern
+WHOLE = {  # a preserved operator, and a pattern
     "linear": lambda x, weight, bias: x @ weight.T if bias is None else x @ weight.T + bias,
     "linear_relu": lambda x, weight, bias: np.maximum(x @ weight.T + bias, 0),
 }

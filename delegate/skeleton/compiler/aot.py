@@ -18,7 +18,7 @@ TABLE: LoweringTable[Any] = LoweringTable(
     [
         *(Lowering(f"prims.{name}.default", anything, name) for name in PRIMS),
         *(Lowering(f"aten.{name}.default", anything, name) for name in ATEN),  # torch has no Prims of these
-        Lowering("aten.linear.default", anything, "linear", keep=True),  # an operator that stays whole
+        Lowering("aten.linear.default", anything, "linear", keep=True),  # a preserved operator
     ]
 )
 
