@@ -16,11 +16,10 @@ from delegate.accuracy.reference import EagerRegion, tensors
 from delegate.backends.aot import Region
 from delegate.compiled import to_tensor
 from delegate.edge.node import dtype_of, tensor
-from delegate.errors import DelegateError
 from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program
 from delegate.runtime.backend import DeviceTensor
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
-from delegate.runtime.watch import Shapes, StepWatch
+from delegate.runtime.watch import Shapes, StepWatch, WrappedStep
 
 T = TypeVar("T")
 
@@ -74,10 +73,11 @@ class CallRecorder(StepWatch):
         """Return the steps of an instruction; those of delegates and kernels are recorded."""
         if isinstance(call, DelegateCall):
             partition = self._partitions[program.delegates[call.delegate].name]
-            return [_DelegateStep(s, partition, self._nan) if isinstance(s, DelegateStep) else s for s in steps]
+            run = partial(self._run_partition, partition)
+            return [WrappedStep(s, partial(run, s)) if isinstance(s, DelegateStep) else s for s in steps]
         if isinstance(call, KernelCall):
             add = partial(self._add_kernel, program, method, call)
-            return [_KernelStep(s, add) if isinstance(s, KernelStep) else s for s in steps]
+            return [WrappedStep(s, partial(_run_kernel, add, s)) if isinstance(s, KernelStep) else s for s in steps]
         return list(steps)
 
     def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
@@ -86,6 +86,10 @@ class CallRecorder(StepWatch):
         if isinstance(call, KernelCall):
             self._add_kernel(program, method, call, results if isinstance(results, tuple) else (results,))
         return results
+
+    def _run_partition(self, partition: WatchedPartition, step: DelegateStep) -> None:
+        step()
+        partition.add_call(step.inputs, step.outputs, self._nan)
 
     def _add_kernel(self, program: Program, method: Method, call: KernelCall, results: Iterable[Any]) -> None:
         values = [method.values[index] for index in call.outputs]
@@ -98,38 +102,9 @@ class CallRecorder(StepWatch):
         self._nan.add_kernel(node, tensors([to_tensor(array, value.dtype) for array, value in arrays]))
 
 
-class _DelegateStep:
-    """A delegate's step whose calls are recorded."""
-
-    __slots__ = ("nan", "partition", "step")
-
-    def __init__(self, step: DelegateStep, partition: WatchedPartition, nan: NanSource) -> None:
-        self.step, self.partition, self.nan = step, partition, nan
-
-    def __call__(self) -> None:
-        self.step()
-        self.partition.add_call(self.step.inputs, self.step.outputs, self.nan)
-
-    def failed(self, error: BaseException) -> DelegateError:
-        """Return the error that names what failed."""
-        return self.step.failed(error)
-
-
-class _KernelStep:
-    """A kernel's step whose results are recorded."""
-
-    __slots__ = ("add", "step")
-
-    def __init__(self, step: KernelStep, add: Callable[[Iterable[Any]], None]) -> None:
-        self.step, self.add = step, add
-
-    def __call__(self) -> None:
-        self.step()
-        self.add(self.step.outs)
-
-    def failed(self, error: BaseException) -> DelegateError:
-        """Return the error that names what failed."""
-        return self.step.failed(error)
+def _run_kernel(add: Callable[[Iterable[Any]], None], step: KernelStep) -> None:
+    step()
+    add(step.outs)
 
 
 def tensor_of(value: Any, node: Node) -> torch.Tensor:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from delegate.errors import DelegateError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
 from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program
 from delegate.runtime.backend import DeviceTensor
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
-from delegate.runtime.watch import Shapes, StepWatch
+from delegate.runtime.watch import Shapes, StepWatch, WrappedStep
 
 
 def first_nan(program: LoadedProgram, method: str, leaves: Sequence[Any]) -> str:
@@ -46,30 +45,15 @@ class _FirstNan(StepWatch):
         self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
         """Return the steps of an instruction; those of kernels and delegates are observed."""
-        note = partial(self._note, program, method, call)
-        return [_Observed(step, note) if isinstance(step, KernelStep | DelegateStep) else step for step in steps]
+        run = partial(self._run, program, method, call)
+        return [WrappedStep(s, partial(run, s)) if isinstance(s, KernelStep | DelegateStep) else s for s in steps]
 
-    def _note(self, program: Program, method: Method, call: Instruction, results: Iterable[Any]) -> None:
+    def _run(self, program: Program, method: Method, call: Instruction, step: KernelStep | DelegateStep) -> None:
+        step()
+        results = step.outs if isinstance(step, KernelStep) else step.outputs
         dtypes = (method.values[index].dtype for index in call.outputs)
         if not self.found and any(map(_has_nan, results, dtypes)):
             self.found = _describe(program, method, call)
-
-
-class _Observed:
-    """A step whose results are observed."""
-
-    __slots__ = ("note", "step")
-
-    def __init__(self, step: KernelStep | DelegateStep, note: Callable[[Iterable[Any]], None]) -> None:
-        self.step, self.note = step, note
-
-    def __call__(self) -> None:
-        self.step()
-        self.note(self.step.outs if isinstance(self.step, KernelStep) else self.step.outputs)
-
-    def failed(self, error: BaseException) -> DelegateError:
-        """Return the error that names what failed."""
-        return self.step.failed(error)
 
 
 def _has_nan(result: Any, dtype: DType) -> bool:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from delegate.errors import DelegateError
 from delegate.program.model import Instruction, Method, Program
 from delegate.runtime.backend import Array
 from delegate.runtime.steps import Step
@@ -55,3 +56,24 @@ class StepWatch(ABC):
     def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
         """Run the function of an instruction that has no steps."""
         return function(*args)
+
+
+class WrappedStep:
+    """A step with another run, which usually runs the step and looks at its arrays.
+
+    Args:
+        step: the step.
+        run: replaces its run.
+    """
+
+    __slots__ = ("run", "step")
+
+    def __init__(self, step: Step, run: Callable[[], None]) -> None:
+        self.step, self.run = step, run
+
+    def __call__(self) -> None:
+        self.run()
+
+    def failed(self, error: BaseException) -> DelegateError:
+        """Return the error that names what failed."""
+        return self.step.failed(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from delegate.program.dtypes import DType
 from delegate.program.model import Arg, DelegateCall, Instruction, KernelCall, Method, Program, Ref
 from delegate.report import Accuracy
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
-from delegate.runtime.watch import Shapes, StepWatch
+from delegate.runtime.watch import Shapes, StepWatch, WrappedStep
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -121,20 +122,17 @@ class RunRecorder(StepWatch):
 
     def _wrapped(self, program: Program, method: Method, call: Instruction, step: Step) -> Step:
         if isinstance(call, DelegateCall) and isinstance(step, DelegateStep):
-            return _PartitionStep(self, step, method.name, program.delegates[call.delegate].name)
+            name = program.delegates[call.delegate].name
+            return WrappedStep(step, partial(self._run_partition, step, method.name, name))
         if isinstance(call, KernelCall) and isinstance(step, KernelStep):
-            return _OperatorStep(self, step, method, call, program.operators[call.operator])
+            return WrappedStep(step, _OperatorRun(self, step, method, call, program.operators[call.operator]))
         return step
 
     def entry(self, entry: RecordedInstruction) -> RecordedInstruction:
         """Return the record of an instruction that runs, which may be in another loop iteration."""
         return self._by_name.setdefault((entry.method, entry.name), entry)
 
-    def region(self, name: str) -> Region:
-        """Return the region of a partition."""
-        return self._regions[name]
-
-    def expected(self, name: str, inputs: Sequence[torch.Tensor]) -> Tensors:
+    def _expected(self, name: str, inputs: Sequence[torch.Tensor]) -> Tensors:
         """Return the results of a partition in torch; raises AccuracyError if torch cannot run it."""
         if name not in self._eager:
             self._eager[name] = EagerRegion(self._regions[name])
@@ -147,45 +145,32 @@ class RunRecorder(StepWatch):
         values = [known[name] for name in names] if all(name in known for name in names) else []
         entry.add(call, self._bounds, values if len(values) == len(call.actual) else [])
 
-
-class _PartitionStep:
-    """A delegate's step whose calls are compared with torch, and repeated to find results that differ."""
-
-    __slots__ = ("method", "name", "recorder", "step")
-
-    def __init__(self, recorder: RunRecorder, step: DelegateStep, method: str, name: str) -> None:
-        self.recorder, self.step, self.method, self.name = recorder, step, method, name
-
-    def __call__(self) -> None:
-        region = self.recorder.region(self.name)
-        entry = self.recorder.entry(RecordedInstruction(self.method, self.name, region=region))
-        inputs = tuple(tensor_of(a, n).clone() for a, n in zip(self.step.inputs, region.inputs, strict=True))
+    def _run_partition(self, step: DelegateStep, method: str, name: str) -> None:
+        region = self._regions[name]
+        entry = self.entry(RecordedInstruction(method, name, region=region))
+        inputs = tuple(tensor_of(a, n).clone() for a, n in zip(step.inputs, region.inputs, strict=True))
         try:
-            self.step()
-            repeated = tuple(np.empty_like(a) for a in self.step.outputs)
-            with self.step.lock:
-                self.step.delegate.execute(tuple(self.step.inputs), repeated)
+            step()
+            repeated = tuple(np.empty_like(a) for a in step.outputs)
+            with step.lock:
+                step.delegate.execute(tuple(step.inputs), repeated)
         except Exception as error:  # a library may raise anything
-            entry.failure = self.step.failed(error)
+            entry.failure = step.failed(error)
             entry.worst = RecordedCall(inputs)
             raise
         actual, again = (
             tuple(tensor_of(a, n).clone() for a, n in zip(arrays, region.outputs, strict=True))
-            for arrays in (self.step.outputs, repeated)
+            for arrays in (step.outputs, repeated)
         )
-        call = RecordedCall(inputs, actual, self.recorder.expected(self.name, inputs))
-        self.recorder.add(entry, call)
+        call = RecordedCall(inputs, actual, self._expected(name, inputs))
+        self.add(entry, call)
         entry.last = call
         if not same(actual, again):
             entry.is_stable, entry.worst = False, call
 
-    def failed(self, error: BaseException) -> DelegateError:
-        """Return the error that names what failed."""
-        return self.step.failed(error)
 
-
-class _OperatorStep:
-    """A kernel's step whose calls are compared with torch's operator."""
+class _OperatorRun:
+    """The run of a kernel's step, compared with torch's operator."""
 
     __slots__ = ("call", "entry", "method", "operator", "recorder", "step")
 
@@ -234,10 +219,6 @@ class _OperatorStep:
             return None
         results = result if isinstance(result, tuple | list) else (result,)
         return tuple(torch.as_tensor(r) for r in results)
-
-    def failed(self, error: BaseException) -> DelegateError:
-        """Return the error that names what failed."""
-        return self.step.failed(error)
 
 
 def torch_operator(name: str) -> Any:
