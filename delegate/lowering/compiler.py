@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from delegate.accuracy.verification import Eviction
-from delegate.backends.aot import PreprocessResult, Region, RegionRefused
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.decomposition import DecompositionPolicy
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.edge.control_flow import CONTROL_FLOW
@@ -73,11 +73,23 @@ class _Method:
         self.lowered = None
 
 
+@dataclass(frozen=True, slots=True)
+class CompileFailure:
+    """A region of a method that its backend failed to compile without naming nodes."""
+
+    method: str
+    backend: str
+    region: Region
+
+
 @dataclass
 class Compiler:
     """A compiler of the methods of one program; partition names are unique among them.
 
     The steps of a method are its edge program, a plan, regions, artifacts. Then the partitions are extracted.
+
+    Attributes:
+        failures: the regions that backends failed to compile, so that nodes of them were moved.
     """
 
     selection: Selection
@@ -87,6 +99,7 @@ class Compiler:
     methods: dict[str, _Method] = field(default_factory=dict)
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    failures: list[CompileFailure] = field(default_factory=list)
     artifacts: Artifacts = field(init=False)
     partitioners: Sequence[Partitioner] = field(init=False)
     concurrency_plan: SavedPlan | None = field(init=False)  # names the modules that run in parallel
@@ -172,15 +185,8 @@ class Compiler:
         self.partitioners, self.concurrency_plan = plan.partitioners(self.partitioners, refusal), plan
 
     def compile(self) -> tuple[Program, list[LoweredProgram]]:
-        """Lower the methods that are not lowered yet, and return the program and its methods.
-
-        Raises:
-            PartitionError: nodes stay portable, and the policy forbids that.
-        """
-        try:
-            lowered = [method.lowered or self._lower(method) for method in self.methods.values()]
-        finally:
-            self.selection.record_outcomes()
+        """Lower the methods that are not lowered yet, and return the program and its methods; raises as `lower`."""
+        lowered = self.lower()
         keep, policy = self.selection.keeps, self.selection.fallback.policy
         self.warnings = []
         with stage("emit"):
@@ -188,6 +194,17 @@ class Compiler:
         results = {name: d.result for part in lowered for name, d in part.delegates.items()}
         self.notes = {d.name: (*results[d.name].notes, *_fallback_notes(d, keep)) for d in program.delegates}
         return program, lowered
+
+    def lower(self) -> list[LoweredProgram]:
+        """Lower the methods that are not lowered yet, and return all.
+
+        Raises:
+            PartitionError: nodes stay portable, and the policy forbids that.
+        """
+        try:
+            return [method.lowered or self._lower(method) for method in self.methods.values()]
+        finally:
+            self.selection.record_outcomes()
 
     def check(self) -> None:
         """Raise the errors of `compile` that need no compiled partition, by compiling to empty artifacts."""
@@ -220,7 +237,9 @@ class Compiler:
             plan = self._plan_method(method)
             _require_no_portable(plan, self.selection)
             regions = planned_regions(plan, self.selection.backends, method.regions)
-            delegates, refused = self._compile_regions(regions, give_up_partitions=replans >= MAX_REPLANS)
+            delegates, refused = self._compile_regions(
+                plan.program.name, regions, give_up_partitions=replans >= MAX_REPLANS
+            )
             if not refused:
                 break
             for backend, reasons in refused.items():
@@ -258,12 +277,13 @@ class Compiler:
         )
 
     def _compile_regions(
-        self, regions: list[PlannedRegion], *, give_up_partitions: bool
+        self, method: str, regions: list[PlannedRegion], *, give_up_partitions: bool
     ) -> tuple[dict[str, LoweredDelegate], dict[str, dict[Node, str]]]:
         """Return the compiled partitions by name, and the rejected nodes: backend -> node -> reason.
 
         Args:
-            regions: of a plan.
+            method: its name.
+            regions: of its plan.
             give_up_partitions: give up all nodes of a partition if one of them is rejected.
         """
         delegates: dict[str, LoweredDelegate] = {}
@@ -276,6 +296,8 @@ class Compiler:
                     delegates[partition.name] = self.artifacts.delegate(planned)
                     continue
                 except RegionRefused as refusal:
+                    if isinstance(refusal.__cause__, RegionFailed):
+                        self.failures.append(CompileFailure(method, partition.backend, planned.region))
                     reasons = planned.of_the_plan(refusal.reasons)
                     if give_up_partitions or not reasons:
                         reasons = dict.fromkeys(partition.nodes, str(refusal)) | reasons

@@ -1,12 +1,14 @@
 """A backend for tests that lives in this process: elementwise operators, run by NumPy from a JSON blob.
 
 Its module is its configuration: `REFUSED` are the operators that its compiler turns down though its check took them,
-`FAULTS` says which of its parts fail.
+`FAULTS` says which of its parts fail. A blob whose "init" or "execute" is "raise" or "crash" fails there, in any
+process.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -72,6 +74,7 @@ class VectorDelegate(Delegate):
         if "execute" in FAULTS:
             raise RuntimeError("the device is\ngone")
         program = self._program
+        _fail(program.get("execute"))
         values = {name: np.asarray(v, np.float32) for name, v in program["constants"].items()}
         values |= zip(program["inputs"], inputs, strict=True)
         for name, op, args in program["steps"]:
@@ -85,7 +88,16 @@ class VectorRuntime(BackendRuntime):
         if "init" in FAULTS:
             raise ValueError("the driver does not answer")
         assert compile_specs["level"] >= 1
-        return VectorDelegate(json.loads(bytes(blob)))
+        program = json.loads(bytes(blob))
+        _fail(program.get("init"))
+        return VectorDelegate(program)
+
+
+def _fail(how: str | None) -> None:
+    if how == "raise":
+        raise RuntimeError("the driver is confused")
+    if how == "crash":
+        os.abort()
 
 
 INFO = BackendInfo(

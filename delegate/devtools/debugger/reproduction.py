@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -11,15 +14,19 @@ import numpy as np
 import torch
 
 from delegate.backends.aot import Region, Reproduction
+from delegate.backends.exported import exported_program
 from delegate.compiled import to_array
+from delegate.devtools.debugger.diagnosis import Fault
 from delegate.devtools.debugger.recording import RecordedCall
 from delegate.edge.node import describe
 from delegate.errors import InputError
 from delegate.files import replacing
+from delegate.plugins import one_line
 from delegate.runtime.backend import Array
 
 SCRIPT = "reproduce.py"
 _TENSORS = "tensors.npz"
+_MODEL = "region.pt2"
 _TEMPLATE = '''"""{title}
 
 {description}
@@ -41,42 +48,108 @@ for n, result in enumerate(results):
     error = np.abs(np.asarray(result, np.float64).reshape(expected.shape) - expected).max(initial=0)
     print(f"output {{n}}: greatest error {{error:.4g}}, greatest expected value {{largest:.4g}}")
 '''
+_COMPILATION = '''"""{title}
+
+{description}
+The options of the backend in your configuration are not part of this script.
+"""
+
+from pathlib import Path
+
+import torch
+
+import delegate
+
+exported = torch.export.load(Path(__file__).parent / "region.pt2")
+print(delegate.to_backend(exported, {backend!r}, cache=False).report)
+'''
 
 
-def write_reproduction(folder: Path, way: Reproduction, title: str, part: Region, call: RecordedCall) -> Path:
-    """Write a script, the vendor's files and the tensors into a folder, and return the path of the script.
+def write_reproduction(output: Path, fault: Fault, way: Reproduction, part: Region, call: RecordedCall) -> Path:
+    """Write a script, the vendor's files and the tensors into a new folder, and return the path of the script.
 
     Args:
-        folder: is created.
+        output: gets a folder with the names of the partition and its first node. If that exists, the new one has a
+            number too: reproductions of earlier searches do not change.
+        fault: is described in the script.
         way: runs the artifact.
-        title: the fault in one line.
         part: the region of the artifact.
         call: the inputs of the region, and the results of the library and of torch.
 
     Raises:
         InputError: the folder cannot be written.
     """
-    versions = "\n".join(f"{name} {version}" for name, version in _versions(way.packages))
-    operators = (f"    {describe(node)}" for node in part.calls)
-    description = _plain("\n".join(("Operators, as torch runs them:", *operators, "", versions)))
-    count = len(call.inputs)
-    script = _TEMPLATE.format(title=_plain(title), description=description, code=way.code, inputs=count)
+    script = _TEMPLATE.format(
+        title=_plain(_title(fault)),
+        description=_description(part, way.packages),
+        code=way.code,
+        inputs=len(call.inputs),
+    )
     arrays = {f"input{n}": _array(t) for n, t in enumerate(call.inputs)}
     arrays |= {f"actual{n}": _array(t) for n, t in enumerate(call.actual)}
     arrays |= {f"expected{n}": _array(t) for n, t in enumerate(call.expected)}
+    tensors = io.BytesIO()
+    np.savez_compressed(tensors, allow_pickle=False, **arrays)
+    return _write(output, fault, {**way.files, _TENSORS: tensors.getvalue(), SCRIPT: script.encode()})
+
+
+def write_compilation(output: Path, fault: Fault, part: Region) -> Path:
+    """Write a region that its backend does not compile, and a script that lowers it; return the path of the script.
+
+    There is no artifact to run with the vendor's library alone, so the script needs this project.
+
+    Args:
+        output: as of `write_reproduction`.
+        fault: is described in the script.
+        part: the region.
+
+    Raises:
+        InputError: the folder cannot be written, or torch cannot save the region.
+    """
+    script = _COMPILATION.format(title=_plain(_title(fault)), description=_description(part, ()), backend=fault.place)
+    model = io.BytesIO()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in way.files.items():
+        torch.export.save(exported_program(part), model)
+    except Exception as error:  # of torch, or sizes that no input has
+        raise InputError(f"torch cannot save the operators of the fault: {one_line(error)}", where=part.name) from error
+    return _write(output, fault, {_MODEL: model.getvalue(), SCRIPT: script.encode()})
+
+
+def _description(part: Region, packages: Iterable[str]) -> str:
+    """Return the operators of a region and the versions of packages, for a docstring."""
+    versions = "\n".join(f"{name} {version}" for name, version in _versions(packages))
+    operators = (f"    {describe(node)}" for node in part.calls)
+    return _plain("\n".join(("Operators, as torch runs them:", *operators, "", versions)))
+
+
+def _write(output: Path, fault: Fault, files: Mapping[str, bytes]) -> Path:
+    """Write the files of a reproduction into a new folder, and return the path of the script."""
+    try:
+        folder = _new_folder(output, fault)
+        for name, content in files.items():
             with replacing(str(folder / name)) as file:
                 file.write(content)
-        with replacing(str(folder / _TENSORS)) as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-        with replacing(str(folder / SCRIPT)) as file:
-            file.write(script.encode())
     except OSError as error:
         what = f"the reproduction cannot be written: {error.strerror or error}"
-        raise InputError(what, where=str(folder), remedy="give another folder") from error
+        raise InputError(what, where=str(output), remedy="give another folder") from error
     return folder / SCRIPT
+
+
+def _new_folder(output: Path, fault: Fault) -> Path:
+    """Create the folder of a fault, with a number if others have the name; raises OSError."""
+    name = f"{fault.partition.replace(':', '_')}_{fault.nodes[0].name}"
+    for number in itertools.count(1):
+        folder = output / (name if number == 1 else f"{name}_{number}")
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError  # unreachable
+
+
+def _title(fault: Fault) -> str:
+    """Return a fault in one line."""
+    operators = ", ".join(node.operator for node in fault.nodes)
+    return f"{fault.kind.name}: {operators} on {fault.place.partition(':')[0]}"
 
 
 def _array(tensor: torch.Tensor) -> Array:

@@ -1,0 +1,355 @@
+"""The search of one partition: reduce its wrong values, or its failure, to the smallest sets of operators."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.fx import Node
+
+from delegate.accuracy.bisection import RegionTrial
+from delegate.accuracy.bounds import Bounds
+from delegate.accuracy.figures import Differences, difference
+from delegate.accuracy.reference import EagerRegion
+from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.bisection import Unit, part_of, units_of
+from delegate.backends.selected import SelectedBackend
+from delegate.devtools.debugger.diagnosis import Fault, FaultKind
+from delegate.devtools.debugger.faults import faulty_node, kind_of
+from delegate.devtools.debugger.minimize import Minimization, OutOfTime, nodes_of
+from delegate.devtools.debugger.recording import RecordedCall, RecordedInstruction, excess_of, same
+from delegate.devtools.debugger.reproduction import write_compilation, write_reproduction
+from delegate.edge.program import META_VALUE
+from delegate.errors import DelegateError, InputError
+from delegate.partitioner.artifacts import Artifacts
+from delegate.partitioner.extraction import LoweredDelegate
+from delegate.report import Accuracy
+from delegate.runtime.backend import Delegate
+from delegate.runtime.isolation.process import Isolated
+
+
+@dataclass
+class SearchContext:
+    """The means and limits of the searches in one program.
+
+    Args:
+        backends: by name.
+        artifacts: compile sub-regions.
+        delegates: the partitions of the program, whose artifacts are not compiled again.
+        isolated: opens artifacts in a separate process.
+        bounds: define which results are wrong.
+        budget: seconds of all searches.
+        output: folder of the reproductions; None: none are written.
+        report: called with short progress texts.
+        notes: on the searches, for people.
+
+    Attributes:
+        is_complete: no search has ended early.
+    """
+
+    backends: Mapping[str, SelectedBackend]
+    artifacts: Artifacts
+    delegates: Mapping[str, LoweredDelegate]
+    isolated: Isolated
+    bounds: Bounds
+    budget: float
+    output: Path | None
+    report: Callable[[str], None]
+    notes: list[str]
+    is_complete: bool = True
+    _deadline: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._deadline = time.monotonic() + self.budget
+
+    def require_time(self) -> None:
+        """Raise OutOfTime if the budget is over."""
+        if time.monotonic() > self._deadline:
+            raise OutOfTime
+
+    def end_early(self, partition: str) -> None:
+        """Note that the budget was over in the search of a partition."""
+        self.is_complete = False
+        self.notes.append(f"partition {partition} is not searched to the end: {self.budget:g} s are over")
+
+    def compile(self, backend: str, region: Region) -> PreprocessResult:
+        """Return the artifact of a region; the errors are those of `Artifacts.attempt`."""
+        whole = self.delegates.get(region.name)
+        if whole is not None and whole.backend == backend and _border(whole.region) == _border(region):
+            return whole.result
+        return self.artifacts.attempt(backend, region)
+
+    def open(self, backend: str, result: PreprocessResult) -> Delegate:
+        """Create a delegate of an artifact in the separate process; raises BackendError."""
+        parts = [memoryview(part) for part in (result.blob, *result.data)]
+        return self.isolated.create(backend, result.compile_specs, parts)
+
+    def reproduce(self, fault: Fault, part: Region, call: RecordedCall) -> str:
+        """Write the reproduction of a fault, and return the path of its script; empty without one."""
+        if self.output is None:
+            return ""
+        way = self.backends[fault.place].reproduction(self.compile(fault.place, part))
+        if way is None:
+            self.notes.append(f"backend {fault.place} has no way to run an artifact without this project")
+            return ""
+        return self._written(partial(write_reproduction, self.output, fault, way, part, call))
+
+    def reproduce_compilation(self, fault: Fault, part: Region) -> str:
+        """Write the reproduction of a region that does not compile, and return the path of its script, or nothing."""
+        if self.output is None:
+            return ""
+        return self._written(partial(write_compilation, self.output, fault, part))
+
+    def _written(self, write: Callable[[], Path]) -> str:
+        try:
+            return str(write())
+        except InputError as error:  # the diagnosis is not lost
+            self.notes.append(str(error))
+            return ""
+
+
+class PartitionSearch:
+    """A search for the faults of one partition.
+
+    Args:
+        context: of the program.
+        entry: the record of the partition.
+        backend: its name.
+    """
+
+    def __init__(self, context: SearchContext, entry: RecordedInstruction, backend: str) -> None:
+        assert entry.region is not None
+        self._context, self._entry, self.backend = context, entry, backend
+        self._region = entry.region
+        self._values: dict[int, dict[str, torch.Tensor]] = {}  # by identity of the call
+        self._found: set[Unit] = set()
+        self._rounds = False  # the partition misses the bounds by rounding alone
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield the faults, each reduced to a smallest set of operators."""
+        entry = self._entry
+        call = entry.worst or entry.last
+        if call is None:
+            return
+        trial = self._trial(call)
+        symptom = _Symptom(trial, entry, self._context)
+        try:
+            if entry.failure is None and entry.is_stable:
+                yield from self._faults_inside(trial, symptom, call)
+            while entry.worst is not None and (remaining := self._remaining()):
+                self._context.report(f"partition {entry.name}: {len(remaining)} operators")
+                if not symptom(remaining) or (entry.is_stable and self._is_rounding(trial, remaining)):
+                    break
+                search = symptom.minimized(remaining)
+                self._found.update(search.found)
+                yield self._fault(trial, search, symptom)
+            if entry.worst is not None and not self._found and not self._rounds:
+                yield self._whole_partition(entry.worst)
+        except OutOfTime:
+            self._context.end_early(entry.name)
+
+    def values(self, call: RecordedCall) -> dict[str, torch.Tensor]:
+        """Return all values of the partition in a call, as results of one more compilation, by node.
+
+        There are none if the library rejects that.
+        """
+        if id(call) not in self._values:
+            self._values[id(call)] = self._read_values(call)
+        return self._values[id(call)]
+
+    def _read_values(self, call: RecordedCall) -> dict[str, torch.Tensor]:
+        taps = [n for n in self._region.calls if isinstance(n.meta.get(META_VALUE), torch.Tensor)]
+        try:
+            values = self._trial(call).run(self._region.with_outputs(taps))
+        except Exception:  # a library that accepts the region may reject further results with any error
+            self._context.notes.append(f"the values inside of partition {self._region.name} cannot be read")
+            return {}
+        return dict(zip((n.name for n in self._region.inputs), call.inputs, strict=True)) | values
+
+    def _trial(self, call: RecordedCall) -> RegionTrial:
+        compile_, open_ = partial(self._context.compile, self.backend), partial(self._context.open, self.backend)
+        return RegionTrial(self._region, call.inputs, compile_, open_)
+
+    def _remaining(self) -> list[Unit]:
+        return [unit for unit in units_of(self._region) if unit not in self._found]
+
+    def _faults_inside(self, trial: RegionTrial, symptom: _Symptom, call: RecordedCall) -> Iterator[Fault]:
+        """Yield the faults that show if all values of the partition are results, also those that its results hide.
+
+        Each operator that looks wrong there has to be wrong in a sub-region too, since further results can change what
+        a library fuses.
+        """
+        is_hidden = self._entry.worst is None
+        units = units_of(self._region)
+        for unit in self._wrong_inside(call):
+            if unit in self._found:
+                continue
+            self._context.report(f"partition {self._entry.name}: operator {unit[0].name}")
+            before = units[: units.index(unit) + 1]
+            start = next((some for some in ([unit], before) if symptom(some)), None)
+            if start is None:
+                continue
+            search = symptom.minimized(start)
+            fault = self._fault(trial, search, symptom)
+            is_usual = fault.kind.name == "rounding" or (fault.kind.name == "precision" and is_hidden)
+            if not is_usual and not self._found.intersection(search.found):
+                self._found.update(search.found)
+                yield replace(fault, is_hidden=is_hidden)
+
+    def _wrong_inside(self, call: RecordedCall) -> list[Unit]:
+        """Return the units whose results differ from torch's on the values that the library computed before them."""
+        known = self.values(call)
+        wrong = []
+        for unit in units_of(self._region) if known else ():
+            part = part_of(self._region, [unit])
+            actual = [known[n.name] for n in part.outputs]
+            expected = EagerRegion(part).results([known[n.name] for n in part.inputs])
+            if excess_of(self._context.bounds, difference(actual, expected)) > 1:
+                wrong.append(unit)
+        return wrong
+
+    def _is_rounding(self, trial: RegionTrial, units: Sequence[Unit]) -> bool:
+        """Return if torch has the error of some units too at lower precision, so that no operator is at fault."""
+        part = part_of(self._region, units)
+        try:
+            call = _run(trial, part)
+        except Exception:  # of a partition that fails
+            return False
+        kind = kind_of(call, EagerRegion(part))
+        if kind.name != "rounding" and (kind.name != "precision" or len(units) == 1):
+            return False
+        text = f"partition {self._region.name} misses {self._context.bounds} by rounding alone: {kind.explanation}"
+        self._context.notes.append(text)
+        self._rounds = True
+        return True
+
+    def _fault(self, trial: RegionTrial, search: Minimization, symptom: _Symptom) -> Fault:
+        """Describe a smallest set of operators, and write its reproduction."""
+        entry = self._entry
+        part = part_of(self._region, search.found)
+        call = _run(trial, part) if entry.failure is None else _reference(trial, part)
+        rest = [unit for unit in units_of(self._region) if unit not in search.found]
+        try:
+            confirmed = not rest or not symptom(rest)
+        except OutOfTime:
+            confirmed = False
+        nodes = operators_of(nodes_of(search.found))
+        fault = Fault(
+            entry.method,
+            self.backend,
+            entry.name,
+            tuple(map(faulty_node, nodes)),
+            self._kind(call, part),
+            figures_of(call),
+            len(operators_of(self._region.calls)),
+            search.tests,
+            symptom.rejected,
+            search.is_minimal,
+            confirmed,
+            remedy=pins(nodes),
+        )
+        return replace(fault, reproduction=self._context.reproduce(fault, part, call))
+
+    def _whole_partition(self, call: RecordedCall) -> Fault:
+        """Return the fault of a partition that was wrong in the program, and is right if it runs by itself."""
+        nodes = operators_of(self._region.calls)
+        kind = self._kind(call, self._region)
+        text = "it is right if the partition runs by itself, so no operator can be named"
+        return Fault(
+            self._entry.method,
+            self.backend,
+            self._entry.name,
+            tuple(map(faulty_node, nodes)),
+            replace(kind, explanation="; ".join(filter(None, (kind.explanation, text)))),
+            figures_of(call),
+            len(nodes),
+            is_minimal=False,
+        )
+
+    def _kind(self, call: RecordedCall, part: Region) -> FaultKind:
+        """Return the kind of the fault that some of the operators show in a call."""
+        if not self._entry.is_stable:
+            return FaultKind("non-determinism", "two executions on the same inputs return different values")
+        return failure_of(self._entry) or kind_of(call, EagerRegion(part))
+
+
+class _Symptom:
+    """The test of a minimisation: some units of a partition show its symptom if they run alone."""
+
+    def __init__(self, trial: RegionTrial, entry: RecordedInstruction, context: SearchContext) -> None:
+        self._trial, self._context = trial, context
+        self._fails, self._differs = entry.failure is not None, not entry.is_stable
+        self.rejected = 0  # sub-regions that the library did not run
+
+    def __call__(self, units: Sequence[Unit]) -> bool:
+        """Return if these units show the symptom; raises OutOfTime."""
+        self._context.require_time()
+        part = part_of(self._trial.region, units)
+        try:
+            results = self._trial.run(part)
+            again = self._trial.run(part) if self._differs else results
+        except DelegateError:
+            return self._fails
+        except Exception:  # a library that accepts the region may reject a part of it with any error
+            self.rejected += 1
+            return False
+        actual, repeated = ([r[node.name] for node in part.outputs] for r in (results, again))
+        if self._fails:
+            return False
+        if self._differs:
+            return not same(actual, repeated)
+        figures = Differences()
+        figures.add(actual, [*_known(self._trial, part.outputs)])
+        return excess_of(self._context.bounds, figures.accuracy()) > 1
+
+    def minimized(self, units: Sequence[Unit]) -> Minimization:
+        """Return the minimisation of units that show the symptom; `rejected` counts those of this search."""
+        self.rejected = 0
+        search = Minimization(units, self)
+        search.run()
+        return search
+
+
+def operators_of(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes without those that pick a result of another."""
+    return [node for node in nodes if node.target is not operator.getitem]
+
+
+def pins(nodes: Iterable[Node]) -> str:
+    """Return the configuration that runs nodes on portable kernels."""
+    return "partitioning:\n  node_pins:" + "".join(f"\n    {node.name}: portable" for node in nodes)
+
+
+def failure_of(entry: RecordedInstruction) -> FaultKind | None:
+    """Return the kind of an instruction that failed; None for another."""
+    return None if entry.failure is None else FaultKind("failure", entry.failure.what)
+
+
+def figures_of(call: RecordedCall) -> Accuracy | None:
+    """Return the error of a call; None if it failed."""
+    return difference(call.actual, call.expected) if call.actual else None
+
+
+def _border(region: Region) -> tuple[list[str], ...]:
+    """Return the names of the inputs, operators and outputs of a region."""
+    return tuple([node.name for node in nodes] for nodes in (region.inputs, region.calls, region.outputs))
+
+
+def _known(trial: RegionTrial, nodes: Iterable[Node]) -> Iterator[torch.Tensor]:
+    return (trial.known[node.name] for node in nodes)
+
+
+def _reference(trial: RegionTrial, part: Region) -> RecordedCall:
+    """Return a call of a part with the results of torch alone."""
+    return RecordedCall(tuple(_known(trial, part.inputs)), expected=tuple(_known(trial, part.outputs)))
+
+
+def _run(trial: RegionTrial, part: Region) -> RecordedCall:
+    """Run a part on its backend, and return the call; raises as `RegionTrial.run` does."""
+    results = trial.run(part)
+    return replace(_reference(trial, part), actual=tuple(results[node.name] for node in part.outputs))

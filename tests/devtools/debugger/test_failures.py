@@ -1,0 +1,93 @@
+"""Libraries that fail: to compile a region, to open an artifact, to run it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.backends.aot import PreprocessResult, Region, RegionFailed
+from delegate.edge.node import op_name
+from delegate.registry import default_registry
+from tests.support import vector_backend
+from tests.support.vector_backend import Vector
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+WHY = "no such plan"
+CONFIG = {"backends": [{"name": "vector", "isolate": "none"}]}
+
+
+class Chain(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ((-x).tanh() + x).tanh() * 2
+
+
+@pytest.fixture(autouse=True)
+def registry() -> Iterator[None]:
+    default_registry.cache_clear()
+    default_registry().register(vector_backend.INFO)
+    yield
+    default_registry.cache_clear()
+
+
+def exported() -> torch.export.ExportedProgram:
+    return torch.export.export(Chain(), (X,))
+
+
+def with_operators(region: Region, *operators: str) -> bool:
+    return {op_name(n) for n in region.calls}.issuperset(operators)
+
+
+@pytest.mark.parametrize(
+    ("error", "operators", "names"),
+    [
+        (RegionFailed(WHY), ["aten.add.Tensor"], ["add"]),
+        (RegionFailed(WHY), ["aten.neg.default", "aten.add.Tensor"], ["neg", "tanh", "add"]),
+        (ZeroDivisionError(WHY), ["aten.add.Tensor"], ["add"]),
+    ],
+)
+def test_a_region_that_does_not_compile(
+    error: Exception, operators: list[str], names: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    preprocess = Vector.preprocess
+
+    def fails(self: Vector, region: Region) -> PreprocessResult:
+        if with_operators(region, *operators):
+            raise error
+        return preprocess(self, region)
+
+    monkeypatch.setattr(Vector, "preprocess", fails)
+    (fault,) = delegate.debug(exported(), config=CONFIG, cache=False, output=tmp_path).faults
+    assert (fault.kind.name, [node.name for node in fault.nodes], fault.size) == ("failure", names, 5)
+    assert WHY in fault.kind.explanation
+    assert fault.is_minimal
+    assert fault.is_confirmed
+    assert f"{names[0]}: portable" in fault.remedy
+    folder = Path(fault.reproduction).parent
+    saved = torch.export.load(folder / "region.pt2")
+    assert {node.name for node in saved.graph.nodes}.issuperset(names)
+    compile(Path(fault.reproduction).read_text(), fault.reproduction, "exec")
+
+
+@pytest.mark.parametrize(("when", "how"), [("init", "raise"), ("execute", "crash")])
+def test_an_artifact_that_is_not_opened_or_does_not_run(when: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    preprocess = Vector.preprocess
+
+    def planted(self: Vector, region: Region) -> PreprocessResult:
+        result = preprocess(self, region)
+        if not with_operators(region, "aten.add.Tensor"):
+            return result
+        program = json.loads(bytes(result.blob)) | {when: how}
+        return PreprocessResult(json.dumps(program).encode(), result.compile_specs)
+
+    monkeypatch.setattr(Vector, "preprocess", planted)
+    diagnosis = delegate.debug(exported(), config=CONFIG, cache=False)
+    (fault,) = diagnosis.faults
+    assert (fault.kind.name, [node.name for node in fault.nodes]) == ("failure", ["add"]), str(diagnosis)
+    assert fault.is_confirmed
+    assert any("failed" in note or "cannot be loaded" in note for note in diagnosis.notes)
