@@ -20,7 +20,7 @@ from delegate.edge.restore_torch_on_error import restore_torch_on_error
 from delegate.edge.sources import Model, exported_programs
 from delegate.edge.training import warn_of_training
 from delegate.emit.device_memory import with_device_copies
-from delegate.errors import DelegateError
+from delegate.errors import ConfigError, DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.listeners import stage
@@ -43,6 +43,7 @@ from delegate.selection import ConfigSource, Request, Selection, open_artifact_c
 
 if TYPE_CHECKING:
     from delegate.devtools.debugger.diagnosis import Diagnosis
+    from delegate.devtools.debugger.saved_program import SavedProgram
 
 PathLike = str | os.PathLike[str]
 
@@ -185,6 +186,7 @@ def debug(
     cache: bool | None = None,
     budget: float = 60.0,
     output: PathLike | None = None,
+    program_file: PathLike | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Diagnosis:
     """Find the operators that return wrong values: run a model beside torch, and reduce each wrong partition.
@@ -200,15 +202,28 @@ def debug(
             the precision does.
         budget: seconds after which no further sub-region is tried.
         output: folder for scripts that show the faults with the vendor's library alone; None: no scripts.
+        program_file: a program of this model, saved with debug info. Its placement and its compiled partitions are
+            debugged, in place of a new lowering. The default of `backends` is then the backends of the file.
         progress: called with short progress texts.
 
     Raises:
-        the errors of `to_backend`, except those of verification. InputError if the folder cannot be written.
+        the errors of `to_backend`, except those of verification. InputError if the folder cannot be written, or the
+        program file is of another model. ProgramError if it cannot be read, or has no debug info.
     """
+    if program_file is not None:
+        from delegate.devtools.debugger.saved_program import FromSavedProgram, SavedProgram
+
+        saved = SavedProgram.load(program_file)
+        backends = saved.backends if backends is None and config is None else backends
     request = LoweringRequest.of(
         model, backends, config, kernels=kernels, placement=placement, verify=None, cache=cache, progress=progress
     )
-    return _debug(request, inputs, budget=budget, output=output, progress=progress)
+    if program_file is None:
+        return _debug(request, inputs, budget=budget, output=output, progress=progress)
+    if placement is not None:
+        raise ConfigError("the file has a placement of its own", where="debug", remedy="leave out `placement`")
+    request = replace(request, strategy=FromSavedProgram(saved))
+    return _debug(request, inputs, budget=budget, output=output, progress=progress, saved=saved)
 
 
 def _debug(
@@ -218,10 +233,11 @@ def _debug(
     budget: float = 60.0,
     output: PathLike | None = None,
     progress: Callable[[str], None] | None = None,
+    saved: SavedProgram | None = None,
 ) -> Diagnosis:
     from delegate.devtools.debugger.debug import run_debugger  # most programs are right
 
-    return run_debugger(request.with_inputs(inputs, progress), budget, None if output is None else Path(output))
+    return run_debugger(request.with_inputs(inputs, progress), budget, None if output is None else Path(output), saved)
 
 
 def explain(

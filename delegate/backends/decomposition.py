@@ -45,11 +45,12 @@ _REGION_PASSES: tuple[Pass, ...] = (*_TRIAL_PASSES[:2], ConstantFolding(), *_TRI
 
 def is_compound(node: Node) -> bool:
     """Return if the node's operator is outside core ATen and torch can decompose it."""
-    return node.op == "call_function" and isinstance(node.target, OpOverload) and _is_compound(node.target)
+    return node.op == "call_function" and isinstance(node.target, OpOverload) and is_compound_operator(node.target)
 
 
 @cache
-def _is_compound(target: OpOverload[..., Any]) -> bool:
+def is_compound_operator(target: OpOverload[..., Any]) -> bool:
+    """Return if an operator is outside core ATen and torch can decompose it."""
     return Decomposer().applies_to(target)
 
 

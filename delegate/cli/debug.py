@@ -9,12 +9,18 @@ from typing import Annotated
 import typer
 
 from delegate.cli import options, output
-from delegate.cli.lower import Backends, ConfigFile, Inputs, Model
+from delegate.cli.lower import Backends, ConfigFile, Inputs
 from delegate.cli.options import Imports, import_modules
+from delegate.errors import InputError
 
 
 def debug(
-    model: Model,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="file.pt2, or package.module:function returning (module, example_inputs)."
+        ),
+    ] = None,
     config: ConfigFile = None,
     backend: Backends = None,
     example_inputs: Inputs = None,
@@ -24,6 +30,14 @@ def debug(
             "--inputs",
             metavar="[NAME=]A.npy",
             help="Input to run on, by order or by name, or one .npz. Default: the example inputs of the export.",
+        ),
+    ] = None,
+    program_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Debug this saved program of MODEL: its placement and partitions, in place of a new lowering.",
         ),
     ] = None,
     out: Annotated[
@@ -48,6 +62,8 @@ def debug(
     as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
 ) -> None:
     """Find the operators that return wrong values: run a model beside torch, and reduce each wrong partition."""
+    if model is None:
+        raise _no_model(program_file)
     with output.working("importing torch"):
         import delegate
         from delegate.cli.models import load_model, read_sample
@@ -58,7 +74,14 @@ def debug(
     check = delegate.Verify(sample, sqnr_db=sqnr_db)
     with output.telling(f"debugging {model}") as progress:
         diagnosis = delegate.debug(
-            source, backend or None, config=config, inputs=check, budget=budget, output=out, progress=progress
+            source,
+            backend or None,
+            config=config,
+            inputs=check,
+            budget=budget,
+            output=out,
+            program_file=program_file,
+            progress=progress,
         )
     if as_json:
         output.print_json_text(json.dumps(diagnosis.not_finite, indent=2) if nan else diagnosis.to_json())
@@ -66,3 +89,12 @@ def debug(
         print("\n".join(diagnosis.not_finite) or "no result has NaN or infinity")
     else:
         print(diagnosis)
+
+
+def _no_model(program_file: Path | None) -> Exception:
+    """Return the error of a call without a model, which the reference needs."""
+    if program_file is None:
+        return typer.BadParameter("MODEL is missing: give a file.pt2, or package.module:function")
+    what = "a program file has compiled partitions, but no module to compare them with"
+    remedy = f"give the model too: `delegate debug MODEL --from {program_file}`"
+    return InputError(what, where=str(program_file), remedy=remedy)

@@ -28,6 +28,15 @@ def test_debug() -> None:
     assert "no input 'y'" in call("debug", "net.pt2", "--inputs", "y=x.npy", code=1)[1]
 
 
+def test_debug_of_a_saved_program() -> None:
+    call("lower", "net.pt2", "-b", "xnnpack", "-o", "net.dlg")
+    assert "no operator is wrong" in call("debug", "net.pt2", "--from", "net.dlg")[0]
+    error = call("debug", "--from", "net.dlg", code=1)[1]
+    assert "no module to compare them with" in error
+    assert "`delegate debug MODEL --from net.dlg`" in error
+    assert "MODEL is missing" in call("debug", code=2)[1]
+
+
 def test_diff() -> None:
     for backend, path in (("xnnpack", "a.dlg"), ("portable", "b.dlg")):
         call("lower", "net.pt2", "-b", backend, "-o", path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +17,14 @@ from delegate.devtools.debugger.not_finite import not_finite
 from delegate.devtools.debugger.program_run import ProgramRun
 from delegate.devtools.debugger.quantization import clipped_ranges, layer_rows
 from delegate.devtools.debugger.recording import RecordedInstruction, excess_of
+from delegate.devtools.debugger.saved_program import SavedProgram
 from delegate.devtools.debugger.search import PartitionSearch, SearchContext, failure_of, figures_of
 from delegate.errors import InputError
 from delegate.files import require_folder
+from delegate.lowering.compiler import Compiler
 from delegate.lowering.request import LoweringRequest, PlacedModel
+from delegate.partitioner.extraction import LoweredProgram
+from delegate.program.model import Program
 from delegate.runtime.isolation.process import Isolated
 from delegate.selection import open_artifact_cache
 
@@ -31,7 +35,9 @@ _NAMED = 3  # instructions in a note
 Progress = Callable[[str], None]
 
 
-def run_debugger(request: LoweringRequest, budget: float, output: Path | None = None) -> Diagnosis:
+def run_debugger(
+    request: LoweringRequest, budget: float, output: Path | None = None, saved: SavedProgram | None = None
+) -> Diagnosis:
     """Find the operators of a program that return wrong values, and the kind of each fault.
 
     - Every partition and kernel is compared with torch, on the inputs that it has in the program.
@@ -43,10 +49,11 @@ def run_debugger(request: LoweringRequest, budget: float, output: Path | None = 
             define which results are wrong; otherwise the default of each method's precision does.
         budget: seconds after which no further sub-region is tried.
         output: folder for the scripts that show the faults without this project; None: none are written.
+        saved: the program of this model to debug, in place of a new one; the request has a `FromSavedProgram`.
 
     Raises:
         LoweringError, BackendError and others: the model cannot be lowered, as by `to_backend`.
-        InputError: the inputs do not fit, or the folder cannot be written.
+        InputError: the inputs or the saved program do not fit, or the folder cannot be written.
         AccuracyError: torch cannot run the reference.
     """
     is_number = isinstance(budget, int | float) and not isinstance(budget, bool)
@@ -54,7 +61,7 @@ def run_debugger(request: LoweringRequest, budget: float, output: Path | None = 
         raise InputError(f"budget should be seconds from 0 to {_MOST_SECONDS:g}, not {budget!r}", where="debug")
     if output is not None:
         require_folder(output, "the reproductions", InputError)
-    return _Debugger(request, float(budget), output).run()
+    return _Debugger(request, float(budget), output, saved).run()
 
 
 @dataclass
@@ -64,6 +71,7 @@ class _Debugger:
     request: LoweringRequest
     budget: float
     output: Path | None
+    saved: SavedProgram | None
     notes: list[str] = field(default_factory=list)
 
     def run(self) -> Diagnosis:
@@ -76,7 +84,7 @@ class _Debugger:
         samples = samples_to_verify(request.check.inputs, self.model.placed.exported)
         compiler = self.model.placed.compiler
         continue_after_errors(compiler)
-        program, lowered = compiler.compile()
+        program, lowered = self._lower(compiler)
         self._delegates = {name: d for method in lowered for name, d in method.delegates.items()}
         self._report("running the program beside torch")
         limit = max(_LIBRARY_SECONDS, 2 * self.budget)
@@ -112,6 +120,10 @@ class _Debugger:
             seconds=time.monotonic() - start,
         )
 
+    def _lower(self, compiler: Compiler) -> tuple[Program, Sequence[LoweredProgram]]:
+        """Return the program to run, and its methods."""
+        return compiler.compile() if self.saved is None else (self.saved.program, self.saved.lower(compiler))
+
     def _context(self, isolated: Isolated, bounds: Bounds) -> SearchContext:
         return SearchContext(
             self.request.selection.backends,
@@ -123,6 +135,7 @@ class _Debugger:
             self.output,
             self._report,
             self.notes,
+            is_saved=self.saved is not None,
         )
 
     def _report(self, text: str) -> None:

@@ -32,6 +32,9 @@ from delegate.report import Accuracy
 from delegate.runtime.backend import Delegate
 from delegate.runtime.isolation.process import Isolated
 
+_RIGHT_ALONE = "it is right if the partition runs by itself, so no operator can be named"
+_RIGHT_AGAIN = "it is right if the partition is compiled again: only the artifact of the file is wrong"
+
 
 @dataclass
 class SearchContext:
@@ -47,6 +50,7 @@ class SearchContext:
         output: folder of the reproductions; None: none are written.
         report: called with short progress texts.
         notes: on the searches, for people.
+        is_saved: the artifacts of `delegates` are those of a file.
 
     Attributes:
         is_complete: no search has ended early.
@@ -61,6 +65,7 @@ class SearchContext:
     output: Path | None
     report: Callable[[str], None]
     notes: list[str]
+    is_saved: bool = False
     is_complete: bool = True
     _deadline: float = field(init=False)
 
@@ -139,6 +144,9 @@ class PartitionSearch:
         trial = self._trial(call)
         symptom = _Symptom(trial, entry, self._context)
         try:
+            if self._context.is_saved and entry.worst is not None and self._is_right_again(call):
+                yield self._whole_partition(entry.worst, _RIGHT_AGAIN)
+                return
             if entry.failure is None and entry.is_stable:
                 yield from self._faults_inside(trial, symptom, call)
             while entry.worst is not None and (remaining := self._remaining()):
@@ -149,7 +157,7 @@ class PartitionSearch:
                 self._found.update(search.found)
                 yield self._fault(trial, search, symptom)
             if entry.worst is not None and not self._found and not self._rounds:
-                yield self._whole_partition(entry.worst)
+                yield self._whole_partition(entry.worst, _RIGHT_ALONE)
         except OutOfTime:
             self._context.end_early(entry.name)
 
@@ -174,6 +182,13 @@ class PartitionSearch:
     def _trial(self, call: RecordedCall) -> RegionTrial:
         compile_, open_ = partial(self._context.compile, self.backend), partial(self._context.open, self.backend)
         return RegionTrial(self._region, call.inputs, compile_, open_)
+
+    def _is_right_again(self, call: RecordedCall) -> bool:
+        """Return if the partition is right with an artifact that is compiled now."""
+        fresh = partial(self._context.artifacts.attempt, self.backend)
+        trial = RegionTrial(self._region, call.inputs, fresh, partial(self._context.open, self.backend))
+        symptom = _Symptom(trial, self._entry, self._context)
+        return not symptom(units_of(self._region)) and not symptom.rejected
 
     def _remaining(self) -> list[Unit]:
         return [unit for unit in units_of(self._region) if unit not in self._found]
@@ -255,11 +270,10 @@ class PartitionSearch:
         )
         return replace(fault, reproduction=self._context.reproduce(fault, part, call))
 
-    def _whole_partition(self, call: RecordedCall) -> Fault:
-        """Return the fault of a partition that was wrong in the program, and is right if it runs by itself."""
+    def _whole_partition(self, call: RecordedCall, text: str) -> Fault:
+        """Return the fault of a partition that was wrong in the program; `text` has the reason to name no operator."""
         nodes = operators_of(self._region.calls)
         kind = self._kind(call, self._region)
-        text = "it is right if the partition runs by itself, so no operator can be named"
         return Fault(
             self._entry.method,
             self.backend,

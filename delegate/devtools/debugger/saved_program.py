@@ -1,0 +1,159 @@
+"""A saved program to debug: its placement and artifacts take the place of a new lowering."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.decomposition import is_compound_operator
+from delegate.devtools.debugger.recording import torch_operator
+from delegate.edge.node import is_compute
+from delegate.edge.program import EdgeProgram
+from delegate.errors import InputError
+from delegate.lowering.compiler import Compiler
+from delegate.lowering.strategies import Placed, PlacementInputs, Strategy
+from delegate.partitioner.artifacts import Artifacts
+from delegate.partitioner.extraction import LoweredProgram
+from delegate.partitioner.partitioner import Partitioner
+from delegate.partitioner.plan import Plan
+from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
+from delegate.partitioner.support_query import Check
+from delegate.plugins import PORTABLE
+from delegate.program import file
+from delegate.program.instructions import walk
+from delegate.program.model import DelegateCall, Program
+from delegate.report import Report
+from delegate.verdict import Verdict
+
+_REMEDY = "give the model, backends and options that the file was lowered with"
+
+
+@dataclass(frozen=True)
+class SavedProgram:
+    """A program file with debug info, which has the backend and the partition of each node.
+
+    Args:
+        program: the content of the file.
+        report: of its debug info.
+        where: the path, for messages.
+    """
+
+    program: Program
+    report: Report
+    where: str
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SavedProgram:
+        """Read a program file; raises ProgramError if it cannot be read, or has no debug info."""
+        program = file.load(path)
+        return cls(program, Report.from_json(program.report), os.fspath(path))
+
+    @property
+    def backends(self) -> list[str]:
+        """The backends of its nodes, in their order of preference."""
+        queried = [backend for node in self.report.nodes for backend in node.verdicts]
+        return [b for b in dict.fromkeys(queried) if b != PORTABLE]
+
+    def lower(self, compiler: Compiler) -> list[LoweredProgram]:
+        """Return the methods of the model with the partitions of the file.
+
+        Args:
+            compiler: placed by `FromSavedProgram`.
+
+        Raises:
+            InputError: the partitions of the model differ from those of the file.
+        """
+        compiler.plan()
+        self._require_same(compiler.report())
+        own = compiler.artifacts
+        compiler.artifacts = Artifacts(dict.fromkeys(compiler.selection.backends, self._artifact))
+        try:
+            lowered = compiler.lower()
+        finally:
+            compiler.artifacts = own
+        for method in self.program.methods:
+            delegates = next(m.delegates for m in lowered if m.program.name == method.name)
+            for call in walk(method.instructions):
+                if isinstance(call, DelegateCall):
+                    name = self.program.delegates[call.delegate].name
+                    region = delegates[name].region
+                    if (len(call.inputs), len(call.outputs)) != (len(region.inputs), len(region.outputs)):
+                        raise self._other(f"partition {name} of {method.name} has other inputs or outputs")
+        return lowered
+
+    def _artifact(self, region: Region) -> PreprocessResult:
+        spec = next(spec for spec in self.program.delegates if spec.name == region.name)
+        blob, *data = (memoryview(self.program.segments[i]) for i in (spec.segment, *spec.data))
+        return PreprocessResult(blob, spec.compile_specs, data=tuple(data))
+
+    def _require_same(self, planned: Report) -> None:
+        """Raise InputError unless the model has the methods and partitions of the file."""
+        if set(planned.methods) != set(self.report.methods):
+            names = (", ".join(report.methods) for report in (self.report, planned))
+            raise self._other("it has the methods {}, but the model has {}".format(*names))
+        here, there = ({(p.method, p.name): (p.backend, p.nodes) for p in r.partitions} for r in (planned, self.report))
+        for method, name in dict.fromkeys((*there, *here)):
+            if here.get((method, name)) != there.get((method, name)):
+                raise self._other(f"partition {name} of method {method} has other nodes")
+        if absent := {name for _, name in there} - {spec.name for spec in self.program.delegates}:
+            raise self._other(f"it has no artifact of partition {min(absent)}")
+
+    def _other(self, what: str) -> InputError:
+        return InputError(f"the file is not of this model: {what}", where=self.where, remedy=_REMEDY)
+
+
+class FromSavedProgram(Strategy):
+    """The placement of a saved program.
+
+    Args:
+        saved: the program.
+    """
+
+    def __init__(self, saved: SavedProgram) -> None:
+        operators = {node.op: torch_operator(node.op) for node in saved.report.nodes}
+        preserved = (name for name, op in operators.items() if op is not None and is_compound_operator(op))
+        super().__init__(plan=SavedPlan((), tuple(preserved)))
+        self.backends = tuple(saved.backends)
+        self._partition_of = {
+            (f"{node.method}.{node.name}", node.backend): node.partition
+            for node in saved.report.nodes
+            if node.partition
+        }
+
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
+        """Return the compiler with partitioners that assign each node as in the file, small partitions too."""
+        rules = replace(compiler.selection.rules, min_partition_size=0)
+        compiler.selection = replace(compiler.selection, rules=rules)
+        compiler.partitioners = [_AsSaved(p, self._partition_of) for p in compiler.partitioners]
+        return Placed(compiler, exported)
+
+    def require_applied(self, plans: Sequence[Plan]) -> None:
+        """`SavedProgram.lower` compares the plans."""
+
+
+class _AsSaved(Partitioner):
+    """The partitioner of one backend that assigns each node as in a saved program.
+
+    Args:
+        inner: the replaced partitioner.
+        partition_of: graph and name of a node, and its backend -> its partition.
+    """
+
+    def __init__(self, inner: Partitioner, partition_of: Mapping[tuple[str, str], str]) -> None:
+        super().__init__(inner.backend, inner.options)
+        self._partition_of = partition_of
+
+    def partition(self, program: EdgeProgram, check: Check) -> Mapping[Node, Verdict]:
+        return {n: self._verdict(program.name, n, check) for n in program.graph.nodes if is_compute(n)}
+
+    def _verdict(self, graph: str, node: Node, check: Check) -> Verdict:
+        partition = self._partition_of.get((f"{graph}.{node.name}", self.backend))
+        verdict = check(node)
+        if partition is None:
+            return BY_THE_PLAN if verdict else verdict
+        return replace(verdict, tag=f"{verdict.tag}{partition}") if verdict else verdict
