@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,44 +41,94 @@ def diff(
 ) -> None:
     """Show the differences between two programs: placement, kernels, constants, memory, and with inputs the results."""
     found = differences(file.load(before), file.load(after))
-    runs = _compare_runs((before, after), inputs, method, trust_code) if inputs else {}
+    run = _compare_runs((before, after), inputs, method, trust_code) if inputs else None
     if as_json:
         sections = {name: [asdict(change) for change in changes] for name, changes in found.sections.items()}
-        output.print_json({"differences": sections, "runs": runs})
+        output.print_json({"differences": sections, "runs": {} if run is None else {run.method: run.to_json()}})
         return
     print(found)
-    for name, values in runs.items():
-        print(f"{name}: {', '.join(f'{key} {value}' for key, value in values.items())}")
+    for line in () if run is None else run.lines():
+        print(line)
 
 
-def _compare_runs(paths: tuple[Path, Path], inputs: list[str], method: str | None, trust: bool) -> dict[str, Any]:
-    """Run both programs on the inputs; return the error of each output, and the median times in milliseconds.
+@dataclass(frozen=True, slots=True)
+class _ValueDifference:
+    """The difference between a value of two programs.
+
+    Args:
+        name: e.g. "output 0" or "state cache".
+        is_equal: all elements are equal, with NaN at the same places.
+        sqnr_db: the signal-to-noise ratio of the elements that are finite in both; None if one of both has no power.
+        greatest_difference: of these elements.
+        not_finite_in_one: the number of other elements that differ.
+    """
+
+    name: str
+    is_equal: bool
+    sqnr_db: float | None
+    greatest_difference: float
+    not_finite_in_one: int
+
+    def __str__(self) -> str:
+        ratio = "exact" if self.is_equal else "none" if self.sqnr_db is None else f"{self.sqnr_db:.1f} dB"
+        lost = f", not finite in one {self.not_finite_in_one}" if self.not_finite_in_one else ""
+        return f"{self.name}: SQNR {ratio}, greatest difference {self.greatest_difference:.3g}{lost}"
+
+
+@dataclass(frozen=True, slots=True)
+class _RunDifferences:
+    """The differences between two runs of a method, and the median time of each program in milliseconds."""
+
+    method: str
+    values: tuple[_ValueDifference, ...]
+    medians: Mapping[str, float]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines for people."""
+        yield from map(str, self.values)
+        yield f"median time: {', '.join(f'{path} {median:.3g} ms' for path, median in self.medians.items())}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, with numbers."""
+        return {"values": [asdict(value) for value in self.values], "median_ms": dict(self.medians)}
+
+
+def _compare_runs(paths: tuple[Path, Path], inputs: list[str], method: str | None, trust: bool) -> _RunDifferences:
+    """Run both programs on the inputs, from their initial states, and compare their outputs and states.
 
     Raises:
-        InputError: the programs return a different number of outputs, or outputs of different shapes.
+        InputError: the programs have several methods and none is named. Or they return a different number of outputs,
+            or outputs of different shapes.
     """
     with delegate.load(paths[0], trust_code=trust) as first, delegate.load(paths[1], trust_code=trust) as second:
-        runs = [_Run(program, method, inputs) for program in (first, second)]
-        results = [run.results() for run in runs]
-        if len(results[0]) != len(results[1]):
-            what = f"{paths[0]} returns {len(results[0])} outputs, but {paths[1]} returns {len(results[1])}"
+        names = list(dict.fromkeys((*first.methods, *second.methods)))
+        if method is None and len(names) > 1:
+            what = f"the programs have several methods: {', '.join(names)}"
+            raise InputError(what, where="--inputs", remedy="name the one to run with --method")
+        runs = [_Run(program, method or names[0], inputs) for program in (first, second)]
+        outputs = [run.results() for run in runs]
+        if len(outputs[0]) != len(outputs[1]):
+            what = f"{paths[0]} returns {len(outputs[0])} outputs, but {paths[1]} returns {len(outputs[1])}"
             raise InputError(what, where="--inputs", remedy="compare programs of one model")
-        compared = {f"output {n}": _error(n, *pair) for n, pair in enumerate(zip(*results, strict=True))}
+        values = [_difference(f"output {n}", *pair) for n, pair in enumerate(zip(*outputs, strict=True))]
+        states = [run.states() for run in runs]
+        shared = [name for name in states[0] if name in states[1]]
+        values += [_difference(f"state {name}", states[0][name], states[1][name]) for name in shared]
         seconds: list[list[float]] = [[], []]
         for _ in range(_RUNS):
             for run, own in zip(runs, seconds, strict=True):
                 start = time.perf_counter()
                 run.results()
                 own.append(time.perf_counter() - start)
-        medians = [f"{statistics.median(own) * 1e3:.3g} ms" for own in seconds]
-        return {**compared, "median time": dict(zip(map(str, paths), medians, strict=True))}
+        medians = [statistics.median(own) * 1e3 for own in seconds]
+        return _RunDifferences(method or names[0], tuple(values), dict(zip(map(str, paths), medians, strict=True)))
 
 
 class _Run:
     """The call of a method of a program on arrays from files."""
 
-    def __init__(self, program: LoadedProgram, method: str | None, inputs: list[str]) -> None:
-        self._method = program.method(method or program.default_method)
+    def __init__(self, program: LoadedProgram, method: str, inputs: list[str]) -> None:
+        self._program, self._method = program, program.method(method)
         arrays = read_inputs(self._method.name, input_names(self._method.definition), inputs)
         self._arguments = leaves(self._method.inputs, arrays)
 
@@ -90,18 +141,22 @@ class _Run:
             arrays.append(from_bfloat16(result) if is_half else np.asarray(result))
         return arrays
 
+    def states(self) -> dict[str, Array]:
+        """Return the states as arrays of numbers, by name."""
+        dtypes = self._program.state_dtypes
+        states = self._program.snapshot().items()
+        return {name: from_bfloat16(a) if dtypes[name] is DType.bfloat16 else a for name, a in states}
 
-def _error(number: int, before: Array, after: Array) -> dict[str, str]:
-    """Return the greatest difference between two outputs, and their signal-to-noise ratio."""
+
+def _difference(name: str, before: Array, after: Array) -> _ValueDifference:
+    """Compare two values; raises InputError if their shapes differ."""
     if before.shape != after.shape:
-        what = f"output {number} is {list(before.shape)} in one program, and {list(after.shape)} in the other"
+        what = f"{name} is {list(before.shape)} in one program, and {list(after.shape)} in the other"
         raise InputError(what, where="--inputs", remedy="compare programs of one model")
     wide = [a.astype(np.complex128 if a.dtype.kind == "c" else np.float64) for a in (before, after)]
     same = (wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))
     finite = np.isfinite(wide[0]) & np.isfinite(wide[1])
     numbers, off = wide[0][finite], np.abs(wide[1][finite] - wide[0][finite])
     signal, noise = float((np.abs(numbers) ** 2).sum()), float((off**2).sum())
-    ratio = "exact" if same.all() else f"{10 * np.log10(signal / noise):.1f} dB" if signal and noise else "none"
-    lost = int((~finite & ~same).sum())
-    described = {"SQNR": ratio, "greatest difference": f"{off.max(initial=0):.3g}"}
-    return {**described, "not finite in one": str(lost)} if lost else described
+    ratio = float(10 * np.log10(signal / noise)) if signal and noise else None
+    return _ValueDifference(name, bool(same.all()), ratio, float(off.max(initial=0)), int((~finite & ~same).sum()))

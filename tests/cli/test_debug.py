@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import delegate
 from tests.cli.calling import call
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -50,8 +52,44 @@ def test_diff() -> None:
     ]
     assert any(line.startswith("output 0: SQNR ") for line in lines)
     assert lines[-1].startswith("median time: a.dlg ")
+    runs = json.loads(call("diff", "a.dlg", "b.dlg", "--inputs", "x.npy", "--json")[0])["runs"]
+    (output,) = runs["forward"]["values"]
+    assert output["sqnr_db"] > 80
+    assert not output["is_equal"]
+    assert set(runs["forward"]["median_ms"]) == {"a.dlg", "b.dlg"}
+    (output,) = json.loads(call("diff", "a.dlg", "a.dlg", "--inputs", "x.npy", "--json")[0])["runs"]["forward"][
+        "values"
+    ]
+    assert (output["is_equal"], output["sqnr_db"], output["greatest_difference"]) == (True, None, 0.0)
     Path("b.dlg").write_bytes(b"damaged")
     assert "b.dlg" in call("diff", "a.dlg", "b.dlg", code=1)[1]
+
+
+class Counter(torch.nn.Module):
+    """A sum of its inputs, each times a factor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+        self.register_buffer("total", torch.zeros(4, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total += self.factor * x
+        return x + 1
+
+
+def test_diff_compares_states_and_needs_a_method_of_several() -> None:
+    np.save("x.npy", X.numpy())
+    counters = [torch.export.export(Counter(factor), (X,)) for factor in (1.0, 2.0)]
+    for path, counter in zip(("a.dlg", "b.dlg"), counters, strict=True):
+        delegate.to_backend(counter, []).save(path)
+    delegate.to_backend({"once": counters[0], "twice": counters[0]}, []).save("two.dlg")
+    lines = call("diff", "a.dlg", "b.dlg", "--inputs", "x.npy")[0].splitlines()
+    assert "output 0: SQNR exact, greatest difference 0" in lines
+    assert any(line.startswith("state total: SQNR 0.0 dB") for line in lines)
+    error = call("diff", "two.dlg", "two.dlg", "--inputs", "x.npy", code=1)[1]
+    assert "several methods: once, twice (--inputs): name the one to run with --method" in error
+    assert "exact" in call("diff", "two.dlg", "two.dlg", "--inputs", "x.npy", "--method", "twice")[0]
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,14 @@ from delegate.devtools.debugger.failures import compile_faults, continue_after_e
 from delegate.devtools.debugger.faults import kind_of
 from delegate.devtools.debugger.not_finite import not_finite
 from delegate.devtools.debugger.program_run import ProgramRun
-from delegate.devtools.debugger.quantization import clipped_ranges, layer_rows
+from delegate.devtools.debugger.quantization import clipped_ranges
 from delegate.devtools.debugger.recording import RecordedInstruction, excess_of
 from delegate.devtools.debugger.saved_program import SavedProgram
 from delegate.devtools.debugger.search import PartitionSearch, SearchContext, failure_of, figures_of
 from delegate.errors import InputError
 from delegate.files import require_folder
 from delegate.lowering.compiler import Compiler
+from delegate.lowering.layer_accuracy import layers_of
 from delegate.lowering.request import LoweringRequest, PlacedModel
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.model import Program
@@ -157,13 +158,17 @@ class _Debugger:
     def _quantization_faults(self, run: ProgramRun) -> Iterator[Fault]:
         """Return the quantizations whose range is too small for the values."""
         for name in self._quantized(run):
-            for nodes, kind in clipped_ranges(self.model.placed.exported[name], run.samples[name][0]):
-                yield Fault(name, "the quantization", "", nodes, kind, None, len(nodes))
+            for clipped in clipped_ranges(self.model.placed.exported[name], run.samples[name][0]):
+                floats, count = self.model.floats.get(name), len(clipped.nodes)
+                remedy = "" if floats is None else clipped.remedy(floats)
+                yield Fault(name, "the quantization", "", clipped.nodes, clipped.kind, None, count, remedy=remedy)
 
     def _layer_rows(self, run: ProgramRun, name: str) -> Iterator[ErrorRow]:
         if name in self.model.floats:
-            float_program, quantized = self.model.floats[name], self.model.placed.exported[name]
-            yield from layer_rows(float_program, quantized, run.samples[name][0], name if len(run.samples) > 1 else "")
+            method = f" in method {name}" if len(run.samples) > 1 else ""
+            floats, quantized = self.model.floats[name], self.model.placed.exported[name]
+            for layer in layers_of(name, floats, quantized, run.samples[name][0]):
+                yield ErrorRow(layer.node, f"{layer.place}{method}", layer.added_db, layer.total_db)
 
     def _explain_accumulation(self, run: ProgramRun) -> None:
         """Add a note if a method misses the bounds although the search found no fault."""

@@ -60,7 +60,7 @@ class Fault:
         is_minimal: no operator at a border of the set can be left out. False if the budget was over.
         is_confirmed: the partition without these operators is right.
         is_hidden: the results of the partition are within the bounds all the same.
-        remedy: the configuration that runs them elsewhere.
+        remedy: the configuration that runs them elsewhere, or keeps them in float.
         reproduction: path of the script that shows the fault without this project; empty if there is none.
     """
 
@@ -97,7 +97,7 @@ class Fault:
         if self.is_hidden:
             yield "  the results of the partition hardly depend on them: they are within the bounds"
         if self.remedy:
-            yield "  to run them elsewhere:"
+            yield "  to run them elsewhere:" if self.partition else "  to keep these layers in float:"
             yield from (f"    {line}" for line in self.remedy.splitlines())
         if self.reproduction:
             yield f"  reproduction: {self.reproduction}"

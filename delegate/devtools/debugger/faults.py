@@ -15,8 +15,10 @@ from delegate.edge.node import module_path, op_name, source_line
 from delegate.errors import AccuracyError
 
 _FLOAT16_MAX = 65504.0
+_FLOAT16_ERROR = 0.05  # relative, or absolute below 1: more than a few roundings of float16
 _FEWEST_CLAMPED = 2  # elements at an end of the range: one may be a coincidence
 _MANY = 0.9  # share of elements that a hypothesis must explain
+_MOST = 0.5  # share of the elements beyond float16 that must be wrong: a library may compute some at higher precision
 _CLOSE = 1e-3  # relative difference up to which two numbers count as the same, when a hypothesis is tested
 _FLOAT32 = 1e-5  # noise of a few roundings of float32, over the size of the results
 _AS_NOISY = 4.0  # times the error of a rounding that the rounding may explain
@@ -35,12 +37,18 @@ def kind_of(call: RecordedCall, eager: EagerRegion | None) -> FaultKind:
         eager: the operators in torch, to run them at lower precision; None: they cannot be run again.
     """
     actual, expected = _flat(call.actual), _flat(call.expected)
+    half = _at_precision(eager, call.inputs, _to_float16)
+    beyond = expected.isfinite() & (expected.abs() > _FLOAT16_MAX)
+    if half is not None:
+        beyond |= expected.isfinite() & ~half.isfinite()
     lost = expected.isfinite() & ~actual.isfinite()
     if lost.any():
-        return _not_finite(actual, expected, lost, call.inputs, eager)
+        return _not_finite(actual, expected, lost, beyond)
     if (expected.isnan() & ~actual.isnan()).any():
         count = int((expected.isnan() & ~actual.isnan()).sum())
         return FaultKind("NaN", f"{count} of {len(expected)} elements are NaN in torch, and are numbers here")
+    if (overflow := _overflowed(actual, expected, beyond)) is not None:
+        return overflow
     finite = expected.isfinite() & actual.isfinite()
     actual, expected = actual[finite], expected[finite]
     for hypothesis in (_clamped, _rounded, _moved_or_scaled):
@@ -49,20 +57,29 @@ def kind_of(call: RecordedCall, eager: EagerRegion | None) -> FaultKind:
     return FaultKind("wrong values")
 
 
-def _not_finite(
-    actual: torch.Tensor, expected: torch.Tensor, lost: torch.Tensor, inputs: Tensors, eager: EagerRegion | None
-) -> FaultKind:
+def _not_finite(actual: torch.Tensor, expected: torch.Tensor, lost: torch.Tensor, beyond: torch.Tensor) -> FaultKind:
+    """Return the kind of results that are not finite, some of which may be beyond float16."""
     what = "NaN" if actual[lost].isnan().any() else "infinity"
-    text = f"{int(lost.sum())} of {len(lost)} elements are {what}, and are numbers in torch"
-    half = _at_precision(eager, inputs, lambda t: t.to(torch.float16) if t.is_floating_point() else t)
+    if float(beyond[lost].float().mean()) > _MANY or (what == "infinity" and bool(beyond[lost].any())):
+        return _overflow(what, expected, lost)
+    return FaultKind(what, f"{int(lost.sum())} of {len(lost)} elements are {what}, and are numbers in torch")
+
+
+def _overflowed(actual: torch.Tensor, expected: torch.Tensor, beyond: torch.Tensor) -> FaultKind | None:
+    """Explain results that are wrong where float16 cannot have those of torch; a library may return anything there."""
+    wrong = ~((actual - expected).abs() <= _FLOAT16_ERROR * expected.abs().clamp(min=1)) & expected.isfinite()
+    lost = wrong & beyond
+    if not lost.any() or float(lost[wrong].float().mean()) < _MANY or float(lost[beyond].float().mean()) < _MOST:
+        return None
+    return _overflow("zero" if not actual[lost].any() else "other numbers", expected, lost)
+
+
+def _overflow(what: str, expected: torch.Tensor, lost: torch.Tensor) -> FaultKind:
     largest = float(expected[lost].abs().max())
-    explained = half is not None and bool((~half.isfinite())[lost].float().mean() > _MANY)
-    if explained or (largest > _FLOAT16_MAX and what == "infinity"):
-        cause = (
-            f"the result reaches {largest:.3g}" if largest > _FLOAT16_MAX else "an intermediate result is larger still"
-        )
-        return FaultKind("overflow", f"{text}; float16 ends at {_FLOAT16_MAX:g}, and {cause}")
-    return FaultKind(what, text)
+    cause = f"the result reaches {largest:.3g}" if largest > _FLOAT16_MAX else "an intermediate result is larger still"
+    text = f"{int(lost.sum())} of {len(lost)} elements are {what}"
+    text += "" if what == "other numbers" else ", and are numbers in torch"
+    return FaultKind("overflow", f"{text}; float16 ends at {_FLOAT16_MAX:g}, and {cause}")
 
 
 def _clamped(
@@ -150,6 +167,10 @@ def _is_swapped(actual: torch.Tensor, call: RecordedCall, eager: EagerRegion, si
     return _close(actual, swapped[finite], size)
 
 
+def _to_float16(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.float16) if tensor.is_floating_point() else tensor
+
+
 def to_int8(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor rounded to 255 steps around zero, as symmetric int8 quantization does."""
     if not tensor.is_floating_point() or not tensor.numel():
@@ -159,7 +180,7 @@ def to_int8(tensor: torch.Tensor) -> torch.Tensor:
 
 
 _ROUNDINGS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "float16": lambda t: t.to(torch.float16) if t.is_floating_point() else t,
+    "float16": _to_float16,
     "bfloat16": lambda t: t.to(torch.bfloat16) if t.is_floating_point() else t,
     "int8": to_int8,
 }

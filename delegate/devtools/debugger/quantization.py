@@ -1,8 +1,8 @@
-"""Faults of a quantization itself: ranges that are too small, and the error of each layer along the depth."""
+"""Faults of a quantization itself: ranges that are too small for the values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,17 +13,37 @@ from delegate.accuracy.bounds import DEFAULTS
 from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import NodeRunner, flat_arguments
 from delegate.accuracy.samples import Sample
-from delegate.devtools.debugger.diagnosis import ErrorRow, FaultKind, FaultyNode
+from delegate.devtools.debugger.diagnosis import FaultKind, FaultyNode
 from delegate.devtools.debugger.faults import faulty_node
-from delegate.edge.node import op_name
-from delegate.lowering.layer_noise import FloatRun, layer_errors
+from delegate.edge.node import float_node, op_name
 
 _QUANTIZE = tuple(f"quantized_decomposed.quantize_per_tensor.{overload}" for overload in ("default", "tensor"))
 _LEAST = DEFAULTS["int8"]  # dB of the values against themselves, cut off at the range
 
 
-def clipped_ranges(program: ExportedProgram, sample: Sample) -> list[tuple[tuple[FaultyNode, ...], FaultKind]]:
-    """Return the quantize nodes of a program whose range cuts off much of their input, with the node of the input.
+@dataclass(frozen=True, slots=True)
+class ClippedRange:
+    """A quantize node whose range cuts off much of its input.
+
+    Args:
+        nodes: the node of its input, if that computes, and itself.
+        kind: has the range that would fit.
+        layers: the nodes of the float program that write the value or read it as integers.
+    """
+
+    nodes: tuple[FaultyNode, ...]
+    kind: FaultKind
+    layers: tuple[str, ...]
+
+    def remedy(self, floats: ExportedProgram) -> str:
+        """Return the configuration that keeps the value in float; empty if the float program has no such nodes."""
+        known = {node.name for node in floats.graph.nodes if node.op == "call_function"}
+        rules = "".join(f"\n    {name}: off" for name in self.layers if name in known)
+        return f"quantization:\n  nodes:{rules}" if rules else ""
+
+
+def clipped_ranges(program: ExportedProgram, sample: Sample) -> list[ClippedRange]:
+    """Return the quantize nodes of a program whose range cuts off much of their input.
 
     A range is too small if cutting off alone leaves less than 20 dB. Raises AccuracyError if torch cannot run it.
     """
@@ -37,7 +57,7 @@ class _Ranges(NodeRunner):
 
     def __init__(self, program: ExportedProgram) -> None:
         super().__init__(program, lambda node, result: result)
-        self.found: list[tuple[tuple[FaultyNode, ...], FaultKind]] = []
+        self.found: list[ClippedRange] = []
 
     def run_node(self, n: Node) -> Any:
         """Run one node."""
@@ -59,21 +79,8 @@ class _Ranges(NodeRunner):
             f"scale {fit:.4g} in place of {scale:.4g}"
         )
         source = node.args[0]
-        nodes = (source, node) if isinstance(source, Node) and source.op == "call_function" else (node,)
-        self.found.append((tuple(map(faulty_node, nodes)), FaultKind("saturation", explanation)))
-
-
-def layer_rows(
-    float_program: ExportedProgram, quantized: ExportedProgram, sample: Sample, method: str
-) -> Iterator[ErrorRow]:
-    """Return the error of each quantized layer: the error that it adds, and the total against the float program.
-
-    Args:
-        float_program: the float reference.
-        quantized: the program made of it.
-        sample: the call.
-        method: the name of the method; empty if there is only one.
-    """
-    run = FloatRun.of(float_program, sample, method)
-    for layer in layer_errors(run, quantized, frozenset()):
-        yield ErrorRow(layer.node, layer.place, layer.added.sqnr_db, layer.total.sqnr_db)
+        writers = (source,) if isinstance(source, Node) and source.op == "call_function" else ()
+        readers = (reader for decoded in node.users for reader in decoded.users)
+        layers = dict.fromkeys(map(float_node, (*writers, *readers)))
+        nodes = tuple(map(faulty_node, (*writers, node)))
+        self.found.append(ClippedRange(nodes, FaultKind("saturation", explanation), tuple(layers)))

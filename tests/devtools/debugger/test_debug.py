@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import yaml
 from torch import nn
 
 import delegate
@@ -99,6 +101,21 @@ def test_a_quantized_range_that_is_too_small() -> None:
     assert (fault.place, fault.kind.name) == ("the quantization", "saturation")
     assert fault.nodes[0].operator == "aten.mul.Tensor"
     assert "would fit" in fault.kind.explanation
+
+
+def test_the_remedy_of_a_range_that_does_not_fit_is_configuration(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", input=X.numpy())
+    section = {"scheme": "static_int8", "calibration": str(tmp_path / "data.npz")}
+    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)).eval()
+    program = torch.export.export(net, (X,))
+    config = {"backends": ["xnnpack"], "quantization": section}
+    faults = [f for f in delegate.debug(program, config=config, inputs=(30 * X,)).faults if not f.partition]
+    assert {fault.kind.name for fault in faults} == {"saturation"}
+    assert "to keep these layers in float:" in "\n".join(faults[0].lines())
+    nodes = {name: "off" for fault in faults for name in yaml.safe_load(fault.remedy)["quantization"]["nodes"]}
+    config["quantization"] = {**section, "nodes": nodes}
+    faults = delegate.debug(program, config=config, inputs=(30 * X,)).faults
+    assert not [fault for fault in faults if fault.kind.name == "saturation"], faults
 
 
 def test_no_time_gives_the_answer_so_far() -> None:

@@ -25,8 +25,14 @@ CASES = {
     "NaN vanishes": (WANT, NAN, "NaN", "8 of 64 elements are NaN in torch"),
     "infinity": (torch.where(WANT > 3, math.inf, WANT), WANT, "infinity", "8 of 64 elements are infinity"),
     "beyond float16": (torch.where(WANT > 3, math.inf, WANT), WANT * 1e5, "overflow", "float16 ends at 65504"),
+    "zero beyond float16": (torch.where(WANT > 3, 0.0, WANT), torch.where(WANT > 3, WANT * 1e5, WANT), "overflow",
+                            "8 of 64 elements are zero, and are numbers in torch; float16 ends at 65504"),
+    "NaN beyond float16": (torch.where(WANT > 3, math.nan, WANT), torch.where(WANT > 3, 1e5, WANT), "overflow", "NaN"),
+    "cut off at the end of float16": (torch.where(WANT > 3, 65504.0, WANT), torch.where(WANT > 3, 1e5, WANT),
+                                      "overflow", "8 of 64 elements are other numbers"),
+    "zero, large, and wrong elsewhere": (torch.zeros(64), WANT * 1e5, "wrong values", "all elements are zero"),
     "a few": (torch.where(WANT > 3.9, 0.0, WANT), WANT, "wrong values", "2% of the elements differ"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 import delegate
 from tests.support.planting import aten, changed_weight, followed_by, in_place_of, planted
 from tests.support.zoo import export
@@ -10,7 +12,7 @@ _ACTIVATIONS = ("relu", "gelu", "hardswish", "silu", "hardtanh", "hardsigmoid")
 _HUGE, _TINY = ((aten.mul.Tensor, (factor,), {}) for factor in (1e30, 1e-30))
 
 # Name -> the operators that it is planted at, the change, and the kinds that may be reported. In float16, the DSP
-# returns numbers for logarithms of negative numbers, and cuts off what overflows.
+# returns numbers for logarithms of negative numbers. Its overflow is planted in the model: see `assert_overflow_found`.
 FAULTS = {
     "wrong row": ([f"aten.{name}.default" for name in _ACTIVATIONS], in_place_of(aten.tanh.default), {"wrong values"}),
     "weight layout": (["aten.convolution.default", "aten.linear.default"], changed_weight(lambda w: w.flip(0)),
@@ -33,6 +35,9 @@ def cases(backend: str, first: int) -> list[tuple[str, str, str]]:
 
 def assert_found(backend: str, model: str, fault: str, budget: float = 300) -> None:
     """Assert that the debugger finds a fault that is planted in the middle of a model, and nothing else."""
+    if (backend, fault) == ("dsp", "overflow"):
+        assert_overflow_found(backend, model, budget)
+        return
     operators, change, kinds = FAULTS[fault]
     config = {"backends": [{"name": backend, "isolate": "none"}]}
     exported = export(model)
@@ -45,3 +50,29 @@ def assert_found(backend: str, model: str, fault: str, budget: float = 300) -> N
     (found,) = diagnosis.faults
     assert found.kind.name in kinds, str(diagnosis)
     assert found.is_minimal
+
+
+def assert_overflow_found(backend: str, model: str, budget: float) -> None:
+    """Assert that the debugger finds an operator of the model whose result exceeds float16, and calls it overflow.
+
+    The next operator has that result as input, so it is a fault of its own.
+    """
+    exported = export(model)
+    module = exported.module()
+    adds = [node for node in module.graph.nodes if str(node.target).startswith("aten.add")]
+    last = adds[len(adds) // 2]
+    users = list(last.users)
+    for factor in (1e6, 1e-6):
+        with module.graph.inserting_after(last):
+            last = module.graph.call_function(aten.mul.Tensor, (last, factor))
+    for user in users:
+        user.replace_input_with(adds[len(adds) // 2], last)
+    module.recompile()
+    config = {"backends": [{"name": backend, "isolate": "none"}]}
+    changed = torch.export.export(module, *exported.example_inputs)
+    faults = delegate.debug(changed, config=config, cache=False, budget=budget).faults
+    assert faults
+    assert [(len(f.nodes), f.nodes[0].operator, f.kind.name) for f in faults][:1] == [
+        (1, "aten.mul.Tensor", "overflow")
+    ]
+    assert {f.nodes[0].operator for f in faults} == {"aten.mul.Tensor"}, faults
