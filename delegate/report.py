@@ -17,6 +17,7 @@ from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict
 
 if TYPE_CHECKING:
+    from delegate.devtools.debugger.diagnosis import Diagnosis
     from delegate.program.memory_picture import MemoryPicture
     from delegate.runtime.profile import Profile
 
@@ -84,6 +85,13 @@ class Accuracy:
     relative_error: float
     top1: float | None = None
     calls: int = 1
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Accuracy:
+        """Return the figures of their JSON form; raises KeyError, TypeError or ValueError."""
+        top1 = data["top1"]
+        figures = {key: float(data[key]) for key in ("sqnr_db", "max_error", "relative_error")}
+        return cls(**figures, top1=None if top1 is None else float(top1), calls=int(data["calls"]))
 
     def __str__(self) -> str:
         top1 = "" if self.top1 is None else f", top-1 {self.top1:.4g}"
@@ -224,27 +232,37 @@ class Report:
         del data["memory"]
         return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
-    def save_html(self, path: str | os.PathLike[str], name: str = "model", profile: Profile | None = None) -> None:
+    def save_html(
+        self,
+        path: str | os.PathLike[str],
+        name: str = "model",
+        profile: Profile | None = None,
+        diagnosis: Diagnosis | None = None,
+    ) -> None:
         """Write the report as one HTML page that needs no server and no network; see docs/report.md.
 
         Args:
             path: of the file.
             name: of the model, for people.
             profile: the times of a `with program.profile()` block.
+            diagnosis: the result of `program.debug(inputs)`.
 
         Raises:
             DelegateError: the file cannot be written. An old file of that name is then unchanged.
         """
         from delegate.devtools.page.html import page, write  # most reports are not drawn
 
-        write(page([self.page_data(name, profile)]), path)
+        write(page([self.page_data(name, profile, diagnosis)]), path)
 
-    def page_data(self, name: str, profile: Profile | None = None) -> dict[str, Any]:
+    def page_data(
+        self, name: str, profile: Profile | None = None, diagnosis: Diagnosis | None = None
+    ) -> dict[str, Any]:
         """Return the data of the report's page; the arguments are those of `save_html`."""
         from delegate.devtools.page.data import report_data
 
         timings = profile.to_json() if profile else []
-        return report_data(json.loads(self.to_json()), name, self.summary, self.memory, timings)
+        found = None if diagnosis is None else json.loads(diagnosis.to_json())
+        return report_data(json.loads(self.to_json()), name, self.summary, self.memory, timings, found)
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, for notebooks."""
@@ -461,11 +479,7 @@ def _plain(value: Any) -> Any:
 
 
 def _accuracy(data: Mapping[str, Any] | None) -> Accuracy | None:
-    if data is None:
-        return None
-    top1 = data["top1"]
-    figures = {key: float(data[key]) for key in ("sqnr_db", "max_error", "relative_error")}
-    return Accuracy(**figures, top1=None if top1 is None else float(top1), calls=int(data["calls"]))
+    return None if data is None else Accuracy.from_data(data)
 
 
 def _method_accuracy(data: Mapping[str, Any]) -> MethodAccuracy:

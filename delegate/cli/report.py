@@ -15,7 +15,9 @@ from delegate.cli.arrays import leaves, random_inputs
 from delegate.cli.inspect import is_program, plan_model
 from delegate.cli.lower import Backends, ConfigFile, Inputs
 from delegate.cli.options import Imports, import_modules
+from delegate.devtools.debugger.diagnosis import Diagnosis
 from delegate.devtools.page.html import page, write
+from delegate.errors import InputError
 from delegate.program import file
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report
@@ -34,6 +36,12 @@ def report(
     backend: Backends = None,
     inputs: Inputs = None,
     imports: Imports = None,
+    debug_result: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The output of `delegate debug --json` for this program: its faults are shown too."
+        ),
+    ] = None,
     repeat: Annotated[
         int, typer.Option(min=0, help="Run a saved program so often on random inputs, for its measured time.")
     ] = 0,
@@ -46,14 +54,19 @@ def report(
         raise typer.BadParameter(f"{len(sources)} programs are given: one page shows one or two")
     if inner and not repeat:
         raise typer.BadParameter("--inner adds to --repeat: give both")
-    options.require_distinct({"--output": out}, {f"MODEL {s}": Path(s) for s in sources})
+    if debug_result is not None and len(sources) > 1:
+        raise typer.BadParameter("--debug-result is of one program: give one")
+    read = {f"MODEL {s}": Path(s) for s in sources} | ({} if debug_result is None else {"--debug-result": debug_result})
+    options.require_distinct({"--output": out}, read)
     import_modules(imports)
+    diagnosis = None if debug_result is None else _diagnosis(debug_result)
     pages = []
     for source in sources:
         is_saved = is_program(Path(source))
         planning = (None, None, []) if is_saved and len(sources) > 1 else (config, backend, inputs or [])
         profile = _profile(source, repeat, inner) if repeat and is_saved else None
-        pages.append(read_report(source, *planning).page_data(Path(source).name if is_saved else source, profile))
+        name = Path(source).name if is_saved else source
+        pages.append(read_report(source, *planning).page_data(name, profile, diagnosis))
     write(page(pages), out)
     print(f"saved {out}, {out.stat().st_size:,} bytes")
 
@@ -70,6 +83,15 @@ def read_report(source: str, config: Path | None, backends: list[str] | None, in
         return replace(Report.from_json(program.report), memory=memory_pictures(program))
     planned, refusal = plan_model(source, config, backends, inputs)
     return replace(planned, notes=(*planned.notes, *([f"lowering fails: {refusal}"] if refusal else [])))
+
+
+def _diagnosis(path: Path) -> Diagnosis:
+    """Return the diagnosis of a file; raises InputError if it cannot be read."""
+    try:
+        return Diagnosis.from_json(path.read_text("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"the debug result cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InputError(what, where=str(path), remedy="write one: `delegate debug MODEL --json`") from error
 
 
 def _profile(source: str, repeat: int, inner: bool) -> Profile:

@@ -13,7 +13,7 @@ from delegate.program.bounds import ExpressionBounds
 from delegate.program.expr import evaluate
 from delegate.program.instructions import walk
 from delegate.program.lifetimes import Lifetimes
-from delegate.program.model import DelegateCall, Method, Program, StorageKind
+from delegate.program.model import DelegateCall, DelegateSpec, Method, Program, StorageKind
 
 _UNBOUNDED = 64  # times the least size: what is shown for a size without a maximum
 _NAMED = 8  # sizes in the text of a row
@@ -37,6 +37,24 @@ class Block(NamedTuple):
     end: int
 
 
+class PartitionMemory(NamedTuple):
+    """The bytes that a partition gives to its vendor library.
+
+    Args:
+        name: of the partition.
+        backend: that runs it.
+        blob: bytes of the compiled model, with the weights that it holds.
+        weights: bytes of packed weights beside it.
+        shared: bytes of these that other partitions have too, and that are in memory once.
+    """
+
+    name: str
+    backend: str
+    blob: int
+    weights: int
+    shared: int
+
+
 class MemoryPicture(NamedTuple):
     """The memory of one method.
 
@@ -47,7 +65,7 @@ class MemoryPicture(NamedTuple):
         steps: the number of steps.
         blocks: the values with a planned place.
         constants: name and bytes of each constant that kernels read.
-        delegates: name and bytes of the blob and the data of each partition.
+        delegates: the memory of each partition. What a library allocates beside it is unknown.
         peaks: sizes as text, and the most bytes of arenas that are alive at one step. The sizes are the least, a middle
             and the largest value of all dynamic sizes. Empty without dynamic sizes.
     """
@@ -58,16 +76,18 @@ class MemoryPicture(NamedTuple):
     steps: int
     blocks: tuple[Block, ...]
     constants: tuple[tuple[str, int], ...]
-    delegates: tuple[tuple[str, int], ...]
+    delegates: tuple[PartitionMemory, ...]
     peaks: tuple[tuple[str, int], ...] = ()
 
 
 def memory_pictures(program: Program) -> tuple[MemoryPicture, ...]:
     """Return the picture of each method of a verified program."""
-    return tuple(_picture(program, method) for method in program.methods)
+    users = Counter(segment for spec in program.delegates for segment in set(spec.data))
+    return tuple(_picture(program, method, users) for method in program.methods)
 
 
-def _picture(program: Program, method: Method) -> MemoryPicture:
+def _picture(program: Program, method: Method, users: Mapping[int, int]) -> MemoryPicture:
+    """Return the picture of a method; `users` has the number of partitions that have a segment of data."""
     lifetimes, bounds = Lifetimes(method, [v.storage for v in method.values]), ExpressionBounds(method.symbols)
     blocks = tuple(
         Block(
@@ -92,8 +112,19 @@ def _picture(program: Program, method: Method) -> MemoryPicture:
         steps=max(lifetimes.end, default=0) + 1,
         blocks=blocks,
         constants=tuple(constants),
-        delegates=tuple((spec.name, _bytes(program, (spec.segment, *spec.data))) for spec in specs),
+        delegates=tuple(_partition(program, spec, users) for spec in specs),
         peaks=tuple(_peaks(method, lifetimes)),
+    )
+
+
+def _partition(program: Program, spec: DelegateSpec, users: Mapping[int, int]) -> PartitionMemory:
+    shared = (segment for segment in spec.data if users[segment] > 1)
+    return PartitionMemory(
+        spec.name,
+        spec.backend,
+        _bytes(program, (spec.segment,)),
+        _bytes(program, spec.data),
+        _bytes(program, shared),
     )
 
 

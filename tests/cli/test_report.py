@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow
 from delegate.program.debug_info import stripped
 from delegate.program.file import load, save
 from tests.cli.calling import call
@@ -38,7 +39,7 @@ def test_the_command_needs_no_torch(tmp_path):
     subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
     reports = reports_of(tmp_path / "x.html")
     assert [r["name"] for r in reports] == ["sum.dlg", "sum.dlg"]
-    assert reports[0]["methods"][0]["memory"]["delegates"] == [["adder_0", 3]]
+    assert reports[0]["methods"][0]["memory"]["delegates"] == [["adder_0", "adder", 3, 0, 0]]
 
 
 def test_a_model_a_lowered_one_and_measured_times(tmp_path, monkeypatch):
@@ -54,6 +55,22 @@ def test_a_model_a_lowered_one_and_measured_times(tmp_path, monkeypatch):
     assert lowered["nodes"][0][-3] == 32  # bytes of float32[2, 4]
     assert planned["memory"] is None
     assert [t["count"] for t in lowered["timings"]] == [3]
+
+
+def test_the_result_of_the_debugger(tmp_path):
+    program = str(save_sum(tmp_path / "sum.dlg"))
+    out, result = str(tmp_path / "x.html"), tmp_path / "result.json"
+    diagnosis = Diagnosis({}, (), 1, (ErrorRow("adder_0", "adder", 30.0, None),))
+    result.write_text(diagnosis.to_json())
+    call("report", program, "--debug-result", str(result), "-o", out)
+    assert reports_of(tmp_path / "x.html")[0]["diagnosis"]["errors"] == [["adder_0", "adder", 30.0, None]]
+    (tmp_path / "x.html").unlink()
+    result.write_text("no JSON")
+    assert (
+        "the diagnosis cannot be read" in call("report", program, "--debug-result", str(result), "-o", out, code=1)[1]
+    )
+    assert "give one" in call("report", program, program, "--debug-result", str(result), "-o", out, code=2)[1]
+    assert not (tmp_path / "x.html").exists()
 
 
 def test_three_programs_and_a_destination_that_is_read(tmp_path):

@@ -8,6 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from delegate.errors import InputError
+from delegate.field_checks import fault as fault_of
+from delegate.field_checks import flag, items, text
+from delegate.field_checks import number as number_of
 from delegate.report import Accuracy
 
 _ROWS = 20  # of a table of layers in the text
@@ -176,6 +180,51 @@ class Diagnosis:
     def to_json(self) -> str:
         """Return the diagnosis as JSON; figures that are not finite are texts."""
         return json.dumps(_plain(asdict(self)), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "") -> Diagnosis:
+        """Return the diagnosis of a text of `to_json`, from the file `where`; raises InputError for other texts."""
+        try:
+            data = json.loads(text)
+            return cls(
+                figures={str(name): _accuracy(figures) for name, figures in data["figures"].items()},
+                faults=tuple(map(_fault, items(data, "faults"))),
+                instructions=int(data["instructions"]),
+                errors=tuple(map(_error_row, items(data, "errors"))),
+                layers=tuple(map(_error_row, items(data, "layers"))),
+                not_finite=tuple(map(str, data["not_finite"])),
+                is_complete=flag(data, "is_complete"),
+                notes=tuple(map(str, data["notes"])),
+                seconds=number_of(data, "seconds"),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            what = f"the diagnosis cannot be read, {fault_of(error)}"
+            raise InputError(what, where=where, remedy="write it again: `delegate debug MODEL --json`") from error
+
+
+def _accuracy(data: Mapping[str, Any] | None) -> Accuracy | None:
+    return None if data is None else Accuracy.from_data(data)
+
+
+def _error_row(data: Mapping[str, Any]) -> ErrorRow:
+    total = None if data["total"] is None else number_of(data, "total")
+    return ErrorRow(name=text(data, "name"), place=text(data, "place"), added=number_of(data, "added"), total=total)
+
+
+def _fault(data: Mapping[str, Any]) -> Fault:
+    kind, keys = data["kind"], ("name", "operator", "module", "source")
+    return Fault(
+        **{key: text(data, key) for key in ("method", "place", "partition", "remedy", "reproduction")},
+        nodes=tuple(FaultyNode(**{key: text(node, key) for key in keys}) for node in items(data, "nodes")),
+        kind=FaultKind(text(kind, "name"), text(kind, "explanation")),
+        figures=_accuracy(data["figures"]),
+        size=int(data["size"]),
+        tests=int(data["tests"]),
+        rejected=int(data["rejected"]),
+        is_minimal=flag(data, "is_minimal"),
+        is_confirmed=flag(data, "is_confirmed"),
+        is_hidden=flag(data, "is_hidden"),
+    )
 
 
 def _db(decibels: float | None) -> str:

@@ -17,7 +17,12 @@ Row = Mapping[str, Any]  # of the JSON of a report or of a profile
 
 
 def report_data(
-    report: Row, name: str, summary: str, memory: Sequence[MemoryPicture] = (), timings: Sequence[Row] = ()
+    report: Row,
+    name: str,
+    summary: str,
+    memory: Sequence[MemoryPicture] = (),
+    timings: Sequence[Row] = (),
+    diagnosis: Row | None = None,
 ) -> dict[str, Any]:
     """Return the data of one report.
 
@@ -27,12 +32,14 @@ def report_data(
         summary: a line per method.
         memory: of the methods, if it is known.
         timings: the result of `Profile.to_json`, if there is a profile.
+        diagnosis: the JSON of `Diagnosis.to_json`, read, if the debugger ran.
     """
     texts = _Pool()
     verdicts = _Verdicts(texts)
     pictures = {picture.method: picture for picture in memory}
     rows = {key: _by_method(report[key]) for key in ("nodes", "partitions", "accuracy", "layers", "placements")}
     times = _by_method(timings)
+    faults = _by_method(() if diagnosis is None else diagnosis["faults"])
     methods = [
         {
             "name": printable(method),
@@ -45,6 +52,7 @@ def report_data(
             "layers": [_layer(row) for row in rows["layers"].get(method, ())],
             "placements": [_placement(p) for p in rows["placements"].get(method, ())],
             "memory": _memory(pictures[method]) if method in pictures else None,
+            "faults": [_fault(f) for f in faults.get(method, ())],
             "timings": [_timing(t) for t in times.get(method, ())],
         }
         for method in report["methods"]
@@ -53,6 +61,7 @@ def report_data(
         "name": printable(name),
         "summary": [printable(line) for line in summary.split("\n")],
         "notes": _texts(report["notes"]),
+        "diagnosis": None if diagnosis is None else _diagnosis(diagnosis),
         "texts": list(texts),
         "verdicts": list(verdicts),
         "methods": methods,
@@ -133,6 +142,21 @@ def _layer(layer: Row) -> dict[str, Any]:
     return {**texts, "added": layer["added_db"], "total": layer["total_db"]}
 
 
+def _diagnosis(diagnosis: Row) -> dict[str, Any]:
+    return {
+        "figures": [[printable(name), _figures(figures)] for name, figures in diagnosis["figures"].items()],
+        "errors": [[printable(e["name"]), printable(e["place"]), e["added"], e["total"]] for e in diagnosis["errors"]],
+        "sentences": _texts((*diagnosis["not_finite"], *diagnosis["notes"])),
+    }
+
+
+def _fault(fault: Row) -> dict[str, Any]:
+    nodes = [[printable(node["name"]), printable(node["operator"])] for node in fault["nodes"]]
+    kind = {key: printable(fault["kind"][key]) for key in ("name", "explanation")}
+    texts = {key: printable(fault[key]) for key in ("place", "partition", "remedy")}
+    return {**texts, "kind": kind, "nodes": nodes, "figures": _figures(fault["figures"])}
+
+
 def _placement(placement: Row) -> dict[str, Any]:
     return {
         "objective": printable(placement["objective"]),
@@ -181,7 +205,10 @@ def _memory(picture: MemoryPicture) -> dict[str, Any]:
         "blocks": [[printable(b.name), *b[1:]] for b in blocks[:_MOST_BLOCKS]],
         "more": len(blocks[_MOST_BLOCKS:]),
         "constants": _sized(picture.constants),
-        "delegates": _sized(picture.delegates),
+        "delegates": [
+            [printable(d.name), printable(d.backend), *d[2:]]
+            for d in sorted(picture.delegates, key=lambda d: -d.blob - d.weights)
+        ],
         "peaks": [[printable(sizes), peak] for sizes, peak in picture.peaks],
     }
 

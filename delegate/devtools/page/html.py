@@ -18,7 +18,7 @@ from typing import Any
 from delegate.errors import DelegateError
 from delegate.files import replacing, require_file
 
-_SCRIPTS = ("model", "layout", "map", "view", "panels", "layers", "main")
+_SCRIPTS = ("model", "layout", "map", "view", "panels", "layers", "faults", "main")
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}
 
 

@@ -116,7 +116,7 @@ def test_the_remedy_of_a_range_that_does_not_fit_is_configuration(tmp_path: Path
     assert "linear" in nodes
     config["quantization"] = {**section, "nodes": nodes}
     faults = delegate.debug(program, config=config, inputs=(30 * X,)).faults
-    assert not nodes.keys() & {name for fault in faults for name in _layers_off(fault.remedy)}
+    assert "linear" not in {name for fault in faults for name in _layers_off(fault.remedy)}
 
 
 def _layers_off(remedy: str) -> dict[str, str]:

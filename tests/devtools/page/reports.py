@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import math
 
+from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultKind, FaultyNode
 from delegate.measured import Interval, Placement, PlanCost, SegmentCost
-from delegate.program.memory_picture import Block, MemoryPicture
+from delegate.program.memory_picture import Block, MemoryPicture, PartitionMemory
 from delegate.report import Accuracy, LayerAccuracy, MethodAccuracy, NodeReport, PartitionReport, Report
 from delegate.verdict import YES, Reason, no
 
+RELU = FaultyNode("relu_0", "aten.relu.default", "blocks.0.relu", "model.py:6")
+DIAGNOSIS = Diagnosis(
+    {"forward against the float reference": Accuracy(6.4, 0.42, 0.48, 0.0)},
+    (Fault("forward", "xnnpack", "xnnpack_0", (RELU,), FaultKind("wrong values", "all elements are zero"),
+           Accuracy(-math.inf, 1.5, 0.6), 6, 3, remedy="partitioning:\n  node_pins:\n    relu_0: portable"),),
+    3,
+    (ErrorRow("xnnpack_0", "xnnpack", 6.4, 6.0), ErrorRow("sort_0", "aten.sort.default", math.inf, None)),
+    not_finite=("first NaN here: none",),
+    notes=("a note of the debugger",),
+)  # fmt: skip
 HOSTILE = "</script><script>alert(1)</script><!-- \u202e\x1b[31m & ' \" <img src=x onerror=alert(1)>"
 REFUSAL = no(Reason.RANK, "5 dimensions are too many", "reshape it to 4")
 
@@ -57,5 +68,6 @@ def report(*, moved: bool = False) -> Report:
             LayerAccuracy("forward", "gone", "elsewhere, aten.mean.dim", 50.0, 33.0),
             LayerAccuracy("forward", "head", "head, aten.linear.default", 41.0, 31.5),
         ),
-        memory=(MemoryPicture("forward", ("host",), (128,), 6, blocks, (("table", 256),), (("xnnpack_0", 4096),)),),
+        memory=(MemoryPicture("forward", ("host",), (128,), 6, blocks, (("table", 256),),
+                              (PartitionMemory("xnnpack_0", "xnnpack", 3584, 512, 256),)),),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from delegate.events import BoundInstruction, InstructionRun, OperatorRun
 from delegate.report import LayerAccuracy, NodeReport, Report
 from delegate.runtime.profile import Profile
 from delegate.verdict import YES
-from tests.devtools.page.reports import HOSTILE, report
+from tests.devtools.page.reports import DIAGNOSIS, HOSTILE, report
 from tests.support.browser import Opened, browser
 
 __all__ = ["browser"]
@@ -57,6 +57,21 @@ def test_it_opens_without_errors_and_without_network(browser, one, scheme):
             opened.page.click(f"#tab-{tab}")
         assert opened.messages == []
         assert opened.requests == [one.as_uri()]
+
+
+def test_faults_of_the_debugger_lead_to_their_nodes(browser, tmp_path):
+    path = tmp_path / "debugged.html"
+    path.write_text(page([report().page_data("net", diagnosis=DIAGNOSIS)]))
+    with Opened(browser, path) as opened:
+        opened.page.click("#tab-memory")
+        assert "512 B" in opened.text("main")
+        opened.page.click("#tab-accuracy")
+        words = opened.text("main")
+        for expected in ("wrong values: all elements are zero", "relu_0: portable", "a note of the debugger", "exact"):
+            assert expected in words
+        opened.page.click("button:text-is('relu_0')")
+        assert "all elements are zero" in opened.text("aside")
+        assert opened.messages == []
 
 
 def test_search_finds_a_node_and_shows_its_verdicts(browser, one):

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 import pytest
 
+from delegate.devtools.debugger.diagnosis import Diagnosis, FaultyNode
 from delegate.devtools.page.html import page
-from delegate.errors import DelegateError
+from delegate.errors import DelegateError, InputError
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report
 from delegate.runtime.profile import Profile
-from tests.devtools.page.reports import HOSTILE, report
+from tests.devtools.page.reports import DIAGNOSIS, HOSTILE, report
 from tests.support.programs import SAMPLES
 
 
@@ -41,10 +42,25 @@ def test_the_data_is_that_of_the_report(tmp_path):
     assert method["placements"][0]["plans"][1]["against"] == [2.0, 1.5, 2.5]
 
 
+def test_the_result_of_the_debugger_is_in_the_data():
+    assert Diagnosis.from_json(DIAGNOSIS.to_json()) == DIAGNOSIS
+    (data,) = data_of(page([report().page_data("net", diagnosis=DIAGNOSIS)]))["reports"]
+    (fault,) = data["methods"][0]["faults"]
+    assert fault["nodes"] == [["relu_0", "aten.relu.default"]]
+    assert data["diagnosis"]["errors"][1] == ["sort_0", "aten.sort.default", "inf", None]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", DIAGNOSIS.to_json().replace('"forward"', "3")])
+def test_another_text_is_no_diagnosis(text):
+    with pytest.raises(InputError, match="the diagnosis cannot be read"):
+        Diagnosis.from_json(text, "result.json")
+
+
 def test_hostile_names_stay_within_the_data():
     hostile = replace(report().nodes[0], name=HOSTILE, op=HOSTILE, module=HOSTILE, source=HOSTILE, result=HOSTILE)
     evil = replace(report(), nodes=(hostile,), notes=(HOSTILE,))
-    text = page([evil.page_data(HOSTILE)])
+    fault = replace(DIAGNOSIS.faults[0], nodes=(FaultyNode(HOSTILE, HOSTILE),), remedy=HOSTILE, place=HOSTILE)
+    text = page([evil.page_data(HOSTILE, diagnosis=replace(DIAGNOSIS, faults=(fault,), notes=(HOSTILE,)))])
     assert text.count("<script") == text.count("</script>") == 3
     assert "onerror=alert(1)>" not in text
     assert not any(c in text for c in "\u202e\x1b")
@@ -102,7 +118,7 @@ def test_memory_pictures_lie_within_their_arenas(make):
     static = memory_pictures(SAMPLES["static"]())[0]
     assert [(b.name, b.space, b.offset, b.size) for b in static.blocks] == [("mul", 0, 0, 32), ("xnnpack_0", 1, 64, 32)]
     assert static.constants == (("weight", 32),)
-    assert static.delegates == (("xnnpack_0", 6),)
+    assert static.delegates == (("xnnpack_0", "xnnpack", 6, 0, 0),)
 
 
 def test_the_peak_follows_dynamic_sizes():

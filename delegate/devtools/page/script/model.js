@@ -4,7 +4,7 @@ const MOST_CHILDREN = 120; // of a group; more are put into groups of consecutiv
 const MOST_LEVELS = 64; // of modules; forged paths may be deeper than the stack
 const PORTABLE = "portable";
 
-// Return the graph of a method: {root, leaves, byName, backends, partitions, method}.
+// Return the graph of a method: {root, leaves, byName, backends, partitions, method, diagnosis}.
 function buildGraph(report, method) {
   const text = (i) => report.texts[i];
   const leaves = method.nodes.map(([name, op, backend, partition, result, source, module, work, time, bytes, inputs, verdicts], index) => ({
@@ -35,10 +35,23 @@ function buildGraph(report, method) {
   }
   const partitions = new Map(method.partitions.map((p) => [p.name, p]));
   measure(method, leaves, partitions);
+  for (const fault of method.faults) fault.items = fault.nodes.map(([name]) => faultyLeaf(leaves, byName, fault.partition, name)).filter(Boolean);
+  for (const fault of method.faults) for (const leaf of fault.items) leaf.fault = [leaf.fault, faultText(fault)].filter(Boolean).join("; ");
   const root = moduleTree([...ports.values(), ...leaves]);
   link(root, [...ports.values(), ...leaves]);
   const backends = [...new Set(leaves.map((leaf) => leaf.backend))].sort((a, b) => (a === PORTABLE) - (b === PORTABLE) || a.localeCompare(b));
-  return { root, leaves, byName, backends, partitions, method, all: [...ports.values(), ...leaves] };
+  return { root, leaves, byName, backends, partitions, method, diagnosis: report.diagnosis, all: [...ports.values(), ...leaves] };
+}
+
+// Return the node of a fault; the debugger names nodes of control flow without the name of their body.
+function faultyLeaf(leaves, byName, partition, name) {
+  const own = byName.get(name);
+  if (own && (!partition || own.partition === partition)) return own;
+  return leaves.find((leaf) => leaf.name.endsWith("." + name) && (!partition || leaf.partition === partition));
+}
+
+function faultText(fault) {
+  return [fault.kind.name, fault.kind.explanation].filter(Boolean).join(": ");
 }
 
 // Set the measured time and the accuracy of nodes. The time of a partition is split by the estimated times of its nodes.

@@ -63,6 +63,7 @@ function nodeDetails(view, node) {
       ["Time, measured", node.measured != null ? duration(node.measured) + (node.partition ? " (share of its partition)" : "") : ""],
       ["Memory", node.bytes ? bytes(node.bytes) : ""], ["From other backends", node.copied ? bytes(node.copied) : ""],
       ["Error", node.sqnr != null ? decibels(node.sqnr) + " (its partition)" : ""],
+      ["Fault", node.fault || ""],
       ["In the other report", node.moved || ""],
       ["Reads", links(view, node.sources)],
       ["Constants", node.inputs.filter((n) => n.startsWith("constant ") || n.startsWith("state ")).join(", ")],
@@ -238,7 +239,9 @@ function memoryPanel(view) {
   if (memory.peaks.length) parts.push(table(["Sizes", "Alive at the peak"], memory.peaks.map(([sizes, n]) => [sizes, bytes(n)]), "Dynamic sizes, all small, in the middle, or all large"));
   const sum = (rows) => rows.reduce((total, [, n]) => total + n, 0);
   if (memory.constants.length) parts.push(table(["Constant", "Bytes"], memory.constants.slice(0, 20).map(([name, n]) => [name, bytes(n)]), `Constants of kernels: ${memory.constants.length}, ${bytes(sum(memory.constants))}`));
-  if (memory.delegates.length) parts.push(table(["Partition", "Bytes"], memory.delegates.slice(0, 30).map(([name, n]) => [name, bytes(n)]), `Blobs of partitions, with their weights: ${bytes(sum(memory.delegates))}`));
+  if (memory.delegates.length) parts.push(table(["Partition", "Backend", "Compiled model", "Packed weights", "Of these shared with others"],
+    memory.delegates.slice(0, 30).map(([name, backend, blob, weights, shared]) => [name, swatch(backend, view.graph.backends), bytes(blob), bytes(weights), bytes(shared)]),
+    `Blobs of partitions, with their weights: ${bytes(memory.delegates.reduce((total, [, , blob, weights]) => total + blob + weights, 0))}; what a library allocates itself is unknown`));
   return parts;
 }
 
@@ -330,8 +333,9 @@ function bar(against) {
 
 function accuracyPanel(view) {
   const { accuracy, partitions } = view.graph.method;
-  if (!accuracy.length) return [el("p", {}, "The program was not verified: `delegate lower --verify`, or `verify=` of `to_backend`.")];
-  const parts = [table(["Reference", "Result"], accuracy.map((a) => [a.reference, [a.figures && figures(a.figures), a.why].filter(Boolean).join("; ")]), "The method")];
+  const parts = debugPanel(view);
+  if (!accuracy.length) return [...parts, el("p", {}, "The program was not verified: `delegate lower --verify`, or `verify=` of `to_backend`.")];
+  parts.push(table(["Reference", "Result"], accuracy.map((a) => [a.reference, [a.figures && figures(a.figures), a.why].filter(Boolean).join("; ")]), "The method"));
   if (view.graph.method.layers.length) parts.push(...layerPanel(view));
   const rows = partitions.filter((p) => p.accuracy);
   if (!rows.length) return parts;
