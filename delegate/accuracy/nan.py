@@ -121,7 +121,7 @@ def first_node(ep: ExportedProgram, leaves: Sequence[Any], test: Callable[[torch
             sources.append(node)
         return result
 
-    NodeRunner(ep, record).results(leaves)
+    NodeRunner(ep, record, with_bodies=True).results(leaves)
     return describe_node(sources[0]) if sources else ""
 
 

@@ -94,25 +94,40 @@ def copies(leaves: Sequence[Any]) -> list[Any]:
     return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
-class NodeRunner(Interpreter):
-    """An interpreter that runs an exported program node by node. The buffers of the program do not change.
+class _GraphRunner(Interpreter):
+    """An interpreter of a graph, and optionally of the bodies of its control flow; see `NodeRunner`."""
 
-    Args:
-        ep: the program.
-        changed: gets each node of a call and its result; returns the value that the nodes after it read.
-    """
-
-    def __init__(self, ep: ExportedProgram, changed: Callable[[Node, Any], Any]) -> None:
-        module = ep.module()
-        if any((operator := overload(n)) is not None and operator._schema.is_mutable for n in module.graph.nodes):
-            _copy_buffers(module)
+    def __init__(self, module: GraphModule, changed: Callable[[Node, Any], Any], with_bodies: bool) -> None:
         super().__init__(module)
-        self._changed = changed
+        self._changed, self._with_bodies = changed, with_bodies
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Return a constant, or a function that runs a body of control flow."""
+        value = super().get_attr(target, args, kwargs)
+        is_body = self._with_bodies and isinstance(value, GraphModule)
+        return _GraphRunner(value, self._changed, True).run if is_body else value
 
     def run_node(self, n: Node) -> Any:
         """Run one node."""
         result = super().run_node(n)
         return self._changed(n, result) if n.op == "call_function" else result
+
+
+class NodeRunner(_GraphRunner):
+    """An interpreter that runs an exported program node by node. The buffers of the program do not change.
+
+    Args:
+        ep: the program.
+        changed: gets each node of a call and its result; returns the value that the nodes after it read.
+        with_bodies: call it for the nodes in bodies of control flow too, at each execution. Their names may be those
+            of other nodes.
+    """
+
+    def __init__(self, ep: ExportedProgram, changed: Callable[[Node, Any], Any], *, with_bodies: bool = False) -> None:
+        module = ep.module()
+        if any((operator := overload(n)) is not None and operator._schema.is_mutable for n in module.graph.nodes):
+            _copy_buffers(module)
+        super().__init__(module, changed, with_bodies)
 
     def results(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """Return the tensors of the results; raises AccuracyError if torch cannot run the program."""

@@ -176,6 +176,19 @@ def test_random_numbers_are_not_compared() -> None:
     assert any("draws random numbers" in note for note in diagnosis.notes)
 
 
+def test_the_first_nan_in_a_branch() -> None:
+    class Branches(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = torch.cond(x.sum() > 0, lambda x: (x - 99).log() * 2, lambda x: x - 1, (x,))
+            return result
+
+    exported_branches = torch.export.export(Branches(), (X,))
+    for backends in ("xnnpack", []):
+        here, there = delegate.debug(exported_branches, backends, inputs=(X.abs(),)).not_finite
+        assert here.startswith("first NaN here: aten.log.default (log)")
+        assert there.startswith("first NaN in torch: aten.log.default (log)")
+
+
 def test_a_branch_that_does_not_run_is_a_note() -> None:
     class Branches(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
