@@ -52,6 +52,15 @@ def is_texts(value: object) -> bool:
     return isinstance(value, tuple | list) and all(isinstance(item, str) for item in value)
 
 
+def plain_json(value: Any) -> Any:
+    """Return a value of plain types for JSON: infinities and NaN become text, which `number` reads."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: plain_json(item) for key, item in value.items()}
+    return [plain_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def require_format(data: Mapping[str, Any], known: int) -> None:
     """Raise ValueError if the data has another format."""
     format_number = data["format"]

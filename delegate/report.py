@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from delegate.errors import ProgramError
-from delegate.field_checks import fault, number, text
+from delegate.field_checks import fault, number, plain_json, text
 from delegate.measured import Placement
 from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict
@@ -85,13 +85,6 @@ class Accuracy:
     relative_error: float
     top1: float | None = None
     calls: int = 1
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Accuracy:
-        """Return the figures of their JSON form; raises KeyError, TypeError or ValueError."""
-        top1 = data["top1"]
-        figures = {key: float(data[key]) for key in ("sqnr_db", "max_error", "relative_error")}
-        return cls(**figures, top1=None if top1 is None else float(top1), calls=int(data["calls"]))
 
     def __str__(self) -> str:
         top1 = "" if self.top1 is None else f", top-1 {self.top1:.4g}"
@@ -228,7 +221,7 @@ class Report:
 
     def to_json(self) -> str:
         """Return the report as JSON; equal reports give equal texts."""
-        data = _plain({"format": _FORMAT, **asdict(replace(self, memory=()))})
+        data = plain_json({"format": _FORMAT, **asdict(replace(self, memory=()))})
         del data["memory"]
         return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
@@ -469,22 +462,18 @@ def _decibels(number: float) -> str:
     return "exact" if number == math.inf else f"{number:.1f} dB"
 
 
-def _plain(value: Any) -> Any:
-    """Convert a value to JSON types: infinities and NaN become text, which `float` reads."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _accuracy(data: Mapping[str, Any] | None) -> Accuracy | None:
-    return None if data is None else Accuracy.from_data(data)
+def accuracy_of(data: Mapping[str, Any] | None) -> Accuracy | None:
+    """Return figures from their JSON form; raises KeyError, TypeError or ValueError."""
+    if data is None:
+        return None
+    top1 = data["top1"]
+    figures = {key: float(data[key]) for key in ("sqnr_db", "max_error", "relative_error")}
+    return Accuracy(**figures, top1=None if top1 is None else float(top1), calls=int(data["calls"]))
 
 
 def _method_accuracy(data: Mapping[str, Any]) -> MethodAccuracy:
     texts = {key: str(data[key]) for key in ("method", "reference", "why")}
-    return MethodAccuracy(**texts, figures=_accuracy(data["figures"]), nan=str(data.get("nan", "")))
+    return MethodAccuracy(**texts, figures=accuracy_of(data["figures"]), nan=str(data.get("nan", "")))
 
 
 def _layer(data: Mapping[str, Any]) -> LayerAccuracy:
@@ -532,6 +521,6 @@ def _partition(data: Mapping[str, Any]) -> PartitionReport:
         copied_out=int(data.get("copied_out", 0)),
         space=str(data.get("space", "")),
         stays=tuple(map(str, data.get("stays", ()))),
-        accuracy=_accuracy(data.get("accuracy")),
+        accuracy=accuracy_of(data.get("accuracy")),
         patterns=tuple(PatternReport(text(p, "name"), tuple(map(str, p["nodes"]))) for p in data.get("patterns", ())),
     )

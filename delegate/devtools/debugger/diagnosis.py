@@ -10,9 +10,9 @@ from typing import Any
 
 from delegate.errors import InputError
 from delegate.field_checks import fault as fault_of
-from delegate.field_checks import flag, items, text
+from delegate.field_checks import flag, items, plain_json, text
 from delegate.field_checks import number as number_of
-from delegate.report import Accuracy
+from delegate.report import Accuracy, accuracy_of
 
 _ROWS = 20  # of a table of layers in the text
 
@@ -179,7 +179,7 @@ class Diagnosis:
 
     def to_json(self) -> str:
         """Return the diagnosis as JSON; figures that are not finite are texts."""
-        return json.dumps(_plain(asdict(self)), indent=2)
+        return json.dumps(plain_json(asdict(self)), indent=2)
 
     @classmethod
     def from_json(cls, text: str, where: str = "") -> Diagnosis:
@@ -187,7 +187,7 @@ class Diagnosis:
         try:
             data = json.loads(text)
             return cls(
-                figures={str(name): _accuracy(figures) for name, figures in data["figures"].items()},
+                figures={str(name): accuracy_of(figures) for name, figures in data["figures"].items()},
                 faults=tuple(map(_fault, items(data, "faults"))),
                 instructions=int(data["instructions"]),
                 errors=tuple(map(_error_row, items(data, "errors"))),
@@ -202,10 +202,6 @@ class Diagnosis:
             raise InputError(what, where=where, remedy="write it again: `delegate debug MODEL --json`") from error
 
 
-def _accuracy(data: Mapping[str, Any] | None) -> Accuracy | None:
-    return None if data is None else Accuracy.from_data(data)
-
-
 def _error_row(data: Mapping[str, Any]) -> ErrorRow:
     total = None if data["total"] is None else number_of(data, "total")
     return ErrorRow(name=text(data, "name"), place=text(data, "place"), added=number_of(data, "added"), total=total)
@@ -217,7 +213,7 @@ def _fault(data: Mapping[str, Any]) -> Fault:
         **{key: text(data, key) for key in ("method", "place", "partition", "remedy", "reproduction")},
         nodes=tuple(FaultyNode(**{key: text(node, key) for key in keys}) for node in items(data, "nodes")),
         kind=FaultKind(text(kind, "name"), text(kind, "explanation")),
-        figures=_accuracy(data["figures"]),
+        figures=accuracy_of(data["figures"]),
         size=int(data["size"]),
         tests=int(data["tests"]),
         rejected=int(data["rejected"]),
@@ -231,11 +227,3 @@ def _db(decibels: float | None) -> str:
     if decibels is None:
         return "      -"
     return f"{'exact' if decibels == math.inf else f'{decibels:.1f} dB':>8}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -153,8 +153,9 @@ def _diagnosis(diagnosis: Row) -> dict[str, Any]:
 def _fault(fault: Row) -> dict[str, Any]:
     nodes = [[printable(node["name"]), printable(node["operator"])] for node in fault["nodes"]]
     kind = {key: printable(fault["kind"][key]) for key in ("name", "explanation")}
-    texts = {key: printable(fault[key]) for key in ("place", "partition", "remedy")}
-    return {**texts, "kind": kind, "nodes": nodes, "figures": _figures(fault["figures"])}
+    texts = {key: printable(fault[key]) for key in ("place", "partition")}
+    remedy = _texts(fault["remedy"].splitlines())
+    return {**texts, "remedy": remedy, "kind": kind, "nodes": nodes, "figures": _figures(fault["figures"])}
 
 
 def _placement(placement: Row) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def test_faults_of_the_debugger_lead_to_their_nodes(browser, tmp_path):
         assert "512 B" in opened.text("main")
         opened.page.click("#tab-accuracy")
         words = opened.text("main")
+        assert r"\n" not in words
         for expected in ("wrong values: all elements are zero", "relu_0: portable", "a note of the debugger", "exact"):
             assert expected in words
         opened.page.click("button:text-is('relu_0')")

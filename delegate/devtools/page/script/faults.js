@@ -13,7 +13,7 @@ function debugPanel(view) {
   };
   const parts = [el("h2", {}, faults.length ? "Faults that the debugger found" : "The debugger found no fault in this method")];
   if (faults.length) parts.push(table(["Kind", "Operators", "On", "Partition", "Error by themselves", "Remedy"],
-    faults.map((f) => [faultText(f), operators(f), f.place, f.partition, f.figures && figures(f.figures), f.remedy && el("pre", {}, f.remedy)]), "The smallest sets of operators that are wrong"));
+    faults.map((f) => [faultText(f), operators(f), f.place, f.partition, f.figures && figures(f.figures), f.remedy.length ? el("pre", {}, f.remedy.join("\n")) : ""]), "The smallest sets of operators that are wrong"));
   parts.push(...diagnosis.sentences.map((text) => el("p", {}, text)));
   if (diagnosis.errors.length) {
     const db = (v) => (v == null ? "" : decibels(number(v)));
