@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from delegate.errors import ProgramError
 from delegate.field_checks import fault, number, plain_json, text
@@ -17,7 +17,6 @@ from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict
 
 if TYPE_CHECKING:
-    from delegate.devtools.debugger.diagnosis import Diagnosis
     from delegate.program.memory_picture import MemoryPicture
     from delegate.runtime.profile import Profile
 
@@ -27,6 +26,13 @@ _Row = tuple[str, str, str, str, str, str, str]
 _SMALL = 0.01  # partitions with a smaller share of the operations have one common row if there are several
 _LONGEST = 300  # characters of a refusal, which may hold sizes that are long expressions
 _NAMED = 2  # nodes of a group that are listed with their source line
+
+
+class Diagnosis(Protocol):
+    """A result of the debugger, which imports this module."""
+
+    def to_json(self) -> str:
+        """Return the diagnosis as JSON."""
 
 
 @dataclass(frozen=True, slots=True)

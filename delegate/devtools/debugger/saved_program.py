@@ -14,7 +14,7 @@ from delegate.backends.decomposition import is_compound_operator
 from delegate.devtools.debugger.recording import torch_operator
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
-from delegate.errors import InputError
+from delegate.errors import InputError, ProgramError
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.strategies import Placed, PlacementInputs, Strategy
 from delegate.partitioner.artifacts import Artifacts
@@ -51,7 +51,10 @@ class SavedProgram:
     def load(cls, path: str | os.PathLike[str]) -> SavedProgram:
         """Read a program file; raises ProgramError if it cannot be read, or has no debug info."""
         program = file.load(path)
-        return cls(program, Report.from_json(program.report), os.fspath(path))
+        try:
+            return cls(program, Report.from_json(program.report), os.fspath(path))
+        except ProgramError as error:
+            raise error.at(os.fspath(path)) from error
 
     @property
     def backends(self) -> list[str]:

@@ -90,4 +90,5 @@ def test_an_artifact_that_is_not_opened_or_does_not_run(when: str, how: str, mon
     (fault,) = diagnosis.faults
     assert (fault.kind.name, [node.name for node in fault.nodes]) == ("failure", ["add"]), str(diagnosis)
     assert fault.is_confirmed
-    assert any("failed" in note or "cannot be loaded" in note for note in diagnosis.notes)
+    note = {"init": "the program cannot be loaded", "execute": "the program failed"}[when]
+    assert note in "; ".join(diagnosis.notes)
