@@ -74,6 +74,15 @@ def test_a_region_that_does_not_compile(
     compile(Path(fault.reproduction).read_text(), fault.reproduction, "exec")
 
 
+@pytest.mark.slow
+def test_a_compiler_whose_process_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(vector_backend.CRASHES, "aten.add.Tensor")
+    config = {"backends": [{"name": "vector", "isolate": "compile"}]}
+    (fault,) = delegate.debug(exported(), config=config, cache=False).faults
+    assert (fault.kind.name, [node.name for node in fault.nodes]) == ("failure", ["add"])
+    assert "SIGABRT" in fault.kind.explanation
+
+
 @pytest.mark.parametrize(("when", "how"), [("init", "raise"), ("execute", "crash")])
 def test_an_artifact_that_is_not_opened_or_does_not_run(when: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     preprocess = Vector.preprocess
