@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -13,7 +15,10 @@ from delegate.testing import assert_same
 from tests.support.zoo import libraries
 
 with libraries():
+    from delegate.llm.aot.decoder import Decoder
+    from delegate.llm.aot.source import read
     from delegate.llm.aot.stack import export_stack
+    from delegate.llm.aot.weights import with_weights
 
 
 class Layer(nn.Module):
@@ -73,3 +78,24 @@ def test_as_torch_exports_it(slopes: list[float], traced: int) -> None:
         assert_same(ours(x), theirs(x))
     assert_same(dict(sorted(ours.named_buffers())), dict(sorted(theirs.named_buffers())))
     assert len(net.layers) == len(net.seen) == len(slopes)
+
+
+SMALL = {
+    "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 8, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "head_dim": 16, "pad_token_id": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "traced"), [("qwen3", 1), ("gemma2", 2), ("gemma3_text", 6)])
+def test_layers_of_families_are_equal(family: str, traced: int, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **SMALL}))
+    with libraries():
+        model = with_weights(read(tmp_path / "config.json").model, "int4")
+    decoder = Decoder(model, 16, 1, "int8").eval()
+    calls: list[int] = []
+    for layer in model.base_model.layers:
+        layer.register_forward_hook(lambda *_: calls.append(1))
+    one = torch.zeros(1, 1, dtype=torch.int64)
+    with torch.no_grad(), libraries():
+        export_stack(decoder, ("model.model.layers", "keys", "values"), (one, one, one[0]))
+    assert len(calls) == traced

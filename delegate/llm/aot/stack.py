@@ -5,6 +5,7 @@ torch.export needs most of its time for tracing, and the layers of a language mo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from torch.export.graph_signature import ExportGraphSignature, InputSpec, Output
 from torch.fx import Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-_OWN = ("layer_idx", "training")  # attributes that do not change what a layer computes
+_OWN = ("extra_repr", "layer_idx", "training")  # attributes that do not change what a layer computes
 
 
 @torch.library.custom_op("delegate_llm::between", mutates_args=())
@@ -70,10 +71,15 @@ def _kind(module: nn.Module) -> tuple[Any, ...]:
 
 
 def _attributes(module: nn.Module) -> tuple[Any, ...]:
-    found = {name: v for name, v in vars(module).items() if not name.startswith("_") and name not in _OWN}
-    return tuple(
-        (name, v if isinstance(v, bool | int | float | str | tuple | None) else id(v)) for name, v in found.items()
-    )
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_") and name not in _OWN}
+    return tuple((name, _value(value)) for name, value in public.items())
+
+
+def _value(value: Any) -> Any:
+    """Return an attribute as a value to compare: objects of unknown kinds are equal if they are the same."""
+    if isinstance(value, functools.partial):
+        return id(value.func), value.args, tuple(value.keywords.items())
+    return value if isinstance(value, bool | int | float | str | tuple | None) else id(value)
 
 
 def _tensors(module: nn.Module) -> tuple[Any, ...]:
