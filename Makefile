@@ -62,7 +62,7 @@ bench-peers: $(READY)
 
 # The support matrix, out of the tables; a test says when it is stale.
 docs-ops: $(READY)
-	DELEGATE_BLOCK_PLUGINS=$(BLOCKED) $(PYTHON) -m delegate ops --markdown > docs/support-matrix.md
+	DELEGATE_BLOCK_PLUGINS=$(BLOCKED) $(PYTHON) -m delegate ops --markdown > docs/reference/support-matrix.md
 
 # A GPU played by software, for machines without one (Debian and Ubuntu; needs root for Vulkan's loader): SwiftShader
 # out of Debian's chromium. The tests find it in .gpu-software; for anything else set what `make` prints.
