@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import generated  # noqa: E402, which is beside this file
+
 from delegate import __version__  # noqa: E402
 
 project = "delegate"
