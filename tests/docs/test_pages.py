@@ -12,13 +12,17 @@ from tests.support.pages import DOCS, blocks, run_page
 
 GUIDES = sorted(page for part in ("tutorials", "how-to") for page in (DOCS / part).glob("*.md"))
 SLOW: set[str] = set()
-# Pages whose code another test runs, and why.
+# Pages whose code another test runs.
 ELSEWHERE = {
-    "backend.md": "tests/cli/test_new_backend.py installs the package that it writes",
-    "llm.md": "its commands need a model's folder; tests/e2e has the example",
+    "backend.md": "tests/cli/test_new_backend.py",
+    "llm.md": "tests/e2e/test_llm.py",
+    "placement.md": "tests/placement/test_measured.py",
+    "quantization.md": "tests/quantization/test_docs.py",
+    "report.md": "tests/devtools/page/test_docs.py",
+    "torch-compile.md": "tests/dynamo/test_docs.py",
 }
 WORDS = 1500
-GENERATED = {"support-matrix.md"}  # one table, which a command writes
+LONG = {"support-matrix.md", "backends.md"}  # a table that a command writes; the interface of a backend on one page
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,29 @@ def words(page: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    "page", [p for p in sorted(DOCS.rglob("*.md")) if p.name not in GENERATED], ids=lambda page: page.name
+    "page", [p for p in sorted(DOCS.rglob("*.md")) if p.name not in LONG], ids=lambda page: page.name
 )
 def test_a_page_is_short(page: Path) -> None:
     assert words(page) <= WORDS
+
+
+def long_sentences(text: str) -> list[str]:
+    """Return the sentences of more than 25 words; code counts as a word, and tables as none."""
+    prose = re.sub(r"```.*?```|`[^`]*`|^ {4}.*$|^\|.*\|$|\]\([^)]*\)", " x ", text, flags=re.DOTALL | re.MULTILINE)
+    sentences = re.split(r"(?<=[.:;!?])\s+|\n\s*\n|\n\s*(?:[-*]|\d+\.)\s", prose)
+    return [s for s in sentences if len(s.split()) > 25]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def test_sentences_are_short(page: Path) -> None:
+    assert long_sentences(page.read_text()) == []
+
+
+def test_long_sentences_are_found() -> None:
+    assert long_sentences("Short. " + "word " * 26 + ".") == ["word " * 26 + "."]
+    assert long_sentences("word " * 20 + "`code`\n\n" + "word " * 20) == []
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_the_other_test_reads_the_page(name: str) -> None:
+    assert (DOCS.parent / ELSEWHERE[name]).exists()
