@@ -15,7 +15,7 @@ SLOW: set[str] = set()
 # Pages whose code another test runs.
 ELSEWHERE = {
     "backend.md": "tests/cli/test_new_backend.py",
-    "llm.md": "tests/e2e/test_llm.py",
+    "llm.md": "tests/llm/test_llm.py",
     "placement.md": "tests/placement/test_measured.py",
     "quantization.md": "tests/quantization/test_docs.py",
     "report.md": "tests/devtools/page/test_docs.py",
