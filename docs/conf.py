@@ -34,6 +34,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]  # records and generated parts may begin with a heading of the second level
 
+smartquotes = False  # they would make one dash of the two of an option
 default_role = "code"  # docstrings have single backticks
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -47,6 +48,7 @@ html_theme = "furo"
 html_title = f"delegate {release}"
 html_extra_path = ["site"]
 html_show_sourcelink = False
+html_show_search_summary = False  # it reads pages by fetch, which browsers forbid for local files
 html_copy_source = False
 html_show_copyright = False
 html_theme_options = {"top_of_page_buttons": []}

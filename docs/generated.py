@@ -33,7 +33,7 @@ def filled(text: str) -> str:
 
 
 def contents(index: str) -> str:
-    """Return the table of contents of an index page: the pages that it links to, in their order."""
+    """Return the table of contents of an index page: the pages that it links to without an anchor."""
     pages = dict.fromkeys(re.findall(r"\]\(([\w./-]+)\.md\)", index))
     return "\n".join(("", "```{toctree}", ":hidden:", "", *pages, "```", ""))
 
