@@ -163,13 +163,15 @@ def backend_options() -> str:
 
 
 def _backend(info: BackendInfo) -> str:
-    parts = [f"## `{info.name}`", f"{info.description}."]
-    for title, path in (("Options in a configuration", info.aot), ("Options of `delegate.load`", info.runtime)):
-        module, _, name = path.partition(":")
-        options = getattr(getattr(importlib.import_module(module), name), "Options", None)
-        if isinstance(options, type) and issubclass(options, BaseModel) and options.model_fields:
-            parts.append(f"{title}:\n\n{_fields(options)}")
-    return "\n\n".join(parts)
+    parts = [f"## `{info.name}`", f"{info.description}.", _fields(_part(info.aot).Options)]
+    names = ", ".join(f"`{name}` ({kind.__name__})" for name, kind in _part(info.runtime).load_options.items())
+    return "\n\n".join([*parts, f"Options of `delegate.load`: {names}."] if names else parts)
+
+
+def _part(path: str) -> Any:
+    """Return the class of a part of a backend, from "module:Class"."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def error_classes() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -22,6 +23,7 @@ ELSEWHERE = {
     "torch-compile.md": "tests/dynamo/test_docs.py",
 }
 WORDS = 1500
+_EXTRAS = re.compile(r"pip install [^\n]*?([\w./-]*(?:\.|delegate|plugins/\w+))\[([\w,-]+)\]")
 LONG = {"support-matrix.md", "backends.md"}  # a table that a command writes; the interface of a backend on one page
 
 
@@ -69,6 +71,17 @@ def test_sentences_are_short(page: Path) -> None:
 def test_long_sentences_are_found() -> None:
     assert long_sentences("Short. " + "word " * 26 + ".") == ["word " * 26 + "."]
     assert long_sentences("word " * 20 + "`code`\n\n" + "word " * 20) == []
+
+
+def test_installed_extras_exist() -> None:
+    """The commands that the runner leaves out, since they need a network."""
+    missing = []
+    for page in DOCS.rglob("*.md"):
+        for path, names in _EXTRAS.findall(page.read_text()):
+            folder = DOCS.parent / path.removeprefix("./") if "plugins/" in path else DOCS.parent
+            extras = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+            missing += [f"{page.name}: {name}" for name in names.split(",") if name not in extras]
+    assert missing == []
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)

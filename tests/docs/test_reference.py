@@ -70,6 +70,8 @@ def test_options_are_those_of_the_backends(generated: ModuleType) -> None:
     text = generated.backend_options()
     assert re.findall(r"^## `(\w+)`$", text, re.MULTILINE) == ["xnnpack", "webgpu", "cuda", "dsp"]
     assert "| `soc` | text | `SM8550` |" in text
+    assert "Options of `delegate.load`: `threads` (int), `weight_cache` (bool)." in text
+    assert re.findall(r"^.*\|  +\|$", text, re.MULTILINE) == []  # an option without a description
 
 
 def test_errors_are_those_of_the_code(generated: ModuleType) -> None:
