@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PACKAGES := openvino onnxruntime remote
 BLOCKED := openvino,onnxruntime
 
-.PHONY: demo test fuzz wild mutation test-slow test-models gpu-software browser plugins lint format bench bench-peers schema docs-ops clean
+.PHONY: demo test fuzz wild mutation test-slow test-models docs gpu-software browser plugins lint format bench bench-peers schema docs-ops clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -60,9 +60,13 @@ bench-peers: $(READY)
 	python3 -m venv .venv-llama
 	.venv-llama/bin/python -m pip install --quiet --constraint constraints.txt xllamacpp gguf
 
+# The documentation as a site, in build/docs/index.html. A broken link or anchor is an error. Needs no network.
+docs: $(READY)
+	OMP_NUM_THREADS=1 $(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going -c docs . build/docs
+
 # The support matrix, out of the tables; a test says when it is stale.
 docs-ops: $(READY)
-	DELEGATE_BLOCK_PLUGINS=$(BLOCKED) $(PYTHON) -m delegate ops --markdown > docs/support-matrix.md
+	DELEGATE_BLOCK_PLUGINS=$(BLOCKED) $(PYTHON) -m delegate ops --markdown > docs/reference/support-matrix.md
 
 # A GPU played by software, for machines without one (Debian and Ubuntu; needs root for Vulkan's loader): SwiftShader
 # out of Debian's chromium. The tests find it in .gpu-software; for anything else set what `make` prints.
@@ -85,7 +89,7 @@ $(READY): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --upgrade "pip>=25.1"
 	$(PYTHON) -m pip install --quiet --constraint constraints.txt torch
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable ".[all]" --group dev
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable ".[all,docs]" --group dev
 	$(PLUGINS)
 	touch $(READY)
 

@@ -82,13 +82,13 @@ def to_backend(
             `delegate.Measured()` runs plans on this machine and takes the best. `delegate.Remote(bundle, costs)` uses
             measurements of another machine. `delegate.Replay(lockfile)` applies a lockfile, and a `delegate.SavedPlan`
             the plan of another lowering. A `delegate.PlacementPolicy` is a choice of your own.
-            Default: as configured, which is by preference unless changed. See docs/placement.md.
+            Default: as configured, which is by preference unless changed. See docs/how-to/placement.md.
         verify: inputs to run the program on: a tuple of arguments, a dict of keyword arguments, or a list of these; for
             several methods a dict of these by method. Or a `delegate.Verify`, which has a reference and bounds too. The
             report then has the errors of partitions and results against torch. If the configuration has bounds, the
-            default is the example inputs of the export. See docs/accuracy.md.
+            default is the example inputs of the export. See docs/reference/accuracy.md.
         cache: use the compile cache on disk. Default: as configured, which is True unless changed. See
-            docs/compile-cache.md.
+            docs/reference/compile-cache.md.
         progress: called with short progress texts while placements are measured.
 
     Raises:

@@ -74,7 +74,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The error of results against a reference, the worst of several outputs; docs/accuracy.md defines every figure.
+    """The error of results against a reference, the worst of several outputs; see docs/reference/accuracy.md.
 
     Args:
         sqnr_db: the reference's power over that of the difference, in decibels. Infinite: no difference. Minus
@@ -238,7 +238,7 @@ class Report:
         profile: Profile | None = None,
         diagnosis: Diagnosis | None = None,
     ) -> None:
-        """Write the report as one HTML page that needs no server and no network; see docs/report.md.
+        """Write the report as one HTML page that needs no server and no network; see docs/how-to/report.md.
 
         Args:
             path: of the file.

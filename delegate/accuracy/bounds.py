@@ -23,7 +23,7 @@ OnFailure = Literal["error", "warn", "move"]
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """An accuracy check of a program, given as `to_backend(verify=...)`. See docs/accuracy.md.
+    """An accuracy check of a program, given as `to_backend(verify=...)`. See docs/reference/accuracy.md.
 
     Bounds that are None are as the section `verify` of the configuration has them.
 

@@ -15,7 +15,7 @@ _LOGITS = 2  # dimensions: a row per sample, a column per class
 
 @dataclass(slots=True)
 class Difference:
-    """The difference between one output and its reference, over all calls; `docs/accuracy.md` has the definitions.
+    """The difference between one output and its reference, over all calls; see docs/reference/accuracy.md.
 
     Equal infinities, and NaN in both, are correct elements and are not counted further. If only one of the two is not
     finite, or if they are different infinities, the difference is infinite.

@@ -249,7 +249,7 @@ class PlacementSection(_Model):
     policy: Literal["preference", "measured"] = Field(
         default="preference",
         description="preference: a node runs on the first backend that supports it. measured: plans of each candidate, "
-        "and plans that mix candidates, run on this machine, and the best plan is chosen. See placement.md.",
+        "and plans that mix candidates, run on this machine, and the best plan is chosen. See how-to/placement.md.",
     )
     budget: float = Field(
         default=60.0,

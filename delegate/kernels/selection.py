@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HOW_TO_GIVE = (
     "write a kernel (`@table.kernel({op!r})` of a delegate.KernelTable) and pass the table in kernels=[...], or "
-    "install a kernel library that has it (docs/operators.md)"
+    "install a kernel library that has it (docs/reference/operators.md)"
 )
 
 

@@ -132,7 +132,7 @@ class Placer:
             return []
         if math.isnan(sqnr_db):
             return ["results: not compared, because torch's results are empty or have no finite numbers"]
-        return [f"a plan with more accurate results: this one reaches {sqnr_db:.1f} dB, see docs/accuracy.md"]
+        return [f"a plan with more accurate results: this one reaches {sqnr_db:.1f} dB, see docs/reference/accuracy.md"]
 
     def _result(self, chosen: str) -> ChosenPlan:
         search, state = self._search, self._state

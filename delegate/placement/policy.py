@@ -36,7 +36,7 @@ class ByPreference:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Run single-backend and mixed plans, and take the best. See docs/placement.md.
+    """Run single-backend and mixed plans, and take the best. See docs/how-to/placement.md.
 
     Args:
         budget: seconds for compiling candidates and measuring them. None: as configured, which is 60 unless changed.
@@ -169,7 +169,7 @@ def _support(graph: str, node: NodePlan, verdicts: Mapping[str, Verdict]) -> Nod
 
 
 class PlacementPolicy(ABC):
-    """A choice of one backend for each node, from the support of the backends. See docs/placement.md."""
+    """A choice of one backend for each node, from the support of the backends. See docs/how-to/placement.md."""
 
     @abstractmethod
     def place(self, table: SupportTable) -> SavedPlan:

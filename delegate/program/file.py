@@ -1,6 +1,6 @@
 """The program file: header, tables, segments. It is saved completely or not at all, and loaded by mapping.
 
-docs/file-format.md describes the layout. All numbers are little-endian.
+docs/reference/file-format.md describes the layout. All numbers are little-endian.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ COPY_ACROSS = "aten.clone.default"  # between the memory of a device and the hos
 UNBOUNDED_BELOW = -(2**63)  # the minimum of a symbol that has none
 
 # The limits of a program file. Saving and loading reject a larger one before they spend time or memory on it.
-# docs/file-format.md lists them with their reasons.
+# docs/reference/file-format.md lists them with their reasons.
 MAX_DEPTH = 64  # nesting of expressions, of lists in arguments, of blocks, and of trees
 MAX_EXPR_NODES = 4096  # nodes of one expression, counted as often as they occur
 MAX_ALL_EXPR_NODES = 1 << 19  # nodes of all expressions of a file, counted so

@@ -79,7 +79,7 @@ def load(
             so give True only for a file that comes from where you would take a library.
         isolate: run the delegates in a process of their own, for an untrusted file: vendor libraries parse its blobs.
             If one of them crashes, a BackendFailed is raised, or the partition falls back. A number: seconds after
-            which a delegate without an answer has failed. See docs/security.md.
+            which a delegate without an answer has failed. See docs/how-to/security.md.
         copy: read the file into memory of this process in place of mapping it: for one that somebody else may cut or
             overwrite while it is in use. Replacing a file, as `save` does, is safe without it.
         options: options of backends to change at load, by name of the backend; only those that need no other blob,

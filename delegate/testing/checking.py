@@ -135,7 +135,7 @@ def _own_tests(name: str, path: str) -> type[BackendTests]:
         if isinstance(member, type) and issubclass(member, BackendTests) and getattr(member, "backend", "") == name:
             return member
     what = f"the test file has no subclass of BackendTests for backend {name!r}"
-    raise DelegateError(what, where=path, remedy="see docs/backends.md, Testing it")
+    raise DelegateError(what, where=path, remedy="see docs/reference/backends.md, Testing it")
 
 
 def run_kit(

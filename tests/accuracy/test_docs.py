@@ -1,4 +1,4 @@
-"""The code in docs/accuracy.md runs, and its configuration is valid."""
+"""The code in docs/reference/accuracy.md runs, and its configuration is valid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from delegate.config import load_config
 
-TEXT = (Path(__file__).parents[2] / "docs" / "accuracy.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "accuracy.md").read_text()
 
 
 def test_the_documented_code(capsys):

@@ -1,4 +1,4 @@
-"""The code in docs/backends.md imports and is taken as a backend."""
+"""The code in docs/reference/backends.md imports and is taken as a backend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from delegate.plugins import PluginState
 from delegate.registry import Registry
 from tests.support.plugins import Site
 
-TEXT = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "backends.md").read_text()
 BLOCKS = dict(re.findall(r"```python\n# acme_delegate/(\w+)\.py\n(.*?)```", TEXT, re.DOTALL))
 
 

@@ -1,11 +1,11 @@
-"""The code in docs/compile-cache.md runs."""
+"""The code in docs/reference/compile-cache.md runs."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-TEXT = (Path(__file__).parents[2] / "docs" / "compile-cache.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "compile-cache.md").read_text()
 
 
 def test_the_documented_code(folder):

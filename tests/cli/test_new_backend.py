@@ -18,7 +18,7 @@ from tests.support.packages import install
 from tests.support.plugins import Site
 
 ROOT = Path(delegate.__file__).parents[1]
-TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
+TUTORIAL = (ROOT / "docs" / "tutorials" / "backend.md").read_text()
 FILES = dict(re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", TUTORIAL, re.DOTALL))
 SCRIPT = next(code for code in re.findall(r"```python\n(.*?)```", TUTORIAL, re.DOTALL) if "print(" in code)
 

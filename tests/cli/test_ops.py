@@ -16,7 +16,7 @@ from delegate.registry import Registry
 from tests.support.plugins import Site
 from tests.support.processes import run
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
 
 def invoke(*args: str) -> str:

@@ -56,7 +56,7 @@ def test_no_other_name_is_opened_as_a_model(harmful, command, name, tmp_path):
 
 
 def test_a_model_is_code(harmful, tmp_path):
-    """What docs/security.md says of .pt2 files; if torch stops to unpickle them, it can promise more."""
+    """What docs/how-to/security.md says of .pt2 files; if torch stops to unpickle them, it can promise more."""
     data, mark = harmful
     (tmp_path / "x.pt2").write_bytes(data)
     with pytest.raises(ExportError):

@@ -18,7 +18,7 @@ from delegate.config import (
     load_config,
 )
 
-TEXT = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text()
 
 
 def test_example_is_valid_and_complete(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The code in docs/torch-compile.md runs."""
+"""The code in docs/how-to/torch-compile.md runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from delegate.dynamo.backend import compile_graph
 
-TEXT = (Path(__file__).parents[2] / "docs" / "torch-compile.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "torch-compile.md").read_text()
 
 
 def test_the_documented_code(monkeypatch) -> None:

@@ -145,7 +145,7 @@ def test_the_documented_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (code,) = re.findall(
-        r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs" / "plans.md").read_text(), re.DOTALL
+        r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs" / "reference" / "plans.md").read_text(), re.DOTALL
     )
     monkeypatch.chdir(tmp_path)
     exec(code, {})

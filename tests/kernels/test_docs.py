@@ -1,4 +1,4 @@
-"""The code in docs/operators.md runs."""
+"""The code in docs/reference/operators.md runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from delegate import DType
 
-TEXT = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "operators.md").read_text()
 
 
 def test_the_documented_kernel() -> None:

@@ -219,7 +219,7 @@ def test_explaining_measures_nothing_and_says_so(exported) -> None:
 
 def test_the_page_shows_what_works(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[2] / "docs" / "placement.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "placement.md").read_text()
     example, policy = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, object] = {}
     exec(example, names)

@@ -15,7 +15,7 @@ from delegate.program.expr import Op
 from delegate.program.model import FORMAT_VERSION, StorageKind, Structure
 
 ROOM = pathlib.Path(schema_generated.__file__).parent
-DOCS = ROOM.parents[1] / "docs" / "file-format.md"
+DOCS = ROOM.parents[1] / "docs" / "reference" / "file-format.md"
 FLATC_VERSION = "2.0.8"
 
 

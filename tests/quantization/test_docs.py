@@ -1,4 +1,4 @@
-"""The code in docs/quantization.md runs, and its table has every scheme."""
+"""The code in docs/how-to/quantization.md runs, and its table has every scheme."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest.importorskip("torchao", reason="torchao quantizes the models of these tes
 with zoo.libraries():
     from delegate.quantization import schemes
 
-TEXT = (Path(__file__).parents[2] / "docs" / "quantization.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "quantization.md").read_text()
 
 
 def test_the_documented_code(capsys: pytest.CaptureFixture[str]) -> None:

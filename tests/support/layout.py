@@ -1,4 +1,4 @@
-"""The layout of a program file once more, written from docs/file-format.md, to forge files with right checksums."""
+"""The layout of a program file once more, from docs/reference/file-format.md, to forge files with right checksums."""
 
 from __future__ import annotations
 

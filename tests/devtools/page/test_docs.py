@@ -1,11 +1,11 @@
-"""The code in docs/report.md runs."""
+"""The code in docs/how-to/report.md runs."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-TEXT = (Path(__file__).parents[3] / "docs" / "report.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs" / "how-to" / "report.md").read_text()
 
 
 def test_the_documented_code(tmp_path, monkeypatch):

@@ -51,18 +51,20 @@ def run(inputs):
 
 
 class XnnpackOptions(aot.Options):
-    """Options of the XNNPACK backend.
+    """Options of the XNNPACK backend."""
 
-    Args:
-        threads: number of threads; None for the number of cores of the machine that runs the program.
-        nan: the treatment of NaN, see `delegate.backends.inexact`; `exact` is slightly slower.
-        half: where float16 and bfloat16 are rounded. `border`: at the outputs of a partition, which computes in
-            float32. `every`: after every operator, as in eager; such nodes go to other backends.
-    """
-
-    threads: int | None = Field(default=None, gt=0, le=1024)
+    threads: int | None = Field(
+        default=None,
+        gt=0,
+        le=1024,
+        description="Number of threads. Without the key: the number of cores of the machine that runs the program.",
+    )
     nan: Nan = "exact"
-    half: Literal["border", "every"] = "border"
+    half: Literal["border", "every"] = Field(
+        default="border",
+        description="Place where float16 and bfloat16 are rounded. border: at the results of a partition, which "
+        "computes in float32. every: after every operator, as in eager; such nodes run on other backends.",
+    )
 
 
 class XnnpackBackend(TableBackend):

@@ -1,4 +1,4 @@
-"""The SQNR of results, as torch's figures have it (docs/accuracy.md), by NumPy alone."""
+"""The SQNR of results, as torch's figures have it (docs/reference/accuracy.md), by NumPy alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def widen_bfloat16(array: Array, dtype: DType | None = None) -> Array:
 
 
 def sqnr_db(actual: Sequence[Sequence[Array]], expected: Sequence[Sequence[Array]]) -> float:
-    """Return the SQNR of results in dB: that of the least accurate output; see docs/accuracy.md.
+    """Return the SQNR of results in dB: that of the least accurate output; see docs/reference/accuracy.md.
 
     Args:
         actual: for each call, its outputs; bfloat16 as float32.

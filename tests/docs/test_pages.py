@@ -1,0 +1,89 @@
+"""The code of tutorials and how-to pages runs and prints what they show, and every page is short."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import DOCS, blocks, run_page
+
+GUIDES = sorted(page for part in ("tutorials", "how-to") for page in (DOCS / part).glob("*.md"))
+SLOW: set[str] = set()
+# Pages whose code another test runs.
+ELSEWHERE = {
+    "backend.md": "tests/cli/test_new_backend.py",
+    "llm.md": "tests/llm/test_llm.py",
+    "placement.md": "tests/placement/test_measured.py",
+    "quantization.md": "tests/quantization/test_docs.py",
+    "report.md": "tests/devtools/page/test_docs.py",
+    "torch-compile.md": "tests/dynamo/test_docs.py",
+}
+WORDS = 1500
+_EXTRAS = re.compile(r"pip install [^\n]*?([\w./-]*(?:\.|delegate|plugins/\w+))\[([\w,-]+)\]")
+LONG = {"support-matrix.md", "backends.md"}  # a table that a command writes; the interface of a backend on one page
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(p, marks=pytest.mark.slow) if p.name in SLOW else p
+        for p in GUIDES
+        if p.name not in ELSEWHERE and {b.kind for b in blocks(p)} & {"python", "sh"}
+    ],
+    ids=lambda page: f"{page.parent.name}/{page.stem}",
+)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # a page may show what warns
+        run_page(page)
+
+
+def words(page: Path) -> int:
+    """Return the number of words of a page, tables included and code excluded."""
+    text = re.sub(r"^( *)```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return sum(bool(re.search(r"\w", word)) for word in text.split())
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in sorted(DOCS.rglob("*.md")) if p.name not in LONG], ids=lambda page: page.name
+)
+def test_a_page_is_short(page: Path) -> None:
+    assert words(page) <= WORDS
+
+
+def long_sentences(text: str) -> list[str]:
+    """Return the sentences of more than 25 words; code counts as a word, and tables as none."""
+    prose = re.sub(r"```.*?```|`[^`]*`|^ {4}.*$|^\|.*\|$|\]\([^)]*\)", " x ", text, flags=re.DOTALL | re.MULTILINE)
+    sentences = re.split(r"(?<=[.:;!?])\s+|\n\s*\n|\n\s*(?:[-*]|\d+\.)\s", prose)
+    return [s for s in sentences if len(s.split()) > 25]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def test_sentences_are_short(page: Path) -> None:
+    assert long_sentences(page.read_text()) == []
+
+
+def test_long_sentences_are_found() -> None:
+    assert long_sentences("Short. " + "word " * 26 + ".") == ["word " * 26 + "."]
+    assert long_sentences("word " * 20 + "`code`\n\n" + "word " * 20) == []
+
+
+def test_installed_extras_exist() -> None:
+    """The commands that the runner leaves out, since they need a network."""
+    missing = []
+    for page in DOCS.rglob("*.md"):
+        for path, names in _EXTRAS.findall(page.read_text()):
+            folder = DOCS.parent / path.removeprefix("./") if "plugins/" in path else DOCS.parent
+            extras = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+            missing += [f"{page.name}: {name}" for name in names.split(",") if name not in extras]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_the_other_test_reads_the_page(name: str) -> None:
+    assert (DOCS.parent / ELSEWHERE[name]).exists()
