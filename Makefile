@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PACKAGES := openvino onnxruntime remote
 BLOCKED := openvino,onnxruntime
 
-.PHONY: demo test fuzz wild mutation test-slow test-models docs gpu-software browser plugins lint format bench bench-peers schema docs-ops clean
+.PHONY: demo test fuzz wild mutation test-slow test-models docs gpu-software browser plugins dist lint format bench bench-peers schema docs-ops clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -44,6 +44,13 @@ lint: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+# The wheels and source distributions of this project and of plugins/, built in .venv without an index, and checked.
+dist: $(READY)
+	rm -rf build dist $(foreach package,$(PACKAGES),plugins/$(package)/build)
+	for source in . $(addprefix plugins/,$(PACKAGES)); do \
+	  $(PYTHON) -m build --quiet --no-isolation --outdir dist $$source || exit 1; done
+	$(PYTHON) -m twine check --strict dist/*
 
 format: $(READY)
 	$(VENV)/bin/ruff check --fix .

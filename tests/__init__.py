@@ -6,6 +6,7 @@ docs: the code of tutorials and how-to pages runs, and generated references are 
 e2e: whole programs, through all packages.
 hostile: forged program files, and calls of kernels that must not crash.
 mutation: product code broken on purpose, which the tests must notice.
+release: wheels and source distributions, and the files that describe a release.
 support: helpers that the tests of several folders share.
 wild: random models against eager.
 """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,15 +13,29 @@ import typer
 from delegate.cli import options, output
 from delegate.errors import ConfigError, InputError
 from delegate.llm.runtime.batch import Batch
+from delegate.llm.runtime.chat import Chat
 from delegate.llm.runtime.model import Model, WhenFull
 from delegate.llm.runtime.sampling import Sampler
 from delegate.llm.runtime.speculative import Speculation
-from delegate.llm.runtime.text import Text, numbers
+from delegate.llm.runtime.text import Text, parse_tokens
 
 app = typer.Typer(no_args_is_help=True, help="Language models of transformers: export one, and generate text.")
 
-_EXPORT_LIBRARIES = frozenset({"torch", "transformers", "safetensors", "tokenizers", "torchao"})
+_EXPORT_LIBRARIES = frozenset({"torch", "transformers", "safetensors", "tokenizers", "torchao", "pydantic", "yaml"})
 Weights = Literal["float32", "int8", "int4"]
+Program = Annotated[Path, typer.Argument(metavar="FILE", help="A program file of `delegate llm export`.")]
+Count = Annotated[int, typer.Option(min=1, help="Maximum number of tokens to generate.")]
+Temperature = Annotated[float, typer.Option(help="0 selects the most likely token; larger values vary more.")]
+TopK = Annotated[int, typer.Option(help="Sample from this many of the most likely tokens; 0: from all.")]
+TopP = Annotated[float, typer.Option(help="Sample from the most likely tokens with this total probability.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the sampling; equal seeds give equal tokens.")]
+Stop = Annotated[list[str] | None, typer.Option(help="A word that ends the answer; may be repeated.")]
+TrustCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code", help="Open partitions of machine code, as of TVM and QNN, which runs with your permissions."
+    ),
+]
 
 
 @app.command("export")
@@ -74,7 +89,7 @@ def export(
 
 @dataclass(frozen=True)
 class _Request:
-    """A number of tokens to generate, and what ends them earlier."""
+    """A model, the number of tokens to generate, and the words that end them earlier."""
 
     model: Model
     count: int
@@ -85,12 +100,12 @@ class _Request:
         return Text(None if self.as_numbers else self.model.tokenizer, self.stops)
 
     def tokens(self, text: str) -> list[int]:
-        return list(numbers(text)) if self.as_numbers else self.model.tokens(text)
+        return list(parse_tokens(text)) if self.as_numbers else self.model.tokens(text)
 
 
 @app.command("run")
 def run(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="A program file of `delegate llm export`.")],
+    path: Program,
     prompt: Annotated[
         list[str], typer.Option("--prompt", "-p", help="Start of the text; repeat it for several conversations.")
     ],
@@ -98,21 +113,16 @@ def run(
     as_numbers: Annotated[
         bool, typer.Option("--numbers", help="Prompts and answers are token numbers, e.g. 5,17,3.")
     ] = False,
-    count: Annotated[int, typer.Option(min=1, help="Maximum number of tokens to generate.")] = 64,
-    temperature: Annotated[float, typer.Option(help="0 selects the most likely token; larger values vary more.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Sample from this many of the most likely tokens; 0: from all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Sample from the most likely tokens with this total probability.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Seed of the sampling; equal seeds give equal tokens.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="A word that ends the answer; may be repeated.")] = None,
+    count: Count = 64,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
     draft: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Program of a smaller model, whose guesses this model checks.")
     ] = None,
-    trust_code: Annotated[
-        bool,
-        typer.Option(
-            "--trust-code", help="Open partitions of machine code, as of TVM and QNN, which runs with your permissions."
-        ),
-    ] = False,
+    trust_code: TrustCode = False,
     when_full: Annotated[
         WhenFull, typer.Option(help="If the context is full: end, or forget the older half and continue.")
     ] = "stop",
@@ -135,17 +145,50 @@ def run(
         _run_each(request, first, prompts, samplers, when_full)
 
 
+@app.command("chat")
+def chat(
+    path: Program,
+    system: Annotated[str | None, typer.Option(help="System message: how the model answers.")] = None,
+    count: Count = 256,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    trust_code: TrustCode = False,
+) -> None:
+    """Chat with a model: each line of stdin is a message. Needs no torch."""
+    sampler = Sampler(temperature, top_k, top_p, seed)
+    talk = Chat(Model(path, trust_code=trust_code), sampler, system, stop or ())
+    for message in _messages():
+        for text in talk.send(message, count):
+            print(text, end="", flush=True)
+        print()
+
+
+def _messages() -> Iterator[str]:
+    """Yield the lines of stdin that are not empty, up to its end."""
+    while True:
+        if sys.stdin.isatty():
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.rstrip("\n")
+
+
 def _run_each(
     request: _Request, prefix: list[int], prompts: list[list[int]], samplers: list[Sampler], when_full: WhenFull
 ) -> None:
     """Continue one prompt after the other, each in a conversation after the prefix."""
-    kept = None
+    start = None
     if prefix:
         conversation = request.model.conversation()
         conversation.feed(prefix)
-        kept = conversation.keep()
+        start = conversation.snapshot()
     for tokens, sampler in zip(prompts, samplers, strict=True):
-        generated = request.model.conversation(kept).generate(tokens, request.count, sampler, when_full)
+        generated = request.model.conversation(start).generate(tokens, request.count, sampler, when_full)
         _print_stream(request.text(), generated)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,18 @@ from delegate.llm.runtime.text import Text
 from delegate.program.instructions import refs
 from delegate.program.model import KernelCall, StorageKind
 from delegate.testing import assert_same
+from tests.llm.models import (
+    FAMILIES,
+    PROMPT,
+    SHAPE,
+    TOKENS,
+    configuration,
+    eager,
+    made,
+    reference,
+    save_model,
+    tokenizer,
+)
 from tests.support.availability import require
 from tests.support.processes import AHEAD_OF_TIME, run
 from tests.support.sampling import every
@@ -29,62 +40,12 @@ from tests.support.zoo import libraries
 
 with libraries():
     import tokenizers
-    import transformers
 
     from delegate.llm.aot.export import Data, Options, export
     from delegate.llm.aot.source import Source, read
 
 ROOT = Path(__file__).parents[2]
-SHAPE = {
-    "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.3, "eos_token_id": 299,
-    "pad_token_id": 298, "bos_token_id": 297,
-}  # fmt: skip
-FAMILIES = {
-    "llama": {"tie_word_embeddings": False, "rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0,
-              "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}},
-    "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
-    "gemma": {"head_dim": 32},
-    "gemma2": {"head_dim": 16, "sliding_window": 7, "query_pre_attn_scalar": 16, "initializer_range": 0.05},
-    "gemma3_text": {"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 16, "num_hidden_layers": 7,
-                    "initializer_range": 0.05},
-}  # fmt: skip
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-PROMPT = [5, 17, 3, 42, 8, 77, 121, 9, 200, 31, 64]
-TOKENS = 24
-
-
-def configuration(folder: Path, family: str, **changes: object) -> Path:
-    path = folder / "config.json"
-    path.write_text(json.dumps({"model_type": family, **SHAPE, **FAMILIES.get(family, {}), **changes}))
-    return path
-
-
-def made(folder: Path, family: str, **options: object) -> tuple[Source, Model]:
-    """A small random model, and the program of it."""
-    with libraries():
-        source = read(configuration(folder, family))
-        export(source, folder / "model.dlg", Options(**{"context": 64, "chunk": 8, "weights": "float32", **options}))
-    return source, Model(folder / "model.dlg", trust_code=True)  # a DSP's partitions are machine code
-
-
-def reference(source: Source) -> torch.nn.Module:
-    """The same model with transformers' own attention."""
-    config = type(source.model.config).from_dict(source.model.config.to_dict())
-    config._attn_implementation = "eager"
-    with libraries():
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    model.load_state_dict(source.model.state_dict())
-    return model
-
-
-def eager(source: Source, prompt: list[int], count: int = TOKENS) -> list[int]:
-    """What it generates greedily, without a cache."""
-    model, tokens = reference(source), list(prompt)
-    with torch.no_grad():
-        while len(tokens) < len(prompt) + count:
-            tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
-    return tokens[len(prompt) :]
 
 
 def answer(model: Model, prompt: list[int] = PROMPT, count: int = TOKENS, **options: object) -> list[int]:
@@ -109,6 +70,9 @@ QUICK = ("qwen3", "gemma3_text")
 )
 def test_the_tokens_of_eager(family, backend, tmp_path):
     source, model = made(tmp_path, family, backends=backend)
+    with torch.no_grad():
+        logits = reference(source)(torch.tensor([PROMPT]), use_cache=False).logits[0, -1]
+    assert_same(model.conversation().feed(PROMPT), logits.numpy(), 2e-5, at_least=1.0)
     expected = eager(source, PROMPT)
     assert len(set(expected)) > 5  # it does not only repeat itself
     assert answer(model) == expected
@@ -194,7 +158,7 @@ def test_a_prefix_is_taken_in_once(qwen):
     source, model = qwen
     first = model.conversation()
     first.feed(PROMPT)
-    kept = first.keep()
+    kept = first.snapshot()
     assert {state.shape[:3] for state in kept.states.values()} == {(1, SHAPE["num_key_value_heads"], len(PROMPT))}
     for rest in ([1, 2, 3], [50], PROMPT):
         found = list(model.conversation(kept).generate(rest, TOKENS, Sampler()))
@@ -316,16 +280,6 @@ def test_sampling_out_of_range(options):
         Sampler(**options)
 
 
-def tokenizer() -> tokenizers.Tokenizer:
-    """Bytes as tokens, so that any text can be written, and characters of several."""
-    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {letter: i for i, letter in enumerate(letters)}
-    found = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
-    found.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    found.decoder = tokenizers.decoders.ByteLevel()
-    return found
-
-
 @pytest.mark.parametrize(
     ("text", "stops", "expected"),
     [
@@ -356,12 +310,7 @@ def command(*args: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A folder as transformers saves it, with a tokenizer."""
-    path = tmp_path_factory.mktemp("saved")
-    with libraries():
-        read(configuration(path, "llama")).model.save_pretrained(path)
-    tokenizer().save(str(path / "tokenizer.json"))
-    return path
+    return save_model(tmp_path_factory.mktemp("saved"))
 
 
 def test_from_a_folder_to_text_without_torch(folder, tmp_path):
@@ -409,7 +358,7 @@ def words(count: int) -> str:
         (lambda f: (f / "model.safetensors").unlink(), ExportError, r"no \*\.safetensors"),
         (lambda f: (f / "config.json").write_text("{"), ExportError, "not a configuration"),
         (lambda f: (f / "config.json").write_text("[]"), ExportError, "not a configuration"),
-        (lambda f: configuration(f, "mamba"), ExportError, "unknown family 'mamba'.*supported are llama, qwen3, gemma"),
+        (lambda f: configuration(f, "mamba"), ExportError, "unknown family 'mamba'.*supported are llama, mistral"),
         (lambda f: configuration(f, "llama", hidden_size=128), ExportError, "weights"),
         (lambda f: configuration(f, "llama", hidden_size="x"), ExportError, "rejects the configuration .*hidden_size"),
         (lambda f: configuration(f, "llama", num_attention_heads=6), ExportError, "configuration .*not a multiple"),
@@ -440,6 +389,7 @@ def test_folders_that_are_none(change, error, match, folder, tmp_path):
             "cannot export the model: .*4 heads .* by the 3 groups",
         ),
         ("llama", {}, {"context": 4096}, "128 positions, not 4096"),
+        ("phi3", {}, {"context": 100}, "other angles for texts of more than 64 tokens.*--context 64"),
         ("llama", {}, {"chunk": 1}, "a chunk of 1"),
         ("llama", {}, {"conversations": 0}, "0 conversations"),
         ("llama", {}, {"cache": "int2"}, "unknown cache 'int2'.*float16"),

@@ -18,7 +18,7 @@ with libraries():
     from delegate.llm.aot.decoder import Decoder
     from delegate.llm.aot.source import read
     from delegate.llm.aot.stack import export_stack
-    from delegate.llm.aot.weights import with_weights
+    from delegate.llm.aot.weights import quantize_weights
 
 
 class Layer(nn.Module):
@@ -90,7 +90,7 @@ SMALL = {
 def test_layers_of_families_are_equal(family: str, traced: int, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **SMALL}))
     with libraries():
-        model = with_weights(read(tmp_path / "config.json").model, "int4")
+        model = quantize_weights(read(tmp_path / "config.json").model, "int4")
     decoder = Decoder(model, 16, 1, "int8").eval()
     calls: list[int] = []
     for layer in model.base_model.layers:

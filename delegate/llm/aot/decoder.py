@@ -1,4 +1,4 @@
-"""A causal language model of transformers as a module that can be exported: its cache in buffers, read in place."""
+"""A causal language model of transformers as a module to export, with its cache in buffers that are read in place."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float16": torch.f
 
 
 @dataclass(frozen=True)
-class Filled:
-    """The keys or values of a layer, and where this call's queries stand."""
+class CachedEntries:
+    """The keys or values of a layer, and the positions of this call's queries."""
 
     entries: Tensor
     scales: Tensor | None
@@ -26,11 +26,11 @@ class Filled:
     rows: Tensor
 
 
-class Store(nn.Module):
-    """The keys or values of one layer: (conversations, groups, context, channels), filled from the front.
+class CacheBuffer(nn.Module):
+    """The keys or values of one layer: (conversations, groups, context, channels).
 
     Args:
-        kind: of `TYPES`; int8 has a scale per entry and group.
+        kind: one of `TYPES`; int8 has a scale for each entry and group.
     """
 
     entries: Tensor
@@ -41,8 +41,8 @@ class Store(nn.Module):
         self.register_buffer("entries", torch.zeros(shape, dtype=TYPES[kind]))
         self.register_buffer("scales", torch.zeros(shape[:-1]) if kind == "int8" else None)
 
-    def write(self, new: Tensor, positions: Tensor, rows: Tensor) -> Filled:
-        """Put the entries of some positions in; new (batch, groups, length, channels)."""
+    def write(self, new: Tensor, positions: Tensor, rows: Tensor) -> CachedEntries:
+        """Write the entries of some positions, and return the cache; new: (batch, groups, length, channels)."""
         where = (rows[:, None], slice(None), positions)
         new = new.transpose(1, 2)
         if self.scales is not None:
@@ -50,11 +50,11 @@ class Store(nn.Module):
             self.scales[where] = scales
             new = torch.round(new / scales.clamp_min(1e-30)[..., None])
         self.entries[where] = new.to(self.entries.dtype)
-        return Filled(self.entries, self.scales, positions, rows)
+        return CachedEntries(self.entries, self.scales, positions, rows)
 
 
 class _Writer(transformers.Cache):  # type: ignore[misc]
-    """What the layers of transformers write their keys and values to, in one call."""
+    """The cache to which the layers of transformers write their keys and values in one call."""
 
     def __init__(self, decoder: Decoder | Verifier, positions: Tensor, rows: Tensor) -> None:
         super().__init__(layers=[])
@@ -70,33 +70,33 @@ class _Writer(transformers.Cache):  # type: ignore[misc]
 def attend(
     module: nn.Module,
     query: Tensor,
-    key: Filled,
-    value: Filled,
+    key: CachedEntries,
+    value: CachedEntries,
     attention_mask: None,
     scaling: float,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function of transformers: causal, over what `Store.write` gives."""
-    found = cached_attention(
+    """An attention function of transformers: causal, over what `CacheBuffer.write` returns."""
+    result = cached_attention(
         query, key.entries, value.entries, key.positions, key.rows, key.scales, value.scales,
         scaling, sliding_window or 0, softcap or 0.0,
     )  # fmt: skip
-    return found.transpose(1, 2), None
+    return result.transpose(1, 2), None
 
 
 transformers.AttentionInterface.register(ATTENTION, attend)
 
 
 class Decoder(nn.Module):
-    """tokens, positions (batch, length), rows (batch) -> what `Head` takes of the last position, (batch, width).
+    """tokens, positions (batch, length), rows (batch) -> the input of `Head` for the last position, (batch, width).
 
     Args:
         model: with the attention function `ATTENTION`.
-        context: how many tokens a conversation has room for.
-        conversations: how many the cache has room for; row r of it is conversation r.
-        cache: the kind of its entries, of `TYPES`.
+        context: the maximum number of tokens in a conversation.
+        conversations: the number of rows of the cache, one for each conversation.
+        cache: the type of the cache's entries, one of `TYPES`.
     """
 
     def __init__(self, model: transformers.PreTrainedModel, context: int, conversations: int, cache: str) -> None:
@@ -107,7 +107,7 @@ class Decoder(nn.Module):
         channels = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (conversations, heads, context, channels)
         self.keys, self.values = (
-            nn.ModuleList(Store(shape, cache) for _ in range(config.num_hidden_layers)) for _ in range(2)
+            nn.ModuleList(CacheBuffer(shape, cache) for _ in range(config.num_hidden_layers)) for _ in range(2)
         )
 
     def forward(self, tokens: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class Decoder(nn.Module):
 
 
 class Verifier(nn.Module):
-    """The same over a decoder's cache, of all positions: (batch, length, width)."""
+    """The inputs of `Decoder` -> the input of `Head` for all positions, (batch, length, width); shares its cache."""
 
     def __init__(self, decoder: Decoder) -> None:
         super().__init__()
@@ -127,15 +127,15 @@ class Verifier(nn.Module):
 
 
 def _hidden(model: transformers.PreTrainedModel, tokens: Tensor, positions: Tensor, cache: _Writer) -> Tensor:
-    """(batch, length, width)."""
-    found: Tensor = model.base_model(tokens, position_ids=positions, past_key_values=cache, use_cache=True)[0]
-    return found
+    """Return the last hidden states, (batch, length, width)."""
+    hidden: Tensor = model.base_model(tokens, position_ids=positions, past_key_values=cache, use_cache=True)[0]
+    return hidden
 
 
 class Head(nn.Module):
-    """(rows, width) -> logits (rows, vocabulary): a method of its own, so that those before it share its weights.
+    """(rows, width) -> logits (rows, vocabulary): a separate method, which prefill and decode share.
 
-    Part of prefill and of decode, it would be packed with the last layer of each, which may have other weights.
+    As a part of prefill and decode, it would be packed twice, with the last layer of each.
     """
 
     def __init__(self, model: transformers.PreTrainedModel) -> None:

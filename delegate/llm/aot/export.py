@@ -1,4 +1,4 @@
-"""From a model to one file: prefill, decode, what is known of the model, and its tokenizer."""
+"""From a model to one file: prefill, decode, head, the description of the model, and its tokenizer."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from delegate.compile import to_backend
 from delegate.compiled import CompiledProgram
 from delegate.errors import ConfigError, ExportError
 from delegate.llm.aot.decoder import TYPES, Decoder, Head, Verifier
+from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.aot.source import Source
 from delegate.llm.aot.stack import export_stack
-from delegate.llm.aot.weights import WEIGHTS, with_weights
+from delegate.llm.aot.weights import WEIGHTS, quantize_weights
 from delegate.plugins import one_line
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a model is exported.
+    """Options of an export.
 
     Args:
-        context: how many tokens a conversation has room for.
-        chunk: how many of a prompt prefill takes at once, at most.
-        conversations: how many one context holds; where there are several, method `batch` decodes all in one call.
-        weights: of the layers in decode; "int4" in blocks of 32.
-        prefill_weights: of the layers in prefill and batch, which have more rows; None: the same, the smaller file.
+        context: the maximum number of tokens in a conversation.
+        chunk: the maximum number of prompt tokens in one call of prefill.
+        conversations: the number in one context; method `batch` decodes several in one call.
+        weights: the type of linear layers in decode; "int4" in blocks of 32.
+        prefill_weights: their type in prefill and batch, which have more rows; None: the same, for a smaller file.
         cache: the type of keys and values.
-        guesses: of a smaller model, how many method `verify` looks at in one call, at most; 0: there is no such method.
+        guesses: the maximum number of guesses that method `verify` checks in one call; 0: no such method.
         backends: in order of preference.
     """
 
@@ -49,7 +50,7 @@ class Options:
     backends: Sequence[str] = ("xnnpack",)
 
     def check(self) -> None:
-        """Raises ConfigError for numbers that do not go together."""
+        """Raise ConfigError if the options do not fit together."""
         if not 2 <= self.chunk <= self.context:
             remedy = "use a chunk of at least 2 tokens, and a context that is not smaller than the chunk"
             raise ConfigError(f"a chunk of {self.chunk} in a context of {self.context}", remedy=remedy)
@@ -57,13 +58,13 @@ class Options:
             raise ConfigError(f"{self.guesses} guesses in a context of {self.context}", remedy="use 4, or 0 for none")
         if self.conversations < 1:
             raise ConfigError(f"{self.conversations} conversations", remedy="use 1 or more")
-        for name, given, known in (
+        for name, value, known in (
             ("cache", self.cache, tuple(TYPES)),
             ("weights", self.weights, WEIGHTS),
             ("prefill_weights", self.prefill_weights or self.weights, WEIGHTS),
         ):
-            if given not in known:
-                raise ConfigError(f"unknown {name} {given!r}", remedy=f"choose one of: {', '.join(known)}")
+            if value not in known:
+                raise ConfigError(f"unknown {name} {value!r}", remedy=f"choose one of: {', '.join(known)}")
 
 
 class Data(nn.Module):
@@ -80,10 +81,10 @@ class Data(nn.Module):
 
 
 def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
-    """The methods of the program, exported.
+    """Return the exported methods of the program.
 
     Raises:
-        ConfigError: the options do not go together, or not with the model.
+        ConfigError: the options do not fit together, or do not fit the model.
         ExportError: torch cannot export it.
     """
     options.check()
@@ -91,32 +92,50 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
     if options.context > positions:
         remedy = f"use --context {positions} or less"
         raise ConfigError(f"the model supports {positions} positions, not {options.context}", remedy=remedy)
+    _fix_rope(source.model, options.context)
     decoders = {
-        w: Decoder(with_weights(source.model, w), options.context, options.conversations, options.cache).eval()
+        w: Decoder(quantize_weights(source.model, w), options.context, options.conversations, options.cache).eval()
         for w in dict.fromkeys((options.weights, options.prefill_weights or options.weights))
     }
     decode, prefill = decoders[options.weights], decoders[options.prefill_weights or options.weights]
-    found = {
+    exported = {
         "prefill": _export(prefill, 1, 3, ({1: Dim("length", min=2, max=options.chunk)},) * 2 + (None,)),
         "decode": _export(decode, 1, 1),
         "head": _head(decode, 1),
         "about": torch.export.export(Data(json.dumps(about(source, options)).encode()), ()),
     }
     if options.conversations > 1:
-        found["batch"] = _export(prefill, options.conversations, 1, (_upto(0, options.conversations),) * 3)
+        exported["batch"] = _export(prefill, options.conversations, 1, (_upto(0, options.conversations),) * 3)
     if options.guesses:
         sizes = _upto(1, options.guesses + 1)
-        found["verify"] = _export(Verifier(decode), 1, options.guesses + 1, (sizes, sizes, None))
+        exported["verify"] = _export(Verifier(decode), 1, options.guesses + 1, (sizes, sizes, None))
     rows = max(options.conversations, options.guesses + 1)
     if rows > 1:
-        found["heads"] = _head(decode, rows, (_upto(0, rows),))
+        exported["heads"] = _head(decode, rows, (_upto(0, rows),))
     if source.tokenizer:
-        found["tokenizer"] = torch.export.export(Data(source.tokenizer), ())
-    return found
+        exported["tokenizer"] = torch.export.export(Data(source.tokenizer), ())
+    return exported
+
+
+def _fix_rope(model: transformers.PreTrainedModel, context: int) -> None:
+    """Fix the angles of longrope to those of short texts, which the context must not exceed.
+
+    Raises:
+        ConfigError: the context needs both kinds of angles, so keys in the cache would change with its length.
+    """
+    rope = model.config.rope_parameters
+    if rope.get("rope_type") != "longrope":
+        return
+    if context > (most := rope["original_max_position_embeddings"]):
+        what = f"rope 'longrope' has other angles for texts of more than {most} tokens"
+        raise ConfigError(what, remedy=f"use --context {most} or less")
+    for module in model.modules():
+        if getattr(module, "rope_type", None) == "longrope":
+            module.rope_type = "default"  # keeps the angles, which are those of short texts
 
 
 def _upto(dimension: int, size: int) -> dict[int, Any] | None:
-    """That a dimension is dynamic, from two on; None where it cannot be anything but two."""
+    """Return a dynamic dimension of 2 to `size`; None for 2, which is static."""
     return {dimension: Dim("size", min=2, max=size)} if size > 2 else None
 
 
@@ -140,13 +159,13 @@ def _errors() -> Iterator[None]:
     try:
         with torch.no_grad():
             yield
-    except Exception as error:  # of torch's many kinds: sizes of the configuration that do not go together
+    except Exception as error:  # many classes of torch: sizes of the configuration that do not fit together
         remedy = "its sizes (heads, groups, channels) may be inconsistent: try the model in transformers"
         raise ExportError(f"torch cannot export the model: {one_line(error)}", remedy=remedy) from error
 
 
 def about(source: Source, options: Options) -> dict[str, Any]:
-    """What those who run the program have to know."""
+    """Return the description of the model that the runtime reads."""
     return {
         "family": source.model.config.model_type,
         "context": options.context,
@@ -157,14 +176,20 @@ def about(source: Source, options: Options) -> dict[str, Any]:
         "weights": options.weights,
         "cache": options.cache,
         "ends": source.ends,
+        "chat": source.chat and source.chat.to_json(),
     }
 
 
 def export(source: Source, path: Path, options: Options) -> CompiledProgram:
-    """Compile and save; what was at `path` stays where that fails.
+    """Compile a model, and save it; if that fails, an earlier file at `path` stays.
+
+    Args:
+        source: the model, from `read`.
+        path: the program file to write.
+        options: see there.
 
     Raises:
-        DelegateError: as `methods`, or it cannot be lowered or written.
+        DelegateError: the options are wrong, or the model cannot be exported, lowered or written.
     """
     program = to_backend(methods(source, options), list(options.backends))
     program.save(path)

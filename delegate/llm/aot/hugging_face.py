@@ -1,6 +1,7 @@
-"""transformers, imported. It imports torchvision where that is installed, which not every build of torch can load.
+"""The package transformers, imported without its messages and without a torchvision that does not load.
 
-Models of text need none: where it cannot be loaded it counts as absent.
+transformers imports torchvision if it is installed, which fails if that is built for another torch. Language models do
+not need it, so it then counts as absent.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Weights in few bits: linear layers in int4 blocks or int8, the embedding in int8, which the head shares."""
+"""Weights in few bits: linear layers in int8 or in blocks of int4, and an int8 embedding that the head shares."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ BLOCK = 32
 
 
 class Rows(nn.Module):
-    """An embedding in int8, with a scale per row.
+    """An int8 embedding with a scale for each row.
 
     Args:
         values: int8 (rows, width).
         scales: (rows, 1).
-        factor: all results times that.
+        factor: multiplies all results.
     """
 
     values: Tensor
@@ -36,11 +36,15 @@ class Rows(nn.Module):
         return self.values[tokens].to(torch.float32) * (self.scales[tokens] * self.factor)
 
 
-def with_weights(model: transformers.PreTrainedModel, weights: str) -> transformers.PreTrainedModel:
-    """The model with its layers in few bits; the rest is shared with the one given, which stays as it is.
+def quantize_weights(model: transformers.PreTrainedModel, weights: str) -> transformers.PreTrainedModel:
+    """Return the model with quantized linear layers and embedding; it shares all other weights with the original.
+
+    Args:
+        model: the model in float32, which stays as it is.
+        weights: one of `WEIGHTS`.
 
     Raises:
-        ConfigError: a block does not divide a layer's weights.
+        ConfigError: the weights of a row are not divisible into blocks.
     """
     if weights == "float32":
         return model
@@ -49,25 +53,25 @@ def with_weights(model: transformers.PreTrainedModel, weights: str) -> transform
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis, PerGroup, quantize_
 
     tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
-    made = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-    head = made.get_output_embeddings()
+    quantized = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+    head = quantized.get_output_embeddings()
     by_row = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int8, weight_granularity=PerAxis(0))
     blocks = Int8DynamicActivationIntxWeightConfig(
         weight_dtype=torch.int4,  # type: ignore[attr-defined]
         weight_granularity=PerGroup(BLOCK),
     )
-    quantize_(made, by_row, lambda module, _: module is head)
+    quantize_(quantized, by_row, lambda module, _: module is head)
     inner = blocks if weights == "int4" else by_row
-    quantize_(made, inner, lambda module, _: isinstance(module, nn.Linear) and module is not head)
-    embedding = made.get_input_embeddings()
+    quantize_(quantized, inner, lambda module, _: isinstance(module, nn.Linear) and module is not head)
+    embedding = quantized.get_input_embeddings()
     if tied:
         values, scales = head.weight.qdata, head.weight.scale
     else:
         scales = embedding.weight.detach().abs().amax(1, keepdim=True).clamp_min(1e-30) / 127
         values = torch.round(embedding.weight.detach() / scales).to(torch.int8)
     factor = getattr(embedding, "scalar_embed_scale", 1.0)
-    made.set_input_embeddings(Rows(values, scales.reshape(-1, 1).to(torch.float32), factor))
-    return made
+    quantized.set_input_embeddings(Rows(values, scales.reshape(-1, 1).to(torch.float32), factor))
+    return quantized
 
 
 def _check_blocks(model: transformers.PreTrainedModel) -> None:

@@ -1,4 +1,4 @@
-"""Several conversations that are decoded in one call: rows of one context's cache."""
+"""Several conversations that one call decodes: rows of one context's cache."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from delegate.llm.runtime.sampling import Array, Sampler
 
 
 class Batch:
-    """As many conversations as the program was exported for, in one context.
+    """All conversations of a program that was exported for several, in one context.
+
+    Attributes:
+        conversations: one for each row of the cache.
 
     Raises:
-        InputError: it was exported for one.
+        InputError: the program was exported for one conversation.
     """
 
     def __init__(self, model: Model) -> None:
@@ -30,30 +33,41 @@ class Batch:
     def generate(
         self, prompts: Sequence[Sequence[int]], count: int, samplers: Sequence[Sampler]
     ) -> Iterator[tuple[int, int]]:
-        """Pairs of the number of a prompt and its next token; a conversation ends as `Conversation.generate` has it."""
+        """Yield pairs of a prompt's number and its next token.
+
+        Each conversation ends as `Conversation.generate` ends it.
+
+        Args:
+            prompts: the tokens of each conversation.
+            count: the maximum number of tokens for each.
+            samplers: chooses the tokens of each.
+
+        Raises:
+            InputError: there are more prompts than conversations, or a prompt does not fit.
+        """
         if len(prompts) > len(self.conversations):
             what = f"{len(prompts)} prompts for {len(self.conversations)} conversations"
             raise InputError(what, remedy="export it with a larger --conversations")
         pairs = zip(self.conversations, prompts, strict=False)
         logits = {i: conversation.feed(prompt) for i, (conversation, prompt) in enumerate(pairs)}
         for number in range(count):
-            picked = {i: samplers[i].pick(found) for i, found in logits.items()}
-            going = {i: token for i, token in picked.items() if token not in self._ends}
-            yield from going.items()
-            going = {i: token for i, token in going.items() if self.conversations[i].room}
-            if not going or number == count - 1:
+            picked = {i: samplers[i].pick(row) for i, row in logits.items()}
+            active = {i: token for i, token in picked.items() if token not in self._ends}
+            yield from active.items()
+            active = {i: token for i, token in active.items() if self.conversations[i].remaining}
+            if not active or number == count - 1:
                 return
-            logits = self.next(going)
+            logits = self.next(active)
 
     def next(self, tokens: Mapping[int, int]) -> dict[int, Array]:
-        """The logits behind one more token of each of these conversations."""
-        going = [self.conversations[i] for i in tokens]
-        if len(going) == 1:
-            return {i: going[0].feed([token]) for i, token in tokens.items()}
-        given = np.array([*tokens.values()])[:, None]
-        positions = np.array([len(c.tokens) for c in going])[:, None]
-        hidden = self._context.method("batch")(given, positions, np.array([c.row for c in going]))
+        """Return the logits after one more token of each of these conversations."""
+        active = [self.conversations[i] for i in tokens]
+        if len(active) == 1:
+            return {i: active[0].feed([token]) for i, token in tokens.items()}
+        column = np.array([*tokens.values()])[:, None]
+        positions = np.array([len(c.tokens) for c in active])[:, None]
+        hidden = self._context.method("batch")(column, positions, np.array([c.row for c in active]))
         logits = self._context.method("heads")(hidden)
-        for conversation, token in zip(going, tokens.values(), strict=True):
+        for conversation, token in zip(active, tokens.values(), strict=True):
             conversation.tokens.append(token)
         return dict(zip(tokens, logits, strict=True))

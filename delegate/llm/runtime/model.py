@@ -1,4 +1,4 @@
-"""A program that `export` made, and conversations with it. Needs NumPy and what the backends need, and no torch."""
+"""The loaded program of a language model, and conversations with it. Needs NumPy and the backends' libraries."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ from delegate.llm.runtime.sampling import Array, Sampler
 from delegate.runtime.context import Context
 from delegate.runtime.loaded import load
 
-_SAID = {"context", "chunk", "conversations", "guesses", "vocabulary", "ends"}
+_REQUIRED = {"context", "chunk", "conversations", "guesses", "vocabulary", "ends"}
 WhenFull = Literal["stop", "slide"]
 
 
 class Model:
-    """A loaded program.
+    """The loaded program of a language model.
 
     Args:
-        path: of its file.
-        trust_code: run machine code that is in it, as partitions on NVIDIA's GPUs are.
+        path: the program file.
+        trust_code: run machine code of the file, such as partitions on NVIDIA's GPUs.
+
+    Attributes:
+        program: the loaded program, with a context for each conversation.
+        about: what the export stored about the model: its sizes, end tokens and chat format.
 
     Raises:
-        ProgramError: the file cannot be read, or is no language model.
+        ProgramError: the file cannot be read, or has no language model.
     """
 
     def __init__(self, path: Path, trust_code: bool = False) -> None:
@@ -37,52 +41,63 @@ class Model:
             self.about = self._about()
         except DelegateError as error:
             self.program.close()
-            raise ProgramError(
-                error.what, where=str(path), remedy="create the file with `delegate llm export`"
-            ) from error
+            remedy = "create the file with `delegate llm export`"
+            raise ProgramError(error.what, where=str(path), remedy=remedy) from error
 
     def _about(self) -> Mapping[str, Any]:
-        """What the export said of the model."""
+        """Return what the export stored about the model."""
         if missing := {"prefill", "decode", "head", "about"} - set(self.program.methods):
             raise ProgramError(f"it has no method {', '.join(sorted(missing))}")
         try:
-            said = json.loads(bytes(self.program.method("about")()))
-            if missing := _SAID - said.keys():
+            about = json.loads(bytes(self.program.method("about")()))
+            if missing := _REQUIRED - about.keys():
                 raise ProgramError(f"the result of method about lacks {', '.join(sorted(missing))}")
         except (ValueError, TypeError, AttributeError) as error:
             raise ProgramError("method about does not describe a language model") from error
-        return dict(said)
+        return dict(about)
 
     @cached_property
     def tokenizer(self) -> Any | None:
-        """That of the file, of `tokenizers`; None: it has none."""
+        """The `tokenizers.Tokenizer` of the file, or None if it has none.
+
+        Raises:
+            InputError: the package tokenizers is not installed.
+        """
         if "tokenizer" not in self.program.methods:
             return None
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
-            remedy = "pip install tokenizers, or pass tokens as numbers"
-            raise InputError("text needs a tokenizer", where=str(error), remedy=remedy) from error
+            remedy = "pip install 'delegate[llm]', or pass tokens as numbers"
+            raise InputError("text needs the package tokenizers", where=str(error), remedy=remedy) from error
         return Tokenizer.from_buffer(self.program.method("tokenizer")().tobytes())
 
-    def tokens(self, text: str) -> list[int]:
-        """The tokens of a text; raises InputError where the program has no tokenizer."""
+    def tokens(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Return the tokens of a text.
+
+        Args:
+            text: any text; names of special tokens in the text become these tokens.
+            add_special_tokens: add what the tokenizer puts around a text, such as a token that begins it.
+
+        Raises:
+            InputError: the program has no tokenizer.
+        """
         if self.tokenizer is None:
             raise InputError("the program has no tokenizer", remedy="pass tokens as numbers")
-        return list(self.tokenizer.encode(text).ids)
+        return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def conversation(self, prefix: Prefix | None = None) -> Conversation:
-        """A new conversation in a context of its own, behind a prefix if one is given."""
-        made = Conversation(self, self.program.context())
+        """Return a new conversation in a context of its own, which continues a prefix if one is given."""
+        conversation = Conversation(self, self.program.context())
         if prefix is not None:
-            made.tokens = list(prefix.tokens)
-            made.context.restore(prefix.states, made.filled())
-        return made
+            conversation.tokens = list(prefix.tokens)
+            conversation.context.restore(prefix.states, conversation.filled())
+        return conversation
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """What many conversations begin with, with the states behind it."""
+    """The common start of several conversations: its tokens, and the states after them."""
 
     tokens: Sequence[int]
     states: Mapping[str, Array]
@@ -90,15 +105,15 @@ class Prefix:
 
 @dataclass
 class Conversation:
-    """One text that goes on.
+    """A text that is continued token by token.
 
     Args:
-        model: whose.
-        context: that holds its keys and values.
-        row: the row of the context's cache that is its own.
+        model: the model that continues it.
+        context: the context that has its keys and values.
+        row: the row of the context's cache that belongs to this conversation.
 
     Attributes:
-        tokens: those that the cache holds.
+        tokens: the tokens in the cache.
     """
 
     model: Model
@@ -107,36 +122,35 @@ class Conversation:
     tokens: list[int] = field(default_factory=list)
 
     @property
-    def room(self) -> int:
-        """How many more tokens fit."""
+    def remaining(self) -> int:
+        """The number of tokens that still fit into the context."""
         return int(self.model.about["context"]) - len(self.tokens)
 
     def feed(self, tokens: Sequence[int]) -> Array:
-        """Take tokens in, chunk by chunk; gives the logits behind the last one (vocabulary).
+        """Compute tokens chunk by chunk, and return the logits after the last one (vocabulary).
 
         Raises:
-            InputError: there are none, one is no token, or they do not fit.
+            InputError: there are no tokens, one is not a token of the model, or they do not fit.
         """
         self._check(tokens)
-        given, chunk = list(tokens), int(self.model.about["chunk"])
-        for start in range(0, len(given), chunk):
-            part = given[start : start + chunk]
+        chunk = int(self.model.about["chunk"])
+        for start in range(0, len(tokens), chunk):
+            part = list(tokens[start : start + chunk])
             first = len(self.tokens)
             method = self.context.method("prefill" if len(part) > 1 else "decode")
             hidden = method(np.array([part]), np.arange(first, first + len(part))[None], np.array([self.row]))
             self.tokens += part
-        found: Array = self.context.method("head")(hidden)[0]
-        return found
+        logits: Array = self.context.method("head")(hidden)[0]
+        return logits
 
     def _check(self, tokens: Sequence[int]) -> None:
         vocabulary = self.model.about["vocabulary"]
         if not tokens:
             raise InputError("the prompt is empty", remedy="pass a prompt")
-        if odd := [t for t in tokens if not 0 <= t < vocabulary]:
-            raise InputError(
-                f"{odd[0]} is not a token of the model", remedy=f"use token numbers from 0 to {vocabulary - 1}"
-            )
-        if len(tokens) > self.room:
+        if unknown := [t for t in tokens if not 0 <= t < vocabulary]:
+            remedy = f"use token numbers from 0 to {vocabulary - 1}"
+            raise InputError(f"{unknown[0]} is not a token of the model", remedy=remedy)
+        if len(tokens) > self.remaining:
             what = f"{len(tokens)} tokens after {len(self.tokens)} earlier tokens do not fit into a context of"
             remedy = "use a shorter prompt, or export with a larger --context"
             raise InputError(f"{what} {self.model.about['context']}", remedy=remedy)
@@ -144,13 +158,18 @@ class Conversation:
     def generate(
         self, prompt: Sequence[int], count: int, sampler: Sampler, when_full: WhenFull = "stop"
     ) -> Iterator[int]:
-        """The tokens that follow, one after the other, up to one that ends the answer.
+        """Yield the tokens that follow a prompt, up to one that ends the answer.
+
+        The last token of an answer is not in the cache yet.
 
         Args:
-            prompt: taken in first.
-            count: how many at most.
-            sampler: picks them.
-            when_full: where the context is full, `stop`; or `slide`: go on behind the later half of what it holds.
+            prompt: the tokens to compute first.
+            count: the maximum number of tokens to generate.
+            sampler: chooses each token.
+            when_full: `stop` ends if the context is full; `slide` forgets the older half and continues.
+
+        Raises:
+            InputError: as `feed` of the prompt.
         """
         logits = self.feed(prompt)
         for number in range(count):
@@ -158,23 +177,23 @@ class Conversation:
             if token in self.model.about["ends"]:
                 return
             yield token
-            if number == count - 1 or (self.room == 0 and when_full == "stop"):
+            if number == count - 1 or (self.remaining == 0 and when_full == "stop"):
                 return
             logits = self.next(token)
 
     def next(self, token: int) -> Array:
-        """The logits behind one more token; where the context is full its older half is forgotten."""
-        if self.room == 0:
+        """Return the logits after one more token; if the context is full, forget the older half first."""
+        if self.remaining == 0:
             later = self.tokens[len(self.tokens) // 2 :]
             self.tokens = []
             return self.feed([*later, token])
         return self.feed([token])
 
-    def keep(self) -> Prefix:
-        """What it holds, as the beginning of other conversations; a copy of what is filled of the cache alone."""
+    def snapshot(self) -> Prefix:
+        """Return a copy of the filled part of the cache, as the start of other conversations."""
         return Prefix(tuple(self.tokens), self.context.snapshot(self.filled()))
 
     def filled(self) -> dict[str, tuple[slice, ...]]:
-        """The part of each state that its tokens have: caches are (rows, groups, context, ...)."""
+        """Return the part of each state that has the tokens; caches are (rows, groups, context, ...)."""
         part = (slice(self.row, self.row + 1), slice(None), slice(len(self.tokens)))
         return dict.fromkeys(self.context.states, part)

@@ -1,4 +1,4 @@
-"""Tokens to text as they come, and the words that stop it."""
+"""The text of tokens as they come, the words that end it, and tokens that are written as numbers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Text:
     """The text of tokens that come one after the other.
 
     Args:
-        tokenizer: of `tokenizers`; None: tokens are written as numbers.
-        stops: words that end the text, and are no part of it.
+        tokenizer: a `tokenizers.Tokenizer`; None: tokens are written as numbers.
+        stops: words that end the text, and are not part of it.
 
     Attributes:
         stopped: a stop word came.
@@ -22,35 +22,35 @@ class Text:
     def __init__(self, tokenizer: Any | None, stops: Iterable[str] = ()) -> None:
         self._tokenizer, self._stops = tokenizer, tuple(word for word in stops if word)
         self._tokens: list[int] = []
-        self._start = self._written = 0  # of the tokens that are decoded together, and of their text what was given
+        self._start = self._written = 0  # first token that is decoded again, and the returned part of that text
         self._held = ""
         self.stopped = False
 
     def add(self, token: int) -> str:
-        """The text that a token adds, as far as it is sure to belong to it: what may begin a stop word is held back."""
+        """Return the text that a token adds, without an end that may be the start of a stop word."""
         if self.stopped:
             return ""
-        self._held += self._decoded(token)
+        self._held += self._decode(token)
         ends = [at for word in self._stops if (at := self._held.find(word)) >= 0]
         if ends:
             self.stopped = True
-            return self._give(min(ends))
-        return self._give(len(self._held) - max((_begun(self._held, word) for word in self._stops), default=0))
+            return self._release(min(ends))
+        return self._release(len(self._held) - max((_overlap(self._held, word) for word in self._stops), default=0))
 
     def finish(self) -> str:
-        """What was held back, where no more tokens come; a character that is not whole is none that can be written."""
+        """Return the rest of the text after the last token; an incomplete character becomes U+FFFD."""
         if self.stopped:
             return ""
         if self._tokenizer is not None:
             self._held += self._tokenizer.decode(self._tokens[self._start :])[self._written :]
-        return self._give(len(self._held))
+        return self._release(len(self._held))
 
-    def _give(self, count: int) -> str:
-        given, self._held = self._held[:count], self._held[count:]
-        return given
+    def _release(self, count: int) -> str:
+        released, self._held = self._held[:count], self._held[count:]
+        return released
 
-    def _decoded(self, token: int) -> str:
-        """The text that a token adds; none while its character is not whole."""
+    def _decode(self, token: int) -> str:
+        """Return the text that a token adds, or nothing while its character is incomplete."""
         if self._tokenizer is None:
             return f"{token} "
         self._tokens.append(token)
@@ -58,7 +58,7 @@ class Text:
         if text.endswith("\N{REPLACEMENT CHARACTER}"):
             return ""
         new = text[self._written :]
-        # Spaces belong to two tokens, so the last one is decoded again with the next.
+        # Spaces belong to two tokens, so the last token is decoded again with the next one.
         last: str = self._tokenizer.decode(self._tokens[-1:])
         if not last.endswith("\N{REPLACEMENT CHARACTER}"):
             self._start, text = len(self._tokens) - 1, last
@@ -66,13 +66,17 @@ class Text:
         return new
 
 
-def _begun(text: str, word: str) -> int:
-    """How many of the last characters of the text the word begins with."""
+def _overlap(text: str, word: str) -> int:
+    """Return how many of the last characters of a text are the first ones of a word."""
     return next((n for n in range(min(len(text), len(word) - 1), 0, -1) if text.endswith(word[:n])), 0)
 
 
-def numbers(text: str) -> Sequence[int]:
-    """Return the tokens of a text such as "5,17,3"; raises InputError for anything else."""
+def parse_tokens(text: str) -> Sequence[int]:
+    """Return the tokens of a text such as "5,17,3".
+
+    Raises:
+        InputError: the text is no list of numbers.
+    """
     try:
         return [int(number) for number in text.replace(",", " ").split()]
     except ValueError as error:
