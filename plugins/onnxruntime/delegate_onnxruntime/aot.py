@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -19,11 +20,12 @@ from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import TRANSLATIONS, table_of
 from delegate.backends.onnx.runtime.blob import pack
 from delegate.backends.onnx.runtime.provider import CPU, Provider
-from delegate.backends.qdq import CHOOSES, DECODES, DECODES_BY, QUANTIZES_BY, is_known
+from delegate.backends.qdq import CHOOSES, DECODES, DECODES_BY, QUANTIZE, QUANTIZES_BY, is_known
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.edge.node import op_name
 from delegate.verdict import Reason, Verdict, no
 from delegate_onnxruntime.conversion import convertible
+from delegate_onnxruntime.fusions import notes_on_floats, save_optimized
 from delegate_onnxruntime.operators import LIMITS, LOSING_NAN, operators_of
 from delegate_onnxruntime.providers import find, plugin_wheels
 from delegate_onnxruntime.rewrite import IN_INTEGERS, KNOWN, PATTERNS, rewritten
@@ -131,11 +133,17 @@ class OnnxRuntimeBackend(OnnxBackend):
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         if self._is_cpu:
             exported = replace(exported, model=convertible(exported.model))
-        self.refuse_left_to_cpu(exported)
+        in_floats: tuple[str, ...] = ()
+        if self._is_cpu and any(op_name(node) == QUANTIZE for node in region.calls):
+            with TemporaryDirectory(prefix="delegate-onnxruntime-") as folder:
+                self.refuse_left_to_cpu(exported, save_optimized(self.settings(), folder))
+                in_floats = tuple(notes_on_floats(folder))
+        else:
+            self.refuse_left_to_cpu(exported)
         blob, specs, data = pack(exported.model)
         count = len(exported.operators)
         note = f"{count} ONNX operator{'s' * (count != 1)}, checked on {self.library}"
-        notes = (note, *nan_notes(region, _LOSES))
+        notes = (note, *in_floats, *nan_notes(region, _LOSES))
         return PreprocessResult(blob, {**specs, **self._specs()}, notes, data=data)
 
     def _specs(self) -> dict[str, Any]:
