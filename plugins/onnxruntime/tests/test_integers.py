@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import delegate
-from tests.backends.xnnpack.integer_operators import OPS
+from tests.support.cases.integer_operators import OPS
 from tests.support.lowering import assert_runs, assert_same
 from tests.support.qdq import Coded, drawn, fitted
 from tests.support.quantized import floats_within

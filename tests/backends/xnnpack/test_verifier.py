@@ -24,7 +24,7 @@ from delegate.errors import BackendFailed
 from delegate.runtime.backend import TensorType
 from tests.backends.xnnpack.forge import Case, crashes, forge
 from tests.backends.xnnpack.harness import lower
-from tests.backends.xnnpack.integer_operators import case as integer_case
+from tests.support.cases.integer_operators import case as integer_case
 from tests.support.functions import Function
 from tests.support.qdq import QD
 
