@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from pydantic import Field, NonNegativeInt
 from torch.fx import Node
 
 from delegate.backends import aot
-from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.aot import Claim, PreprocessResult, Region
 from delegate.backends.inexact import Nan, floats_of, keeps_nan, nan_notes
-from delegate.backends.lowering import conditions
+from delegate.backends.lowering import conditions, of_dtypes
 from delegate.backends.onnx.aot.backend import OnnxBackend, provider_code
 from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import TRANSLATIONS, table_of
 from delegate.backends.onnx.runtime.blob import pack
 from delegate.backends.onnx.runtime.provider import CPU, Provider
-from delegate.verdict import Verdict
+from delegate.backends.qdq import CHOOSES, DECODES, DECODES_BY, QUANTIZE, QUANTIZES_BY, is_known
+from delegate.backends.quantizable import QuantizationScheme
+from delegate.edge.node import op_name
+from delegate.verdict import Reason, Verdict, no
+from delegate_onnxruntime.conversion import convertible
+from delegate_onnxruntime.fusions import notes_on_floats, save_optimized
 from delegate_onnxruntime.operators import LIMITS, LOSING_NAN, operators_of
 from delegate_onnxruntime.providers import find, plugin_wheels
+from delegate_onnxruntime.rewrite import IN_INTEGERS, KNOWN, PATTERNS, rewritten
 from delegate_onnxruntime.runtime import provider_options, settings
+from delegate_onnxruntime.schemes import SCHEMES
 
+_RUN_TIME = frozenset((*CHOOSES, *QUANTIZES_BY, *DECODES_BY))
+_DECODED = frozenset(DECODES) - KNOWN  # constants that the rewrite decodes
+_CODED = frozenset({torch.float32, torch.int8, torch.uint8, torch.int32, torch.int64})
+_AFFINE = frozenset(name for name in _RUN_TIME if name.startswith("torchao."))
 _LOSES = floats_of(LOSING_NAN)
 
 
@@ -54,6 +69,7 @@ class OnnxRuntimeBackend(OnnxBackend):
         self.library, self._provider = options.provider, find(options.provider)
         self.operators = operators_of(options.provider)
         self.table = table_of(self.operators, LIMITS.get(options.provider))
+        self._is_cpu = options.provider == CPU
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
@@ -65,7 +81,37 @@ class OnnxRuntimeBackend(OnnxBackend):
         return (onnx, *conditions(row.check))
 
     def check(self, node: Node) -> Verdict:
+        if self._is_cpu and op_name(node) in _RUN_TIME and not is_known(node):
+            return self._in_layers(node)
+        if self._is_cpu and op_name(node) in _DECODED and is_known(node):
+            return of_dtypes(node, _CODED, self.library)
         return keeps_nan(node, _LOSES, self.options.nan) and super().check(node)
+
+    @classmethod
+    def quantization(cls) -> Sequence[QuantizationScheme]:
+        return SCHEMES
+
+    @property
+    def preserve_ops(self) -> Set[str]:
+        return super().preserve_ops | _AFFINE if self._is_cpu else super().preserve_ops
+
+    def claims(self, node: Node) -> Sequence[Claim]:
+        if not self._is_cpu:
+            return ()
+        return [c for c in PATTERNS.claims(node) if c.name != IN_INTEGERS or all(map(self.check, c.nodes))]
+
+    def _in_layers(self, node: Node) -> Verdict:
+        """Return the refusal of a part of a quantization at run time alone, with the reason of the layers that read it.
+
+        As parts of a claimed layer such nodes are supported.
+        """
+        reached = {node}
+        for _ in range(4):  # chosen, picked, quantized, decoded
+            reached = {user for one in reached for user in one.users}
+            for claim in (c for layer in reached if layer.op == "call_function" for c in self.claims(layer)):
+                if not claim.verdict:
+                    return claim.verdict
+        return no(Reason.OPERATOR, "parameters chosen at run time, which ONNX Runtime supports only in linear layers")
 
     def provider(self) -> Provider:
         return self._provider
@@ -81,12 +127,23 @@ class OnnxRuntimeBackend(OnnxBackend):
         wheel, library = plugin_wheels()[name]
         return provider_code(name, library.__module__.partition(".")[0], options), wheel
 
+    def preprocess(self, region: Region) -> PreprocessResult:
+        return super().preprocess(rewritten(region) if self._is_cpu else region)
+
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
-        self.refuse_left_to_cpu(exported)
+        if self._is_cpu:
+            exported = replace(exported, model=convertible(exported.model))
+        in_floats: tuple[str, ...] = ()
+        if self._is_cpu and any(op_name(node) == QUANTIZE for node in region.calls):
+            with TemporaryDirectory(prefix="delegate-onnxruntime-") as folder:
+                self.refuse_left_to_cpu(exported, save_optimized(self.settings(), folder))
+                in_floats = tuple(notes_on_floats(folder))
+        else:
+            self.refuse_left_to_cpu(exported)
         blob, specs, data = pack(exported.model)
         count = len(exported.operators)
         note = f"{count} ONNX operator{'s' * (count != 1)}, checked on {self.library}"
-        notes = (note, *nan_notes(region, _LOSES))
+        notes = (note, *in_floats, *nan_notes(region, _LOSES))
         return PreprocessResult(blob, {**specs, **self._specs()}, notes, data=data)
 
     def _specs(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import delegate
-from tests.backends.xnnpack.integer_operators import OPS, case
+from tests.support.cases.integer_operators import OPS, case
 from tests.support.lowering import assert_same, steps_of
 from tests.support.quantized import floats_within, require_whole
 from tests.support.sampling import every

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import delegate
-from tests.backends.xnnpack.qdq import QD, Weights
 from tests.support import zoo
 from tests.support.lowering import assert_runs, assert_same
+from tests.support.qdq import QD, RunTime, Weights
 from tests.support.quantized import floats_within, require_whole, sqnr
 from tests.support.sampling import every
 from tests.support.silence import silence  # noqa: F401 - for every test here
@@ -84,19 +84,6 @@ def test_quantize_(name: str, rows: tuple[int, ...], tmp_path: Path) -> None:
     for kind, saved in (("floats", whole), ("small", program)):
         saved.save(tmp_path / kind)
     assert os.path.getsize(tmp_path / "small") <= form.size * os.path.getsize(tmp_path / "floats")
-
-
-class RunTime(nn.Module):
-    """A layer after PT2E's quantization at run time, with one range per tensor."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scale, zero = QD.choose_qparams.tensor(x, -128, 127, 1e-7, torch.int8)
-        coded = QD.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8)
-        return self.layer(QD.dequantize_per_tensor.tensor(coded, scale, zero, -128, 127, torch.int8))
 
 
 def _conv(shape: tuple[int, ...], axis: int | None = 0, f: Any = nn.functional.conv2d, **options: Any) -> Any:

@@ -24,9 +24,9 @@ from delegate.errors import BackendFailed
 from delegate.runtime.backend import TensorType
 from tests.backends.xnnpack.forge import Case, crashes, forge
 from tests.backends.xnnpack.harness import lower
-from tests.backends.xnnpack.integer_operators import case as integer_case
-from tests.backends.xnnpack.qdq import QD
+from tests.support.cases.integer_operators import case as integer_case
 from tests.support.functions import Function
+from tests.support.qdq import QD
 
 MODELS = {
     "convolutions": (nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4)), (1, 3, 9, 9)),

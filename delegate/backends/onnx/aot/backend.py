@@ -122,9 +122,14 @@ class OnnxBackend(TableBackend):
             if not (0 <= index < len(region.inputs) and 0 <= dim < tensor(region.inputs[index]).dim()):
                 raise ValueError(f"its model requires dimension {dim} of input {index}, which does not exist")
 
-    def refuse_left_to_cpu(self, exported: ExportedModel) -> None:
-        """Raise RegionRefused if the library would leave any node to the CPU."""
-        left = left_to_cpu(exported, self.settings(), self.provider())
+    def refuse_left_to_cpu(self, exported: ExportedModel, settings: Any = None) -> None:
+        """Raise RegionRefused if the library would leave any node to the CPU.
+
+        Args:
+            exported: the model.
+            settings: options of the session that is opened for the query; None for those of the backend.
+        """
+        left = left_to_cpu(exported, settings or self.settings(), self.provider())
         if left:
             raise RegionRefused(left)
 

@@ -31,7 +31,7 @@ _HOST = "cpu"  # the host's memory, as ONNX Runtime names it
 # https://onnxruntime.ai/docs/execution-providers/EP-Context-Design.html
 _COMPILED = b"EPContext"
 _OPERATOR = "_kernel_time"  # the end of names of operators' runs in a profile
-_FATAL = 4  # ONNX Runtime's level of logging: warnings are for its own developers, and errors are raised
+FATAL = 4  # ONNX Runtime's level of logging: warnings are for its own developers, and errors are raised
 
 
 def may_hold_code(graph: bytes) -> bool:
@@ -91,7 +91,7 @@ def session_options(
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = _FATAL
+    settings.log_severity_level = FATAL
     settings.intra_op_num_threads = min(threads, os.cpu_count() or 1)
     settings.enable_mem_pattern = memory_pattern
     # Threads that spin until the next call use the cores of other partitions, which run in between.

@@ -17,14 +17,14 @@ from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused, Reproduction
 from delegate.backends.inexact import PRODUCTS, Nan, collapsed_sizes, note_of, unrounded
 from delegate.backends.lowering import LoweringTable, TableBackend, normal_numbers
+from delegate.backends.qdq import DECODES, Coded, coded
 from delegate.backends.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.coding import DECODES, coded
 from delegate.backends.xnnpack.aot.lowerings import TABLE
 from delegate.backends.xnnpack.aot.lowerings.integers import ROWS, lower_in_integers
 from delegate.backends.xnnpack.aot.lowerings.quantization import BLOCK, SCALED_PRODUCT, lower_layer
 from delegate.backends.xnnpack.aot.lowerings.table import HALVES, whole_precision
-from delegate.backends.xnnpack.aot.operand import Coded
+from delegate.backends.xnnpack.aot.operand import SCALES
 from delegate.backends.xnnpack.aot.rewrite import rewrite
 from delegate.backends.xnnpack.aot.tflite import Model, ModelTooLarge
 from delegate.backends.xnnpack.runtime.interpreted import covered_operators, open_interpreter
@@ -145,7 +145,7 @@ class XnnpackBackend(TableBackend):
             raise LoweringError("xnnpack has no lowering of an operator of its region", where=describe(node))
         if isinstance(node.target, OpOverload) and all(map(builder.is_constant, node.all_input_nodes)):
             if op_name(node) in DECODES:
-                decoded = coded(node, builder.values(arguments(node)))
+                decoded = coded(node, builder.values(arguments(node)), SCALES)
                 if isinstance(decoded, Coded):
                     builder.set_coded(node, decoded)
                     return

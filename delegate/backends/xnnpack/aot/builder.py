@@ -23,10 +23,11 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from delegate.backends.aot import Region, RegionRefused
+from delegate.backends.qdq import Coded
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.coding import decoded_as
 from delegate.backends.xnnpack.aot.layout import Order, Size
-from delegate.backends.xnnpack.aot.operand import Coded, Integers, Operand, exact, example, shape_of, signature
+from delegate.backends.xnnpack.aot.operand import Integers, Operand, exact, example, shape_of, signature
 from delegate.backends.xnnpack.aot.tflite import Array, Model, Quantization
 from delegate.edge.node import tensor, tensors
 

@@ -13,11 +13,12 @@ from ai_edge_litert.schema_py_generated import Padding
 from torch.fx import Node
 
 from delegate.backends.lowering import every
+from delegate.backends.qdq import Coded
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC, NWC, Size
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, constant, floats, ranks
-from delegate.backends.xnnpack.aot.operand import Coded, Operand, example, shape_of
+from delegate.backends.xnnpack.aot.operand import Operand, example, shape_of
 from delegate.backends.xnnpack.aot.tflite import Array
 from delegate.edge.node import tensor
 from delegate.verdict import YES, Reason, Verdict, no

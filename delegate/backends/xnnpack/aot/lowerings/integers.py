@@ -16,13 +16,14 @@ import numpy as np
 from ai_edge_litert.schema_py_generated import ActivationFunctionType as Fused
 from torch.fx import Node
 
+from delegate.backends.qdq import DECODES, QUANTIZE, Coded
 from delegate.backends.quantizable import QuantizedOperator
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.coding import DECODES, QUANTIZE, integers_of
+from delegate.backends.xnnpack.aot.coding import integers_of
 from delegate.backends.xnnpack.aot.lowerings.pooling import uncorrected
 from delegate.backends.xnnpack.aot.lowerings.shape import ALIASES, RESHAPES, SQUEEZES
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, Lower, arg
-from delegate.backends.xnnpack.aot.operand import HIGH, LOW, SIGMOID, Coded, Integers, exact, shape_of
+from delegate.backends.xnnpack.aot.operand import HIGH, LOW, SIGMOID, Integers, exact, shape_of
 from delegate.edge.node import arguments, op_name
 
 Bounds = tuple[float, float]

@@ -10,11 +10,12 @@ import numpy as np
 from torch.fx import Node
 
 from delegate.backends.lowering import every
+from delegate.backends.qdq import Coded
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import Order, Size
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, broadcasting
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, floats
-from delegate.backends.xnnpack.aot.operand import Coded, Operand, example, shape_of
+from delegate.backends.xnnpack.aot.operand import Operand, example, shape_of
 from delegate.backends.xnnpack.aot.tflite import Array
 from delegate.edge.node import op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no

@@ -6,33 +6,33 @@ point per row.
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
-from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.coding import (
+from delegate.backends.qdq import (
     CHOOSES,
     DECODES,
     DECODES_BY,
     DEQUANTIZE,
     QUANTIZE,
     QUANTIZES_BY,
+    Coded,
     chain,
     coded,
-    integers_of,
+    find_scaled_product,
     is_known,
 )
+from delegate.backends.xnnpack.aot.builder import RegionBuilder
+from delegate.backends.xnnpack.aot.coding import integers_of
 from delegate.backends.xnnpack.aot.lowerings.integers import ROWS
 from delegate.backends.xnnpack.aot.lowerings.linear import fully_connected
 from delegate.backends.xnnpack.aot.lowerings.table import MAX_RANK, TABLE, arg
-from delegate.backends.xnnpack.aot.operand import SCALES, Coded, shape_of
+from delegate.backends.xnnpack.aot.operand import SCALES, shape_of
 from delegate.edge.node import arguments, is_constant, is_empty, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -147,7 +147,6 @@ def getitem(builder: RegionBuilder, node: Node) -> None:
 SCALED_PRODUCT = "product of int8, scaled"
 LAYERS = ("aten.linear.default", "aten.convolution.default")
 BLOCK = 32  # XNNPACK supports blocks of multiples of this size
-_VIEWS = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
 
 
 # -- quantized at run time ---------------------------------------------------------------------------------------------
@@ -234,7 +233,7 @@ def _rejection(builder: RegionBuilder, weight: Node) -> str:
         return "values computed outside the partition"
     held = builder.weights(weight)
     if not isinstance(held, Coded):
-        return str(coded(weight, builder.values(arguments(weight))))
+        return str(coded(weight, builder.values(arguments(weight)), SCALES))
     if not held.symmetric:
         return "zero points other than 0"
     if not (held.is_plain or held.block):
@@ -256,7 +255,7 @@ def match_scaled_product(mul: Node) -> Sequence[Node] | Verdict | None:
     torchao's quantize_ converts linear layers to this form: int8 weights, and activations in floats or quantized at run
     time.
     """
-    match = _find_scaled_product(mul)
+    match = find_scaled_product(mul)
     if match is None:
         return None
     source, nodes, weight, _ = match
@@ -265,74 +264,10 @@ def match_scaled_product(mul: Node) -> Sequence[Node] | Verdict | None:
     return nodes
 
 
-def _find_scaled_product(mul: Node) -> tuple[Node, tuple[Node, ...], Node, Node] | None:
-    """Return the source (of any rank), the nodes, the weight (inputs, outputs) in int8, and its scales (outputs)."""
-    inner, scales = mul.args[:2]
-    if not (isinstance(scales, Node) and is_constant(scales) and isinstance(inner, Node)):
-        return None
-    if tensor(scales).dim() != 1 or tensor(scales).shape[0] != tensor(mul).shape[-1]:
-        return None
-    if op_name(inner) == "aten.mm.default":
-        copy = inner.args[1]
-        if isinstance(copy, Node) and op_name(copy) == "aten._to_copy.default" and _is_int8(copy.args[0]):
-            nodes = (copy, inner, mul)
-            return (
-                None if _read_by_others(nodes) else (cast(Node, inner.args[0]), nodes, cast(Node, copy.args[0]), scales)
-            )
-        return None
-    return _integer_product(mul, inner, scales)
-
-
-def _integer_product(mul: Node, inner: Node, scales: Node) -> tuple[Node, tuple[Node, ...], Node, Node] | None:
-    copy = inner.args[0] if op_name(inner) == "aten.mul.Tensor" else None
-    product = copy.args[0] if isinstance(copy, Node) and op_name(copy) == "aten._to_copy.default" else None
-    if not (isinstance(product, Node) and op_name(product) == "aten._int_mm.default" and _is_int8(product.args[1])):
-        return None
-    left, views = _skip_views(product.args[0])
-    factor, more = _skip_views(inner.args[1])
-    if not (
-        isinstance(left, Node)
-        and op_name(left) == QUANTIZES_BY[-1]
-        and isinstance(factor, Node)
-        and factor.target is operator.getitem
-    ):
-        return None
-    named = arguments(left)
-    choose = cast(Node, factor.args[0])
-    others = [n for n in choose.users if n is not factor]
-    per_row = math.prod(named["block_size"]) == tensor(cast(Node, left.args[0])).shape[-1]
-    if (
-        op_name(choose) != CHOOSES[-1]
-        or choose.args[0] is not left.args[0]
-        or named["scale"] is not factor
-        or not per_row
-    ):
-        return None
-    nodes = (choose, factor, *others, left, *views, *more, product, cast(Node, copy), inner, mul)
-    return None if _read_by_others(nodes) else (cast(Node, left.args[0]), nodes, cast(Node, product.args[1]), scales)
-
-
-def _skip_views(node: Any) -> tuple[Node, tuple[Node, ...]]:
-    views = []
-    while isinstance(node, Node) and op_name(node) in _VIEWS:
-        views.append(node)
-        node = node.args[0]
-    return node, tuple(views)
-
-
-def _read_by_others(nodes: Sequence[Node]) -> bool:
-    """Return true if a node outside of the pattern reads an inner value of it."""
-    return any(user not in nodes for node in nodes[:-1] for user in node.users)
-
-
-def _is_int8(node: Any) -> bool:
-    return isinstance(node, Node) and is_constant(node) and tensor(node).dtype is torch.int8
-
-
 @TABLE.lowers_pattern(SCALED_PRODUCT, "aten.mul.Tensor", match=match_scaled_product)
 def lower_scaled_product(builder: RegionBuilder, mul: Node) -> None:
     """Lower to one FULLY_CONNECTED."""
-    match = _find_scaled_product(mul)
+    match = find_scaled_product(mul)
     assert match is not None
     source, nodes, weight, scales = match
     rows = (*shape_of(mul)[:-1], tensor(source).shape[-1])

@@ -18,8 +18,8 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import LoweringTable
+from delegate.backends.qdq import is_known
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.coding import is_known
 from delegate.backends.xnnpack.aot.layout import NHWC
 from delegate.backends.xnnpack.aot.operand import Operand
 from delegate.edge.node import op_name

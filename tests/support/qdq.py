@@ -114,3 +114,16 @@ class Weights(nn.Module):
         else:
             weight = QD.dequantize_per_channel(self.weight, self.scale, self.zero, self.axis, *ends)
         return self.act(self.call(x, weight, self.bias))
+
+
+class RunTime(nn.Module):
+    """A layer after PT2E's quantization at run time, with one range per tensor."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale, zero = QD.choose_qparams.tensor(x, -128, 127, 1e-7, torch.int8)
+        coded = QD.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8)
+        return self.layer(QD.dequantize_per_tensor.tensor(coded, scale, zero, -128, 127, torch.int8))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tests.backends.xnnpack.qdq import Coded, Parameters, Weights, drawn, fitted
+from tests.support.qdq import Coded, Parameters, Weights, drawn, fitted
 
 Draw = Callable[[torch.Generator], Any]
 

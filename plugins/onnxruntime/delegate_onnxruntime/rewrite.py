@@ -1,0 +1,377 @@
+"""Rewrites of quantized patterns in a region to the operators of ONNX Runtime's own domain, com.microsoft.
+
+- DynamicQuantizeMatMul: activations in uint8 with one range for the tensor, weights in int8.
+- MatMulNBits: weights in 4 or 8 bits, in blocks of 16 to 256 inputs. It computes in floats, or quantizes each block of
+  activations to int8 (accuracy level 4).
+- GatherBlockQuantized: a lookup in a table of 4 or 8 bits, with blocks of any power of two from 16.
+
+Documentation: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import Node
+from torch.onnx.ops import _symbolic_impl  # the operators that torch.onnx.ops.symbolic adds to a graph
+
+from delegate.backends.aot import Region, RegionRefused
+from delegate.backends.lowering import LoweringTable
+from delegate.backends.qdq import CHOOSES, DECODES, DEQUANTIZE, Array, Coded, coded, is_known
+from delegate.edge.graphs import call
+from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor
+from delegate.edge.program import META_VALUE
+from delegate_onnxruntime.patterns import (
+    EMBEDDING,
+    LEAST_BLOCK,
+    LINEAR,
+    Layer,
+    Ranges,
+    find_layer,
+    match_convolution,
+    match_decoded,
+    match_dynamic,
+    match_integers,
+    match_small,
+    match_table,
+)
+
+aten = torch.ops.aten
+_MOST_BLOCK = 256  # of MatMulNBits
+_IN_FLOATS, _IN_INT8 = 1, 4  # accuracy levels of MatMulNBits
+_FLOAT = 1  # ONNX's code of float32
+
+
+class RegionRewriter:
+    """A copy of a region, in which patterns become single nodes.
+
+    Args:
+        region: the region; it is not changed.
+    """
+
+    def __init__(self, region: Region) -> None:
+        self.region = region.copy()
+        self._constants = dict(self.region.constants)
+
+    def drop_unused(self) -> None:
+        """Remove the nodes without users."""
+        for node in reversed(self.region.calls):
+            if not node.users:
+                self.region.graph.erase_node(node)
+
+    def finish(self) -> Region:
+        """Return the rewritten region.
+
+        Raises:
+            RegionRefused: a part of a refused pattern is left, which ONNX Runtime does not run alone.
+        """
+        graph = self.region.graph
+        left = next((n for n in self.region.calls if op_name(n) in CHOOSES), None)
+        if left is not None:
+            raise RegionRefused({left.name: "parameters chosen at run time, for a layer that is refused"})
+        for node in [n for n in self._constants if not n.users]:
+            graph.erase_node(node)
+            del self._constants[node]
+        return replace(self.region, constants=self._constants, patterns=())
+
+    def value(self, node: Node) -> Any:
+        """Return the value of a constant, or of a node that decodes a constant."""
+        if node in self._constants:
+            return self._constants[node]
+        with torch.no_grad():
+            return call(node.target, *torch.fx.node.map_arg((node.args, node.kwargs), self.value))
+
+    def coded(self, node: Node) -> Coded | str:
+        """Return the constant that a node decodes; the reason if integers of 8 bits do not hold it."""
+        return coded(node, {n: self.value(v) if isinstance(v, Node) else v for n, v in arguments(node).items()})
+
+    def weights(self, layer: Node, node: Node) -> Coded:
+        """Return the constant that a node decodes for a layer; raises RegionRefused if integers do not hold it."""
+        found = self.coded(node)
+        if isinstance(found, str):
+            raise RegionRefused({layer.name: f"the weight has {found}"})
+        return found
+
+    def constant(self, name: str, value: Array, like: Node) -> Node:
+        """Add a constant to the region.
+
+        Args:
+            name: the start of its name.
+            value: its content.
+            like: a node of the graph with one tensor.
+        """
+        held = torch.from_numpy(np.require(value, requirements=["C", "W"]))
+        graph = self.region.graph
+        with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+            node = graph.placeholder(name)
+        mode = tensor(like).fake_mode  # type: ignore[attr-defined]
+        node.meta = {META_VALUE: mode.from_tensor(held, static_shapes=True), META_CONSTANT: True}
+        self._constants[node] = held
+        return node
+
+    def add(self, before: Node, target: Any, *args: Any, result: torch.Tensor, **options: Any) -> Node:
+        """Add a call of an operator before a node.
+
+        Args:
+            before: the node.
+            target: the operator.
+            args, options: its arguments.
+            result: a tensor without content, of the dtype and the sizes of the result.
+        """
+        with self.region.graph.inserting_before(before):
+            node = self.region.graph.call_function(target, args, options)
+        node.meta = {**before.meta, META_VALUE: result}
+        return node
+
+    def reshape(self, before: Node, source: Node, shape: Sequence[Any]) -> Node:
+        """Return a value in other sizes; add a view before a node if it has others."""
+        if tuple(tensor(source).shape) == tuple(shape):
+            return source
+        return self.add(before, aten.view.default, source, list(shape), result=tensor(source).new_empty(tuple(shape)))
+
+    def replace(self, node: Node, operator: str, inputs: Sequence[Node | None], **attributes: int) -> None:
+        """Replace a node with one tensor of float32 by an operator of ONNX Runtime, which has its name.
+
+        The operator has at least two dimensions.
+        """
+        shape = list(tensor(node).shape)
+        own = shape if len(shape) > 1 else [1, *shape]
+        encoded = _symbolic_impl.EncodedAttrs.from_dict(dict(attributes))
+        options = {name: getattr(encoded, name) for name in encoded.__dataclass_fields__}
+        options |= {"metadata_props_keys": [], "metadata_props_values": [], "domain": "com.microsoft", "version": 1}
+        result = tensor(node).new_empty(tuple(own))
+        target = torch.ops.onnx_symbolic._symbolic.default
+        new = self.add(node, target, list(inputs), operator, _FLOAT, result=result, **options)
+        new.kwargs = {**new.kwargs, "shape": own}  # torch warns of symbolic sizes in new nodes
+        self.put(node, new if own == shape else self.reshape(node, new, shape))
+        new.name = node.name
+
+    def put(self, node: Node, new: Node) -> None:
+        """Let a new node take the place of a node."""
+        node.replace_all_uses_with(new)
+        outputs = tuple(new if n is node else n for n in self.region.outputs)
+        self.region = replace(self.region, outputs=outputs)
+        self.region.graph.erase_node(node)
+
+
+def rewritten(region: Region) -> Region:
+    """Return a region in which each claimed pattern is one operator, and other constants are decoded once.
+
+    Raises:
+        RegionRefused: ONNX Runtime does not support the content of a constant.
+    """
+    if not region.patterns and not any(op_name(node) in DECODES for node in region.calls):
+        return region
+    rewriter = RegionRewriter(region)
+    for pattern in rewriter.region.patterns:
+        PATTERNS.pattern(pattern.name).lower(rewriter, pattern.nodes[-1])
+    rewriter.drop_unused()
+    for node in rewriter.region.calls:
+        if op_name(node) in DECODES and is_known(node) and not any(map(_reads_integers, node.users)):
+            decode(rewriter, node, is_required=op_name(node) not in KNOWN)
+    return rewriter.finish()
+
+
+def _reads_integers(layer: Node) -> bool:
+    """Return true if an operand of a layer was decoded from integers of a static quantization."""
+    return any(op_name(n) == DEQUANTIZE and not is_known(n) for n in layer.all_input_nodes)
+
+
+def decode(rewriter: RegionRewriter, node: Node, *, is_required: bool) -> None:
+    """Replace a node that decodes a constant by operators that ONNX Runtime computes when it opens the session.
+
+    It computes a DequantizeLinear in every call.
+
+    Args:
+        rewriter: the rewriter of the region.
+        node: the node.
+        is_required: false for a node that may stay if it decodes integers of other types.
+
+    Raises:
+        RegionRefused: it is required, but integers of 8 bits do not hold the constant.
+    """
+    held = rewriter.coded(node)
+    if isinstance(held, str):
+        if is_required:
+            raise RegionRefused({node.name: held})
+        return
+    assert held.scale is not None
+    shape = [size for pair in _pairs(held) for size in pair]
+    wide = [size for own, _ in _pairs(held) for size in (own, 1)]
+    result = tensor(node).new_empty(shape)
+    integers = rewriter.constant(f"{node.name}_integers", held.values.reshape(shape), node)
+    value = rewriter.add(node, aten._to_copy.default, integers, dtype=torch.float32, result=result)
+    if held.zero_point is not None and held.zero_point.any():
+        zeros = rewriter.constant(f"{node.name}_zeros", held.zero_point.astype(np.float32).reshape(wide), node)
+        value = rewriter.add(node, aten.sub.Tensor, value, zeros, result=result)
+    scales = rewriter.constant(f"{node.name}_scales", held.scale.reshape(wide), node)
+    value = rewriter.add(node, aten.mul.Tensor, value, scales, result=result)
+    rewriter.put(node, rewriter.reshape(node, value, held.shape))
+
+
+def _pairs(held: Coded) -> list[tuple[int, int]]:
+    """Return, for each dimension, the number of blocks and the size of a block."""
+    assert held.scale is not None
+    return [(own, size // own) for own, size in zip(held.scale.shape, held.shape, strict=True)]
+
+
+KNOWN = frozenset(DECODES[:2])  # that the translations have
+PATTERNS: LoweringTable[Any] = LoweringTable()
+IN_INTEGERS = "in integers"
+_LAYERS = (LINEAR, "aten.mul.Tensor")
+
+
+def _layer(node: Node) -> Layer:
+    layer = find_layer(node)
+    assert isinstance(layer, Layer), f"{node.name} was claimed"
+    return layer
+
+
+def _weights(rewriter: RegionRewriter, node: Node, layer: Layer) -> Coded:
+    """Return the weights of a layer (outputs, inputs)."""
+    if layer.scales is None:
+        return rewriter.weights(node, layer.weight)
+    scales = rewriter.value(layer.scales).float().reshape(-1, 1).numpy()
+    return Coded(rewriter.value(layer.weight).T.numpy(), scales)
+
+
+def _activations(rewriter: RegionRewriter, node: Node, layer: Layer) -> Node:
+    """Return the activations (rows, inputs), with the sizes of the result but for the last one."""
+    shape = tensor(node).shape
+    rows = shape[:-1] if len(shape) > 1 else (1,)
+    return rewriter.reshape(node, layer.source, (*rows, tensor(layer.source).shape[-1]))
+
+
+def _emit_blocks(rewriter: RegionRewriter, node: Node, layer: Layer, level: int) -> None:
+    """Lower a layer to MatMulNBits."""
+    held = _weights(rewriter, node, layer)
+    count, size = held.shape
+    block = _block(held, _MOST_BLOCK)
+    padded = Coded(np.pad(held.values, ((0, 0), (0, -size % block))), held.scale, held.zero_point, held.bits)
+    packed = _pack(padded.values, held.bits).reshape(count, padded.shape[1] // block, -1)
+    inputs = [
+        _activations(rewriter, node, layer),
+        rewriter.constant(f"{node.name}_weights", packed, node),
+        rewriter.constant(f"{node.name}_scales", _spread(held, held.scale, block).reshape(-1), node),
+        _zero_points(rewriter, node, held, block),
+        None,
+        layer.bias,
+    ]
+    attributes = {"K": size, "N": count, "bits": held.bits, "block_size": block, "accuracy_level": level}
+    rewriter.replace(node, "MatMulNBits", inputs, **attributes)
+
+
+def _block(held: Coded, most: int) -> int:
+    """Return the number of inputs in a block of an operator: a power of two that fits the blocks of a matrix.
+
+    Args:
+        held: the matrix.
+        most: the largest number.
+    """
+    assert held.scale is not None
+    blocks, size = held.scale.shape[1], held.shape[1]
+    if blocks == 1:
+        return max(LEAST_BLOCK, min(most, 1 << (size - 1).bit_length()))
+    group = size // blocks
+    return min(most, int(group & -group))
+
+
+def _spread(held: Coded, parameters: Any, block: int) -> Array:
+    """Return parameters of a matrix with one for each block: (rows, blocks)."""
+    rows, size = held.shape
+    blocks, own = -(-size // block), parameters.shape[1]
+    repeated = parameters.repeat(blocks // own if own > 1 else blocks, 1)
+    return np.ascontiguousarray(np.broadcast_to(repeated, (rows, blocks)))
+
+
+def _zero_points(rewriter: RegionRewriter, node: Node, held: Coded, block: int) -> Node | None:
+    if held.symmetric:
+        return None
+    zeros = _spread(held, held.zero_point, block)
+    even = np.pad(zeros, ((0, 0), (0, zeros.shape[1] % (8 // held.bits))))
+    return rewriter.constant(f"{node.name}_zeros", _pack(even, held.bits), node)
+
+
+def _pack(values: Array, bits: int) -> Array:
+    """Return signed numbers in uint8, shifted to start at 0; two of 4 bits in a byte, the first in the low bits."""
+    shifted = (values.astype(np.int16) + (1 << (bits - 1))).astype(np.uint8)
+    return shifted if bits == 8 else shifted[..., 0::2] | (shifted[..., 1::2] << 4)
+
+
+@PATTERNS.lowers_pattern("quantized at run time", *_LAYERS, match=match_dynamic)
+def lower_dynamic(rewriter: RegionRewriter, node: Node) -> None:
+    """Lower a layer of activations that are quantized at run time."""
+    layer = _layer(node)
+    held = _weights(rewriter, node, layer)
+    assert held.scale is not None
+    if layer.ranges is Ranges.ROW or held.bits == 4 or held.scale.shape[1] > 1:
+        _emit_blocks(rewriter, node, layer, _IN_INT8)
+        return
+    zeros = None
+    if not held.symmetric:
+        zeros = rewriter.constant(f"{node.name}_zeros", held.zero_point.reshape(-1).astype(np.int8), node)  # type: ignore[union-attr]
+    inputs = [
+        _activations(rewriter, node, layer),
+        rewriter.constant(f"{node.name}_weights", held.values.T, node),
+        rewriter.constant(f"{node.name}_scales", held.scale.reshape(-1), node),
+        zeros,
+        layer.bias,
+    ]
+    rewriter.replace(node, "DynamicQuantizeMatMul", inputs)
+
+
+@PATTERNS.lowers_pattern("weights of 4 bits", *_LAYERS, match=match_small)
+def lower_small(rewriter: RegionRewriter, node: Node) -> None:
+    """Lower a layer with weights of 4 bits and activations in floats."""
+    layer = _layer(node)
+    if _weights(rewriter, node, layer).bits == 4:
+        _emit_blocks(rewriter, node, layer, _IN_FLOATS)
+    else:
+        lower_decoded(rewriter, node)
+
+
+@PATTERNS.lowers_pattern("weights decoded", *_LAYERS, match=match_decoded)
+def lower_decoded(rewriter: RegionRewriter, node: Node) -> None:
+    """Lower a layer in floats; ONNX Runtime decodes the weights when the session is opened.
+
+    MatMulNBits of 8 bits in floats takes 50 times as long for one row.
+    """
+    layer = _layer(node)
+    if layer.scales is None:
+        return  # a linear layer stays, and its weights are decoded like other constants
+    integers = tensor(layer.weight)
+    floats = tensor(layer.scales).new_empty(integers.shape)
+    copied = rewriter.add(node, aten._to_copy.default, layer.weight, dtype=torch.float32, result=floats)
+    weights = rewriter.add(node, aten.mul.Tensor, copied, layer.scales, result=floats)
+    product = rewriter.add(node, aten.matmul.default, _activations(rewriter, node, layer), weights, result=tensor(node))
+    rewriter.put(node, product)
+
+
+@PATTERNS.lowers_pattern("lookup", EMBEDDING, match=match_table)
+def lower_lookup(rewriter: RegionRewriter, node: Node) -> None:
+    """Lower a lookup to GatherBlockQuantized."""
+    named = arguments(node)
+    held = rewriter.weights(node, named["weight"])
+    if held.shape[1] % 2:  # two numbers of 4 bits lie in a byte
+        held = replace(held, bits=8)
+    block = _block(held, 1 << 30)
+    inputs = [
+        rewriter.constant(f"{node.name}_table", _pack(held.values, held.bits), node),
+        named["indices"],
+        rewriter.constant(f"{node.name}_scales", _spread(held, held.scale, block), node),
+        _zero_points(rewriter, node, held, block),
+    ]
+    attributes = {"gather_axis": 0, "quantize_axis": 1, "block_size": block, "bits": held.bits}
+    rewriter.replace(node, "GatherBlockQuantized", inputs, **attributes)
+
+
+def _leave(rewriter: RegionRewriter, node: Node) -> None:
+    """Leave a pattern to ONNX Runtime, which finds it in the model."""
+
+
+PATTERNS.lowers_pattern("convolution", "aten.convolution.default", match=match_convolution)(_leave)
+PATTERNS.lowers_pattern(IN_INTEGERS, "quantized_decomposed.quantize_per_tensor.default", match=match_integers)(_leave)
