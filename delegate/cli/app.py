@@ -29,6 +29,7 @@ from delegate.cli import (
     run,
     strip,
 )
+from delegate.cli.demo import command as demo
 from delegate.errors import DelegateError
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
@@ -125,4 +126,4 @@ app.command("new-backend")(backends.new_backend)
 app.command("check-backend")(backends.check_backend)
 app.add_typer(cache.app, name="cache")
 app.add_typer(checks.lock_app, name="lock")
-app.command("demo")(run.demo)
+app.command("demo")(demo.demo)
