@@ -27,7 +27,7 @@ SLOW = Row("slow", "float", 0.98, 600e-6, 1)
         ([EXACT, TORCH], "fast dynamic_int8 is fastest: 15 times as fast as torch, with the same accuracy."),
         (
             [LOSSY, EXACT, TORCH],
-            "fast static_int8 is fastest: 20 times as fast as torch, for 1.5 points of accuracy; "
+            "fast static_int8 is fastest: 20 times as fast as torch, for 1.5 points of accuracy;\n"
             "fast dynamic_int8 loses none at 15 times.",
         ),
         ([LOSSY, TORCH], "fast static_int8 is fastest: 20 times as fast as torch, for 1.5 points of accuracy."),
@@ -76,9 +76,9 @@ def test_int8_costs_something() -> None:
     """The float programs agree with torch; a fixed range of int8 loses points that a range per image keeps."""
     rows = {(r["backend"], r["scheme"]): r for r in json.loads(call("demo", "-b", "xnnpack", "--json")[0])["rows"]}
     accuracy = {scheme: rows["xnnpack", scheme]["accuracy"] for scheme in ("float", "static_int8", "dynamic_int8")}
-    assert accuracy["float"] == rows["torch (eager)", "float"]["accuracy"] >= 0.98
+    assert accuracy["float"] == rows["torch (eager)", "float"]["accuracy"] >= 0.96
     assert accuracy["static_int8"] <= accuracy["float"] - 0.01
-    assert accuracy["dynamic_int8"] >= accuracy["float"] - 0.005
+    assert accuracy["dynamic_int8"] >= accuracy["float"] - 0.003
     sizes = {scheme: rows["xnnpack", scheme]["file_bytes"] for scheme in accuracy}
     assert max(sizes["static_int8"], sizes["dynamic_int8"]) < sizes["float"] / 2
 

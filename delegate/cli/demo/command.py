@@ -115,16 +115,16 @@ def demo(
 
 
 def _print(real: Sequence[Row], stand_ins: Sequence[Row], count: int) -> None:
-    print(f"{count} images of digits, one at a time; programs run in processes without torch\n")
+    print(f"{count} images of digits in changing light, one at a time, without torch\n")
     output.table(("backend", "accuracy", "latency", "file"), [r.cells() for r in real])
     if stand_ins:
         print("\nStand-ins: a CPU imitates the device, so the latency is not the device's.")
         output.table(("backend", "accuracy", "latency", "file"), [r.cells() for r in stand_ins])
     print()
     for name, devices in {r.backend: r.devices for r in (*real, *stand_ins) if r.devices}.items():
-        print(f"{name} here: {'; '.join(devices)}")
+        print(f"{name}: {devices[0]}")
     if any(r.scheme == SCHEMES[0] for r in real):
-        print("The light of the images differs. static_int8 has one range for all: dark images lose detail.")
+        print("static_int8 has one range for bright and dark images: dark ones lose detail.")
     print(f"\n{conclusion(real)}")
 
 
@@ -143,7 +143,7 @@ def conclusion(real: Sequence[Row]) -> str:
     exact = next((r for r in programs if eager.accuracy - r.accuracy < _EXACT), None)
     if exact is None or exact is fastest:
         return f"{text}."
-    return f"{text}; {exact.name} loses none at {_speed(eager, exact)}."
+    return f"{text};\n{exact.name} loses none at {_speed(eager, exact)}."
 
 
 def _speed(eager: Row, row: Row) -> str:

@@ -7,7 +7,7 @@ from importlib import resources
 import torch
 from torch import nn
 
-from delegate.cli.demo.network import CHECKPOINT, Network, digits, in_changing_light
+from delegate.cli.demo.network import CHECKPOINT, Network, digits
 
 EPOCHS, BATCH = 20, 64
 
@@ -16,13 +16,12 @@ def main() -> None:
     """Train, print the accuracy on the held-out images, and write the weights."""
     torch.manual_seed(0)
     training, held_out = digits()
-    labels = torch.from_numpy(training.labels)
+    images, labels = map(torch.from_numpy, training)
     network = Network().train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=1e-2)
     batches = -(-len(labels) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, epochs=EPOCHS, steps_per_epoch=batches)
-    for epoch in range(EPOCHS):
-        images = torch.from_numpy(in_changing_light(training.images, 1 + epoch))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=4e-3, epochs=EPOCHS, steps_per_epoch=batches)
+    for _ in range(EPOCHS):
         for chosen in torch.randperm(len(labels)).split(BATCH):  # type: ignore[no-untyped-call]
             loss = nn.functional.cross_entropy(network(images[chosen]), labels[chosen])
             optimizer.zero_grad()
