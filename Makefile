@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PACKAGES := openvino onnxruntime remote
 BLOCKED := openvino,onnxruntime
 
-.PHONY: demo test fuzz wild mutation test-slow test-models docs gpu-software browser plugins dist lint format bench bench-peers schema docs-ops clean
+.PHONY: demo test fuzz wild mutation test-slow test-models docs gpu-software browser pictures plugins dist lint format bench bench-peers schema docs-ops clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -87,6 +87,10 @@ gpu-software:
 # A browser for the tests of the report page (Debian and Ubuntu; needs root). They are skipped without one.
 browser:
 	apt-get install --quiet --yes --no-install-recommends chromium
+
+# The pictures of README.md, of the report page in a browser.
+pictures: $(READY)
+	$(PYTHON) -W ignore -m docs.pictures.draw
 
 # Needs flatc (Debian: flatbuffers-compiler) in the version that schema.fbs names.
 schema:

@@ -10,6 +10,8 @@ import inspect
 import io
 import re
 import statistics
+import subprocess
+import sys
 import tokenize
 import tomllib
 import typing
@@ -316,3 +318,47 @@ def test_means_are_of_their_rows() -> None:
         for column, mean in enumerate(ratios[f"geometric mean, {title}"]):
             found = statistics.geometric_mean(float(ratios[model][column]) for model in group)
             assert found == pytest.approx(float(mean), rel=0.04)
+
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_ratios_of_the_readme_are_those_of_the_benchmark() -> None:
+    table = Results.load(ROOT / "benchmarks" / "results" / "models.json").tables[models.RATIOS]
+    titles = {"geometric mean, CNNs": f"{len(models.CNNS)} CNNs", "geometric mean, transformers": "5 transformers"}
+    assert len(models.TRANSFORMERS) == 5
+    rows = [[titles[title], *cells[:-1]] for title, *cells in table.rows if title in titles]  # without portable
+    head = "| | torch | inductor | onnxruntime | openvino | executorch |\n|---|---|---|---|---|---|\n"
+    assert table.columns[1:-1] == ["eager", "inductor", "onnxruntime", "openvino", "executorch"]
+    assert head + "".join(f"| {' | '.join(row)} |\n" for row in rows) in README
+
+
+def test_the_backends_of_the_readme_are_all_there_are() -> None:
+    section = README.partition("## Backends")[2].partition("\n## ")[0]
+    groups = [
+        tomllib.loads(file.read_text())["project"].get("entry-points", {}).get("delegate.backends", {})
+        for file in (ROOT / "pyproject.toml", *(ROOT / "plugins").glob("*/pyproject.toml"))
+    ]
+    declared = {name for group in groups for name in group} - {"gpu"}  # an alias
+    assert set(re.findall(r"^\| \[?(\w+)", section, re.MULTILINE)) - {"backend"} == declared | {"portable"}
+
+
+def test_the_pictures_of_the_readme_are_small() -> None:
+    pictures = re.findall(r'(?:src|srcset)="([^"]+)"', README)
+    assert pictures == ["docs/pictures/report-dark.png", "docs/pictures/report-light.png"]
+    assert all(5_000 < (ROOT / picture).stat().st_size < 200_000 for picture in pictures)
+
+
+def test_the_code_of_the_readme_runs_when_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each block runs as it is; the second one in a process without torch, on the file that the first one wrote."""
+    ahead, deployed, compiled = blocks(README, "python")
+    monkeypatch.chdir(tmp_path)
+    exec(ahead, {})
+    assert "forward: 1 partition on xnnpack" in capsys.readouterr().out
+    no_torch = f"import sys; sys.modules['torch'] = None\n{deployed}"
+    done = subprocess.run([sys.executable, "-c", no_torch], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "(1, 10)\n"), done.stderr
+    exec(compiled, {})
+    assert capsys.readouterr().out == "torch.Size([2, 4])\n"

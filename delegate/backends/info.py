@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from delegate.field_checks import expect, is_texts
 from delegate.plugins import PORTABLE
 
-API_VERSION = (1, 1)  # (major, minor): a plugin of another major, or of a newer minor, is incompatible
+API_VERSION = (1, 2)  # (major, minor): a plugin of another major, or of a newer minor, is incompatible
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ class BackendInfo:
         api_version: the version of this project's plugin API for which the backend was written.
         licence: the vendor library's licence, if it is not an open one.
         preference: if no backend is named, backends with higher preference come first.
+        noise: regular expressions of whole lines that its library prints and that mean nothing to users. Commands
+            leave these lines out, except with `--debug`.
     """
 
     name: str
@@ -66,6 +68,7 @@ class BackendInfo:
     api_version: tuple[int, int] = API_VERSION
     licence: str = ""
     preference: int = 0
+    noise: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field_ in ("name", "description", "aot", "runtime", "install", "licence"):
@@ -76,6 +79,17 @@ class BackendInfo:
         pair = isinstance(version, tuple) and [type(part) for part in version] == [int, int]
         expect(self, "api_version", pair, "two whole numbers, (major, minor)")
         expect(self, "preference", isinstance(self.preference, int), "a whole number")
+        expect(
+            self, "noise", is_texts(self.noise) and all(map(_is_pattern, self.noise)), "a tuple of regular expressions"
+        )
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
 
+from delegate import vendor_output
 from delegate.backends.info import API_VERSION, Availability, BackendAlias, BackendInfo
 from delegate.errors import BackendUnavailable
 from delegate.field_checks import count, mapping, text, texts
@@ -92,6 +93,7 @@ def found(plugin: Plugin) -> BackendState | BackendAlias:
 
 def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
     """Compare the API version, then call the probe."""
+    vendor_output.expect(info.noise)
     place = (info.name, plugin.owner, plugin.version, info)
     problem, remedy = other_version(info.api_version, API_VERSION, plugin.owner, "the plugin API")
     if problem:
@@ -188,7 +190,10 @@ def from_json(data: Mapping[str, Any], plugin: Plugin) -> BackendState | Backend
         given = mapping(data, "info")
         _require_keys(given, {f.name for f in fields(BackendInfo)} - {"probe"})
         version = tuple(given["api_version"])
-        info = BackendInfo(**{**given, "api_version": version}, probe=partial(_probe_of, plugin.value))
+        info = BackendInfo(
+            **{**given, "api_version": version, "noise": texts(given, "noise")}, probe=partial(_probe_of, plugin.value)
+        )
+        vendor_output.expect(info.noise)
         _require_name(info.name, plugin)
         expected.add("info")
     if state in (PluginState.OK, PluginState.UNAVAILABLE):

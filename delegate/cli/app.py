@@ -31,6 +31,7 @@ from delegate.cli import (
     run,
     strip,
 )
+from delegate.cli.demo import command as demo
 from delegate.errors import DelegateError
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
@@ -127,4 +128,4 @@ app.command("new-backend")(new_backend.new_backend)
 app.command("check-backend")(check_backend.check_backend)
 app.add_typer(cache.app, name="cache")
 app.add_typer(checks.lock_app, name="lock")
-app.command("demo")(run.demo)
+app.command("demo")(demo.demo)

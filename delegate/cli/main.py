@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from delegate import vendor_output
+
 
 def main() -> None:
     """Run the command line with the arguments of the process, and exit."""
@@ -18,21 +20,19 @@ def main() -> None:
         raise SystemExit(1) from None
     if "llm" in sys.argv[1:]:  # cached attention has threads of its own; NumPy reads this when it is imported
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _separate_streams()  # before the import of NumPy, which starts threads
     from delegate.cli.app import app
 
-    _keep_stdout()
     app(prog_name="delegate")
 
 
-def _keep_stdout() -> None:
-    """Redirect the prints of vendors' libraries to stderr: other programs read stdout, which has only results."""
+def _separate_streams() -> None:
+    """Keep the prints of vendors' libraries out of stdout, and their noise out of stderr except with `--debug`."""
     if sys.stdout is None:  # closed by whoever started this
         from delegate.cli import output
 
         output.drop()
-        return
-    sys.stdout.flush()
-    descriptor = os.dup(1)
-    os.dup2(2, 1)
-    # Open as long as the process: closefd=False keeps Python from warning of that at its end.
-    sys.stdout = open(descriptor, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115
+    elif sys.stderr is not None:
+        vendor_output.separate()
+        if "--debug" not in sys.argv:
+            vendor_output.start()

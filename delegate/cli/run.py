@@ -1,11 +1,9 @@
-"""`delegate run` and `delegate demo`: run a saved program without torch, or the digits example."""
+"""`delegate run`: run a saved program without torch."""
 
 from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,14 +20,13 @@ from delegate.cli import output
 from delegate.cli.arrays import Array, input_names, leaves, random_inputs, read_inputs
 from delegate.cli.options import OUTPUTS, Imports, TraceFile, import_modules, require_distinct, tracing
 from delegate.devtools.first_nan import first_nan
-from delegate.errors import BackendFailed, ExportError, InputError
+from delegate.errors import BackendFailed, InputError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
 from delegate.program.model import Ref, Tree
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
 
-EXAMPLE = Path(delegate.__file__).parents[1] / "examples" / "digits" / "demo.py"
 _NOT_FINITE = {"nan": "NaN", "infinite": "infinite"}  # key of the JSON -> word of the table
 
 
@@ -274,14 +271,3 @@ def _load_options(items: Sequence[str]) -> dict[str, dict[str, Any]]:
         except ValueError:
             own[option] = value
     return options
-
-
-def demo() -> None:
-    """Lower a trained digits classifier, save it, and run it in a process without torch."""
-    if not EXAMPLE.is_file():
-        raise ExportError(
-            "the digits example is not part of an installed package",
-            remedy="get the project's repository and run `python examples/digits/demo.py` there",
-        )
-    if subprocess.run([sys.executable, str(EXAMPLE)], check=False).returncode != 0:
-        raise typer.Exit(1)

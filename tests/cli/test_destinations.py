@@ -20,6 +20,7 @@ WRITTEN = [  # command, option
     (("lower", "absent.pt2", "-o", "x.dlg"), "--bundle"),
     (("lower", "absent.pt2", "-o", "x.dlg"), "--trace"),
     (("debug", "absent.pt2"), "-o"),
+    (("demo",), "-o"),
     (("llm", "export", "absent"), "-o"),
     (("measure", "absent.bundle"), "-o"),
     (("run", "absent.dlg"), "-o"),
@@ -61,7 +62,8 @@ def test_every_option_that_writes_is_here():
             yield from options(inner, (*name, child))
         for option in command.params:
             words = getattr(option, "help", None) or ""
-            if name and option.param_type_name == "option" and any(w in words for w in ("Write", "write.", "Where to")):
+            takes_path = option.param_type_name == "option" and not option.is_flag
+            if name and takes_path and any(w in words for w in ("Write", "write.", "Where to")):
                 yield name[0], option.opts[-1]
 
     assert set(options(typer.main.get_command(app))) == {(command[0], option) for command, option in WRITTEN}

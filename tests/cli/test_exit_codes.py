@@ -12,7 +12,6 @@ import typer
 from torch import nn
 from typer.testing import CliRunner
 
-from delegate.cli import run
 from delegate.cli.app import app
 from tests.cli.programs import save_sum
 from tests.support.exit_codes import DONE, FAILED, USAGE, require_exit
@@ -23,9 +22,6 @@ FILES = {
     "wrong.yaml": "backend: [xnnpack]",
     "strict.yaml": "{backends: [xnnpack], policy: {portable: error}}",
     "bound.yaml": "{backends: [xnnpack], verify: {sqnr_db: 400}}",
-    "three.py": "raise SystemExit(3)",
-    "killed.py": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
-    "fine.py": "",
 }
 # Code -> command lines.
 TABLE: dict[int, list[str]] = {
@@ -57,7 +53,6 @@ TABLE: dict[int, list[str]] = {
         "cache clear",
         "lock diff net.lock net.lock",
         "lock check net.lock net.pt2 -b xnnpack",
-        "demo fine.py",
     ],
     FAILED: [
         "backends xnnpak",
@@ -91,9 +86,9 @@ TABLE: dict[int, list[str]] = {
         "check-backend absent",
         "lock diff net.lock absent.lock",
         "lock check net.lock other.pt2 -b xnnpack",
-        "demo absent.py",
-        "demo three.py",
-        "demo killed.py",
+        "demo -b xnnpak",
+        "demo -b absent",
+        "demo -o good.yaml/below",
     ],
     USAGE: [
         "unknown",
@@ -129,7 +124,7 @@ TABLE: dict[int, list[str]] = {
         "demo --unknown",
     ],
 }
-ELSEWHERE = {(DONE, "check-backend"), (DONE, "measure")}  # test_new_backend.py; plugins/remote/tests
+ELSEWHERE = {(DONE, "check-backend"), (DONE, "demo"), (DONE, "measure")}  # test_new_backend.py, test_demo.py; plugins/
 
 
 class Sorted(nn.Module):
@@ -174,11 +169,9 @@ def folder(made: Path, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("line", "code"), [(line, code) for code, lines in TABLE.items() for line in lines])
-def test_exit_code(folder: Path, line: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_code(folder: Path, line: str, code: int) -> None:
     args = line.split()
-    if args[0] == "demo" and args[1].endswith(".py"):
-        monkeypatch.setattr(run, "EXAMPLE", folder / args.pop())
-    require_exit(args, code, has_message=args[0] not in ("demo", "check-backend"))
+    require_exit(args, code, has_message=args[0] != "check-backend")
 
 
 def test_every_command_is_in_the_table() -> None:

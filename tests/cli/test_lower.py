@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.cli import run
 from delegate.testing import assert_same
 from tests.cli.calling import call
 
@@ -120,17 +119,6 @@ def test_errors(args: tuple[str, ...], message: str) -> None:
     assert message in stderr
     assert stderr.count("\n") == 1
     assert not Path("net.dlg").exists()
-
-
-def test_demo_says_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(run, "EXAMPLE", tmp_path / "demo.py")
-    assert "the digits example is not part of an installed package" in call("demo", code=1)[1]
-
-
-@pytest.mark.slow
-def test_demo(capfd: pytest.CaptureFixture[str]) -> None:
-    call("demo")
-    assert "held-out images" in capfd.readouterr().out
 
 
 def test_lock(folder: Path):

@@ -54,5 +54,6 @@ INFO = BackendInfo(
     probe=probe,
     install=INSTALL,
     preference=2,
+    noise=("# LIBNATIVE: No alternate configuration present .*",),  # the emulator, at its first start
     licence="onnxruntime-qnn holds Qualcomm's QNN libraries, which are proprietary: read its licence before you ship",
 )

@@ -22,7 +22,7 @@ from delegate.plugins import BLOCK_VARIABLE, Plugin, distributions
 
 MAX_AGE = 24 * 3600.0  # seconds: devices and drivers come and go without a new version of any distribution
 _MAX_FILES = 500
-_FORMAT = 1  # of the answers
+_FORMAT = 2  # of the answers
 # These do not affect a library: the session, the terminal, and variables of tests and of this project.
 _IGNORED = frozenset({
     "_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLUMNS", "LINES", "WINDOWID", "TMUX", "TMUX_PANE", "STY", "LS_COLORS",

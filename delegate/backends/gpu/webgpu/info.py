@@ -13,4 +13,6 @@ INFO = BackendInfo(
     probe=provider.probe,
     install=provider.INSTALL,
     preference=1,
+    # SwiftShader, the software GPU: it draws nothing here.
+    noise=(r"error: XDG_RUNTIME_DIR is invalid or not set in the environment\.",),
 )

@@ -1,0 +1,90 @@
+"""`delegate demo`: its table, its conclusion, its files, and the programs that fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delegate.cli.demo import command
+from delegate.cli.demo.command import Row, conclusion
+from tests.cli.calling import call
+
+TORCH = Row("torch (eager)", "float", 0.98, 300e-6, None)
+EXACT = Row("fast", "dynamic_int8", 0.98, 20e-6, 1)
+LOSSY = Row("fast", "static_int8", 0.965, 15e-6, 1)
+SLOW = Row("slow", "float", 0.98, 600e-6, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([EXACT, TORCH], "fast dynamic_int8 is fastest: 15 times as fast as torch, with the same accuracy."),
+        (
+            [LOSSY, EXACT, TORCH],
+            "fast static_int8 is fastest: 20 times as fast as torch, for 1.5 points of accuracy;\n"
+            "fast dynamic_int8 loses none at 15 times.",
+        ),
+        ([LOSSY, TORCH], "fast static_int8 is fastest: 20 times as fast as torch, for 1.5 points of accuracy."),
+        ([TORCH, SLOW], "slow float is fastest: 0.5 times as fast as torch, with the same accuracy."),
+        ([TORCH], "No backend ran on its own device."),
+    ],
+)
+def test_conclusion(rows: list[Row], sentence: str) -> None:
+    assert conclusion(rows) == sentence
+
+
+def test_the_table_the_files_and_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stdout, stderr = call("demo", "-b", "portable", "-o", "programs", "--report")
+    lines = stdout.splitlines()
+    assert lines[0].startswith("899 images of digits")
+    assert lines[2].split() == ["backend", "accuracy", "latency", "file"]
+    assert {line.split("  ")[0] for line in lines[3:5]} == {"torch (eager)", "portable float"}
+    assert os.listdir("programs") == ["digits-portable-float.dlg"]
+    assert f"saved report.html, {os.path.getsize('report.html'):,} bytes" in stdout
+    assert "  delegate inspect programs/digits-portable-float.dlg" in lines
+    assert max(map(len, lines)) <= 100
+    assert stderr.startswith("demo: importing torch, exporting the network\n")
+
+
+def test_a_report_that_cannot_be_written_is_said_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("report.html").mkdir()
+    stderr = call("demo", "--report", code=1)[1]
+    assert "report.html" in stderr
+    assert stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("status", "words"), [(3, "exit code 3"), (-signal.SIGKILL, "exit code -9")])
+def test_a_process_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, status: int, words: str) -> None:
+    def fail(*args: Any, **_: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(args, status)
+
+    monkeypatch.setattr(command.subprocess, "run", fail)
+    data = json.loads(call("demo", "-b", "portable", "--json", code=1)[0])
+    assert words in data["failures"]["portable float"]
+    assert [row["backend"] for row in data["rows"]] == ["torch (eager)"]
+
+
+def test_int8_costs_something() -> None:
+    """The float programs agree with torch; a fixed range of int8 loses points that a range per image keeps."""
+    rows = {(r["backend"], r["scheme"]): r for r in json.loads(call("demo", "-b", "xnnpack", "--json")[0])["rows"]}
+    accuracy = {scheme: rows["xnnpack", scheme]["accuracy"] for scheme in ("float", "static_int8", "dynamic_int8")}
+    assert accuracy["float"] == rows["torch (eager)", "float"]["accuracy"] >= 0.96
+    assert accuracy["static_int8"] <= accuracy["float"] - 0.01
+    assert accuracy["dynamic_int8"] >= accuracy["float"] - 0.003
+    sizes = {scheme: rows["xnnpack", scheme]["file_bytes"] for scheme in accuracy}
+    assert max(sizes["static_int8"], sizes["dynamic_int8"]) < sizes["float"] / 2
+
+
+@pytest.mark.slow
+def test_every_backend_here() -> None:
+    data = json.loads(call("demo", "--json")[0])
+    assert data["failures"] == {}
+    assert [r["stand_in"] for r in data["rows"]] == sorted(r["stand_in"] for r in data["rows"])
