@@ -156,8 +156,8 @@ class Quantization(_Model):
     scheme: str | None = Field(
         default=None,
         description="Scheme of all operators without a more specific rule: static_int8, dynamic_int8, dynamic_int4, "
-        "weight_only_int8, weight_only_int4 of xnnpack and onnxruntime, or off. Without the key: the first scheme of the "
-        "backend.",
+        "weight_only_int8, weight_only_int4 of xnnpack and onnxruntime, or off. Without the key: the first scheme of "
+        "the backend.",
     )
     operators: dict[str, str] = Field(
         default={}, description="Operator pattern, e.g. aten.add*: the scheme of these operators, or off."

@@ -18,6 +18,7 @@ import torch
 
 import delegate
 from delegate.testing import assert_same
+from tests.support.lowering import assert_runs
 from tests.support.sources import ROOT
 
 pytestmark = pytest.mark.slow
@@ -117,6 +118,7 @@ def test_an_installed_wheel_runs_a_program_without_torch(distributions, tmp_path
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Softmax(1))
     x = torch.randn(2, 3, 8, 8)
     program = delegate.to_backend(delegate.export(module.eval(), (x,)), "xnnpack")
+    assert_runs(program, "xnnpack")
     program.save(tmp_path / "model.dlg")
     np.save(tmp_path / "input.npy", x.numpy())
     venv.create(tmp_path / "venv", with_pip=False)

@@ -52,7 +52,7 @@ _FUNCTIONS = {"add": "add", "sub": "subtract", "mul": "multiply", "neg": "negati
 
 
 def import_program(program: ExportedProgram) -> bytes:
-    """Return the calls of a program, in the form that `runtime.py` replays; raise NotImplementedError."""
+    """Return the calls of a program, in the form that the run-time part replays; raise NotImplementedError."""
     from delegate.runtime.recording import Recording
 
     numbers: dict[Node, int] = {}
