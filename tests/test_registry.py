@@ -72,7 +72,8 @@ def test_unavailable(site: Site) -> None:
     ("api_version", "state", "remedy"),
     [
         ((1, 0), PluginState.OK, ""),
-        ((1, 2), PluginState.INCOMPATIBLE, "update delegate"),
+        ((1, 2), PluginState.OK, ""),
+        ((1, 3), PluginState.INCOMPATIBLE, "update delegate"),
         ((2, 0), PluginState.INCOMPATIBLE, "update delegate"),
         ((0, 9), PluginState.INCOMPATIBLE, "update other-dist"),
     ],
@@ -229,6 +230,8 @@ ODD_INFOS: dict[str, tuple[dict[str, object], str]] = {
     "version as text": ({"api_version": "1.0"}, "BackendInfo.api_version should be two whole numbers"),
     "version of texts": ({"api_version": ("1", "0")}, "BackendInfo.api_version should be two whole numbers"),
     "preference": ({"preference": "high"}, "BackendInfo.preference should be a whole number, not 'high'"),
+    "noise as text": ({"noise": "a line"}, "BackendInfo.noise should be a tuple of regular expressions"),
+    "noise that is no expression": ({"noise": ("(",)}, "BackendInfo.noise should be a tuple of regular expressions"),
 }
 ODD_PROBES: dict[str, tuple[dict[str, object], str]] = {
     "ok as text": ({"ok": "no"}, "Availability.ok should be True or False, not 'no'"),
