@@ -120,12 +120,11 @@ def _print(real: Sequence[Row], stand_ins: Sequence[Row], count: int) -> None:
     if stand_ins:
         print("\nStand-ins: a CPU imitates the device, so the latency is not the device's.")
         output.table(("backend", "accuracy", "latency", "file"), [r.cells() for r in stand_ins])
-    print()
+    print(f"\n{conclusion(real)}\n")
     for name, devices in {r.backend: r.devices for r in (*real, *stand_ins) if r.devices}.items():
         print(f"{name}: {devices[0]}")
     if any(r.scheme == SCHEMES[0] for r in real):
         print("static_int8 has one range for bright and dark images: dark ones lose detail.")
-    print(f"\n{conclusion(real)}")
 
 
 def conclusion(real: Sequence[Row]) -> str:
@@ -139,6 +138,8 @@ def conclusion(real: Sequence[Row]) -> str:
     if not programs:
         return "No backend ran on its own device."
     fastest = programs[0]
+    if eager.seconds < fastest.seconds:
+        return f"torch is fastest; {fastest.name} is next, at {_speed(eager, fastest)} torch's speed."
     text = f"{fastest.name} is fastest: {_speed(eager, fastest)} as fast as torch, {_cost(eager, fastest)}"
     exact = next((r for r in programs if eager.accuracy - r.accuracy < _EXACT), None)
     if exact is None or exact is fastest:
