@@ -127,3 +127,16 @@ class RunTime(nn.Module):
         scale, zero = QD.choose_qparams.tensor(x, -128, 127, 1e-7, torch.int8)
         coded = QD.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8)
         return self.layer(QD.dequantize_per_tensor.tensor(coded, scale, zero, -128, 127, torch.int8))
+
+
+class RunTimeRows(RunTime):
+    """A layer after torchao's quantization at run time, with one range per row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        block, low, high = (*(1 for _ in x.shape[:-1]), x.shape[-1]), -128, 127
+        ranges = ("ASYMMETRIC", block, torch.int8, low, high, 1e-7, torch.float32, torch.int32)
+        scale, zero = torch.ops.torchao.choose_qparams_affine(x, *ranges)
+        coded = torch.ops.torchao.quantize_affine(x, block, scale, zero, torch.int8, low, high)
+        seen = torch.ops.torchao.dequantize_affine(coded, block, scale, zero, torch.int8, low, high)
+        result: torch.Tensor = self.layer(seen)
+        return result

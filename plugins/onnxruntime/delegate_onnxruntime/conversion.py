@@ -20,6 +20,7 @@ from delegate.backends.onnx.runtime.blob import OnnxModel
 _WEIGHTS: Mapping[str, tuple[int, int]] = {  # operator -> its weight and the zero point of the weight
     "DequantizeLinear": (0, 2),
     "DynamicQuantizeMatMul": (1, 3),
+    "MatMulInteger": (1, 3),
 }
 
 

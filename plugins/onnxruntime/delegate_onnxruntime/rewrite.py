@@ -1,6 +1,7 @@
 """Rewrites of quantized patterns in a region to the operators of ONNX Runtime's own domain, com.microsoft.
 
 - DynamicQuantizeMatMul: activations in uint8 with one range for the tensor, weights in int8.
+- MatMulInteger, of ONNX, between operators that quantize each row and correct its zero point.
 - MatMulNBits: weights in 4 or 8 bits, in blocks of 16 to 256 inputs. It computes in floats, or quantizes each block of
   activations to int8 (accuracy level 4).
 - GatherBlockQuantized: a lookup in a table of 4 or 8 bits, with blocks of any power of two from 16.
@@ -43,7 +44,9 @@ from delegate_onnxruntime.patterns import (
 aten = torch.ops.aten
 _MOST_BLOCK = 256  # of MatMulNBits
 _IN_FLOATS, _IN_INT8 = 1, 4  # accuracy levels of MatMulNBits
-_FLOAT = 1  # ONNX's code of float32
+_CODES = {torch.float32: 1, torch.int32: 6}  # of element types in ONNX
+_OF_ONNX = frozenset({"MatMulInteger"})
+_LEAST_SCALE = 1e-30  # of a row of zeros
 
 
 class RegionRewriter:
@@ -133,21 +136,35 @@ class RegionRewriter:
             return source
         return self.add(before, aten.view.default, source, list(shape), result=tensor(source).new_empty(tuple(shape)))
 
+    def add_onnx(
+        self, before: Node, operator: str, inputs: Sequence[Node | None], result: torch.Tensor, **attributes: int
+    ) -> Node:
+        """Add an operator of ONNX Runtime before a node.
+
+        Args:
+            before: the node.
+            operator: the operator, of the domain com.microsoft if ONNX lacks it.
+            inputs: its inputs; None for an optional one that is absent.
+            result: a tensor without content, of float32 or int32, and of the sizes of the result.
+            attributes: its attributes.
+        """
+        encoded = _symbolic_impl.EncodedAttrs.from_dict(dict(attributes))
+        options = {name: getattr(encoded, name) for name in encoded.__dataclass_fields__}
+        options |= {"metadata_props_keys": [], "metadata_props_values": []}
+        if operator not in _OF_ONNX:
+            options |= {"domain": "com.microsoft", "version": 1}
+        target = torch.ops.onnx_symbolic._symbolic.default
+        node = self.add(before, target, list(inputs), operator, _CODES[result.dtype], result=result, **options)
+        node.kwargs = {**node.kwargs, "shape": list(result.shape)}  # torch warns of symbolic sizes in new nodes
+        return node
+
     def replace(self, node: Node, operator: str, inputs: Sequence[Node | None], **attributes: int) -> None:
         """Replace a node with one tensor of float32 by an operator of ONNX Runtime, which has its name.
 
         The operator has at least two dimensions.
         """
-        shape = list(tensor(node).shape)
-        own = shape if len(shape) > 1 else [1, *shape]
-        encoded = _symbolic_impl.EncodedAttrs.from_dict(dict(attributes))
-        options = {name: getattr(encoded, name) for name in encoded.__dataclass_fields__}
-        options |= {"metadata_props_keys": [], "metadata_props_values": [], "domain": "com.microsoft", "version": 1}
-        result = tensor(node).new_empty(tuple(own))
-        target = torch.ops.onnx_symbolic._symbolic.default
-        new = self.add(node, target, list(inputs), operator, _FLOAT, result=result, **options)
-        new.kwargs = {**new.kwargs, "shape": own}  # torch warns of symbolic sizes in new nodes
-        self.put(node, new if own == shape else self.reshape(node, new, shape))
+        new = self.add_onnx(node, operator, inputs, _as_rows(node), **attributes)
+        self.put(node, self.reshape(node, new, tensor(node).shape))
         new.name = node.name
 
     def put(self, node: Node, new: Node) -> None:
@@ -239,10 +256,15 @@ def _weights(rewriter: RegionRewriter, node: Node, layer: Layer) -> Coded:
     return Coded(rewriter.value(layer.weight).T.numpy(), scales)
 
 
+def _as_rows(node: Node) -> torch.Tensor:
+    """Return a tensor without content of the sizes of a result, with at least two dimensions."""
+    shape = tuple(tensor(node).shape)
+    return tensor(node).new_empty(shape if len(shape) > 1 else (1, *shape))
+
+
 def _activations(rewriter: RegionRewriter, node: Node, layer: Layer) -> Node:
     """Return the activations (rows, inputs), with the sizes of the result but for the last one."""
-    shape = tensor(node).shape
-    rows = shape[:-1] if len(shape) > 1 else (1,)
+    rows = _as_rows(node).shape[:-1]
     return rewriter.reshape(node, layer.source, (*rows, tensor(layer.source).shape[-1]))
 
 
@@ -308,8 +330,11 @@ def lower_dynamic(rewriter: RegionRewriter, node: Node) -> None:
     layer = _layer(node)
     held = _weights(rewriter, node, layer)
     assert held.scale is not None
-    if layer.ranges is Ranges.ROW or held.bits == 4 or held.scale.shape[1] > 1:
+    if held.bits == 4 or held.scale.shape[1] > 1 or (layer.ranges is Ranges.ROW and not held.symmetric):
         _emit_blocks(rewriter, node, layer, _IN_INT8)
+        return
+    if layer.ranges is Ranges.ROW:
+        _emit_rows(rewriter, node, layer, held)
         return
     zeros = None
     if not held.symmetric:
@@ -322,6 +347,43 @@ def lower_dynamic(rewriter: RegionRewriter, node: Node) -> None:
         layer.bias,
     ]
     rewriter.replace(node, "DynamicQuantizeMatMul", inputs)
+
+
+def _emit_rows(rewriter: RegionRewriter, node: Node, layer: Layer, held: Coded) -> None:
+    """Lower a layer with a range for each row of activations to MatMulInteger, and correct its zero points."""
+    assert held.scale is not None
+    x, result = _activations(rewriter, node, layer), _as_rows(node)
+    column = result.new_empty((*result.shape[:-1], 1))
+
+    def add(target: Any, *args: Any, like: torch.Tensor, **options: Any) -> Node:
+        return rewriter.add(node, target, *args, result=like, **options)
+
+    low = add(aten.clamp.default, add(aten.amin.default, x, [-1], True, like=column), None, 0.0, like=column)
+    high = add(aten.clamp.default, add(aten.amax.default, x, [-1], True, like=column), 0.0, like=column)
+    size = add(aten.sub.Tensor, high, low, like=column)
+    scale = add(aten.clamp.default, add(aten.div.Tensor, size, 255.0, like=column), _LEAST_SCALE, like=column)
+    zero = add(
+        aten.neg.default,
+        add(aten.round.default, add(aten.div.Tensor, low, scale, like=column), like=column),
+        like=column,
+    )
+    steps = add(aten.round.default, add(aten.div.Tensor, x, scale, like=tensor(x)), like=tensor(x))
+    shifted = add(aten.clamp.default, add(aten.add.Tensor, steps, zero, like=tensor(x)), 0.0, 255.0, like=tensor(x))
+    numbers = add(aten._to_copy.default, shifted, dtype=torch.uint8, like=tensor(x).to(torch.uint8))
+    integers, whole = result.to(torch.int32), column.to(torch.int32)
+    weights = rewriter.constant(f"{node.name}_weights", held.values.T, node)
+    sums = rewriter.constant(f"{node.name}_sums", held.values.sum(1, dtype=np.int32), node)
+    product = rewriter.add_onnx(node, "MatMulInteger", [numbers, weights], integers)
+    offset = add(aten.mul.Tensor, add(aten._to_copy.default, zero, dtype=torch.int32, like=whole), sums, like=integers)
+    corrected = add(aten.sub.Tensor, product, offset, like=integers)
+    factors = add(
+        aten.mul.Tensor, scale, rewriter.constant(f"{node.name}_scales", held.scale.reshape(-1), node), like=result
+    )
+    floats = add(aten._to_copy.default, corrected, dtype=torch.float32, like=result)
+    value = add(aten.mul.Tensor, floats, factors, like=result)
+    if layer.bias is not None:
+        value = add(aten.add.Tensor, value, layer.bias, like=result)
+    rewriter.put(node, rewriter.reshape(node, value, tensor(node).shape))
 
 
 @PATTERNS.lowers_pattern("weights of 4 bits", *_LAYERS, match=match_small)

@@ -20,7 +20,11 @@ _PRODUCT = (
     b"\n\x02\x08\x01\n\x02\x08\x04Z\x13\n\x01b\x12\x0e\n\x0c\x08\x03\x12\x08\n\x02\x08\x04\n\x02\x08\x01b\x13\n\x01y\x12\x0e\n\x0c"
     b"\x08\x06\x12\x08\n\x02\x08\x01\n\x02\x08\x01B\x04\n\x00\x10\x15"
 )
-_OF_BYTES = (b"DequantizeLinear", b"DynamicQuantizeMatMul")  # operators that lead to products of bytes
+_OF_BYTES = (
+    b"DequantizeLinear",
+    b"DynamicQuantizeMatMul",
+    b"MatMulInteger",
+)  # operators that lead to products of bytes
 
 
 def settings(provider: Provider, specs: Mapping[str, Any], graph: bytes | memoryview = b"") -> Any:

@@ -12,7 +12,7 @@ from torch import nn
 
 import delegate
 from tests.support.lowering import assert_runs, assert_same
-from tests.support.qdq import Parameters, RunTime, Weights
+from tests.support.qdq import Parameters, RunTime, RunTimeRows, Weights
 
 INPUT, RESULT = Parameters(1 / 64, -100), Parameters(0.8, 3)
 
@@ -56,13 +56,16 @@ def test_static(outputs: int, axis: int | None, conv: bool, saturates: bool, mon
 
 
 @pytest.mark.parametrize("saturates", [False, True])
+@pytest.mark.parametrize("quantize", [RunTime, RunTimeRows])
 @pytest.mark.parametrize("outputs", [16, 1])
-def test_quantized_at_run_time(outputs: int, saturates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quantized_at_run_time(
+    outputs: int, quantize: type[RunTime], saturates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Shared(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             layers = Layers(outputs, 0, conv=False)
-            self.first, self.second = RunTime(layers.first), RunTime(layers.second)
+            self.first, self.second = quantize(layers.first), quantize(layers.second)
 
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return self.first(x), self.second(x), self.first(y)
