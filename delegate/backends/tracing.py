@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch._ops import OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
@@ -24,11 +25,12 @@ from delegate.backends.exported import plain_graph
 from delegate.backends.lowering import Lowering, Pattern, TableBackend, of_dtypes
 from delegate.backends.region import SizeDecided
 from delegate.edge.build import raw_bytes
-from delegate.edge.node import arguments, dtype_of, op_name, tensor, tensors
+from delegate.edge.node import arguments, dtype_of, op_name, size, tensor, tensors
 from delegate.errors import DelegateError
 from delegate.plugins import one_line
+from delegate.program.dtypes import DType
 from delegate.runtime.blob_format import BlobFormat
-from delegate.runtime.recording import Recording, to_argument
+from delegate.runtime.recording import SIZES, Functions, Recording, resolve, to_argument
 from delegate.verdict import Verdict
 
 Value = TypeVar("Value")
@@ -94,14 +96,21 @@ class TracingBackend(TableBackend):
     Attributes:
         dtypes: the dtypes of the library. Rows without `dtypes` accept tensors of any of them.
         blob_format: the format of the blobs that the default builder makes.
+        functions: the functions of the runtime part. If they are given, the default builder calls each of them once, on
+            `example` arrays. An exception or a wrong shape then refuses the node, instead of failing in a call.
     """
 
     dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.float32})
     blob_format: ClassVar[BlobFormat]
+    functions: ClassVar[Functions | None] = None
+
+    def example(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """Return any array of the library, for a trial of `functions`; the default is one of NumPy."""
+        return np.ones(shape, DType[dtype].numpy)
 
     def builder(self, region: Region) -> Builder[Any]:
         """Return a new builder for a region; the default one records calls."""
-        return Recorder(region, self.blob_format)
+        return Recorder(region, self.blob_format, self.functions, self.example)
 
     def check(self, node: Node) -> Verdict:
         row = self.table.get(op_name(node))
@@ -233,18 +242,24 @@ class Recorder(Builder[Recorded]):
     of "cast" with a value and the name of a dtype. Constants are data beside the blob, so that partitions share them.
     """
 
-    def __init__(self, region: Region, blob_format: BlobFormat) -> None:
-        self._region, self._format = region, blob_format
-        self._count = 0
+    def __init__(
+        self,
+        region: Region,
+        blob_format: BlobFormat,
+        functions: Functions | None = None,
+        example: Callable[[tuple[int, ...], str], Any] | None = None,
+    ) -> None:
+        self._region, self._format, self._functions, self._example = region, blob_format, functions, example
+        self._examples: list[Any] = []  # an array per value; None if the functions are not tried
         self._constants: list[torch.Tensor] = []
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def input(self, node: Node) -> Recorded:
-        return self._next()
+        return self._next(self._array(tensor(node)))
 
     def constant(self, node: Node, content: torch.Tensor) -> Recorded:
         self._constants.append(content)
-        return self._next()
+        return self._next(self._array(content))
 
     def size(self, value: Recorded, dim: int) -> Recorded:
         return self.call("size.of", value, dim)
@@ -256,7 +271,12 @@ class Recorder(Builder[Recorded]):
         return self.call("cast", value, dtype)
 
     def lower(self, how: Any, node: Node, *values: Any) -> Any:
-        return self.call(how, *values) if isinstance(how, str) else how(self, node, *values)
+        value = self.call(how, *values) if isinstance(how, str) else how(self, node, *values)
+        if self._functions is not None and isinstance(value, Recorded) and len(tensors(node)) == 1:
+            found, expected = tuple(resolve(_argument(value), self._examples).shape), _shape(tensor(node))
+            if found != expected:
+                raise ValueError(f"its result has the shape {found}, but torch's has {expected}")
+        return value
 
     def call(self, name: str, *values: Any) -> Recorded:
         """Record the call of a function of the runtime part; return its value.
@@ -264,8 +284,13 @@ class Recorder(Builder[Recorded]):
         Raises:
             TypeError: an argument cannot be recorded.
         """
-        self._calls.append((name, tuple(map(_argument, values))))
-        return self._next()
+        taken = tuple(map(_argument, values))
+        self._calls.append((name, taken))
+        if self._functions is None:
+            return self._next(None)
+        function = SIZES.get(name) or self._functions[name]
+        with np.errstate(all="ignore"):
+            return self._next(function(*(resolve(argument, self._examples) for argument in taken)))
 
     def finish(self, outputs: Sequence[Recorded]) -> PreprocessResult:
         recording = Recording(
@@ -278,9 +303,20 @@ class Recorder(Builder[Recorded]):
         data = tuple(raw_bytes(c).tobytes() for c in self._constants)
         return PreprocessResult(self._format.pack(recording.to_bytes()), data=data)
 
-    def _next(self) -> Recorded:
-        self._count += 1
-        return Recorded(self._count - 1)
+    def _array(self, value: torch.Tensor) -> Any:
+        """Return an array for the trial of functions; None if they are not tried."""
+        if self._functions is None or self._example is None:
+            return None
+        return self._example(_shape(value), _name(value.dtype))
+
+    def _next(self, example: Any) -> Recorded:
+        self._examples.append(example)
+        return Recorded(len(self._examples) - 1)
+
+
+def _shape(value: torch.Tensor) -> tuple[int, ...]:
+    """Return the sizes at the export."""
+    return tuple(size(s) for s in value.shape)
 
 
 def _type(node: Node) -> tuple[str, int]:

@@ -116,8 +116,8 @@ class Recording:
         values = [*inputs, *constants]
         for name, arguments in self.calls:
             function = SIZES.get(name) or functions[name]
-            values.append(function(*(_value(a, values) for a in arguments)))
-        return [_value(output, values) for output in self.outputs]
+            values.append(function(*(resolve(a, values) for a in arguments)))
+        return [resolve(output, values) for output in self.outputs]
 
     def _require_sound(self, functions: Functions) -> None:
         """Raise ValueError unless each call names a function, and only values that exist before the call."""
@@ -182,10 +182,10 @@ def _require_argument(argument: Any, count: int) -> None:
         raise TypeError("an argument is no plain value")
 
 
-def _value(argument: Any, values: Sequence[Any]) -> Any:
-    """Return the argument of a function."""
+def resolve(argument: Any, values: Sequence[Any]) -> Any:
+    """Return the argument of a function, from its recorded form and the values so far."""
     if isinstance(argument, list):
-        return [_value(item, values) for item in argument]
+        return [resolve(item, values) for item in argument]
     if not isinstance(argument, dict):
         return argument
     if "float" in argument:

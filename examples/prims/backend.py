@@ -110,6 +110,7 @@ def __getattr__(name: str) -> type:
         library = "NumPy"
         dtypes = frozenset({torch.float32, torch.bool})
         blob_format = FORMAT
+        functions = FUNCTIONS
         table = rows
 
     return PrimsExample

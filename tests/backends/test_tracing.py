@@ -66,6 +66,7 @@ class Traced(TracingBackend):
     table = TABLE
     dtypes = frozenset({F32, I64, torch.bool})
     blob_format = FORMAT
+    functions = FUNCTIONS
 
 
 class Replay(PerShapeDelegate):
@@ -155,6 +156,22 @@ def test_an_exception_refuses_its_node_with_file_and_line() -> None:
     assert refusal.startswith("NumPy cannot lower it: ZeroDivisionError: no tanh today (")
     assert refusal.endswith(f"test_tracing.py:{line}, in tanh)")
     assert_same(program(X), module(X))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda x: x[1:], "its result has the shape (2, 4), but torch's has (3, 4)"),
+        (lambda x: 1 / 0, f"ZeroDivisionError: division by zero ({__file__}:"),
+    ],
+)
+def test_a_function_of_the_runtime_part_that_fails_refuses_its_node(
+    wrong: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FUNCTIONS, "relu", wrong)
+    program = delegate.to_backend(torch.export.export(Function(lambda x: torch.relu(x * 2)), (X,)), config=CONFIG)
+    assert {node.op: node.backend for node in program.report.nodes}["aten.relu.default"] == "portable"
+    assert any(words in str(node.verdicts["traced"]) for node in program.report.nodes), program.report
 
 
 def test_the_report_names_patterns() -> None:

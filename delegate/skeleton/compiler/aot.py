@@ -12,7 +12,7 @@ from delegate.backends.lowering import Lowering, LoweringTable, anything
 from delegate.backends.prims import PrimsBackend
 from delegate.backends.tracing import Recorded, Recorder
 from delegate.edge.node import arguments, op_name
-from delegate.skeleton.compiler.runtime import ATEN, FORMAT, PRIMS
+from delegate.skeleton.compiler.runtime import ATEN, FORMAT, FUNCTIONS, PRIMS
 
 TABLE: LoweringTable[Any] = LoweringTable(
     [
@@ -49,6 +49,7 @@ class AcmeBackend(PrimsBackend):
     table = TABLE
     dtypes = frozenset({torch.float32, torch.bool})
     blob_format = FORMAT
+    functions = FUNCTIONS  # tried once per region, so that a fault refuses its node
 
     def cache_key(self) -> str:
         """Return a constant, because the recording is the same on every machine."""

@@ -11,10 +11,10 @@ from delegate.backends.aot import Options
 from delegate.backends.lowering import Lowering, LoweringTable, anything
 from delegate.backends.tracing import Recorded, Recorder, TracingBackend
 from delegate.edge.node import arguments
-from delegate.skeleton.delegate_acme.runtime import FORMAT
+from delegate.skeleton.delegate_acme.runtime import FORMAT, FUNCTIONS
 from delegate.verdict import YES, Reason, Verdict, no
 
-FUNCTIONS = {  # operator -> the function of the runtime part, which gets the operator's arguments
+OPERATORS = {  # operator -> the function of the runtime part, which gets the operator's arguments
     "aten.mul.Tensor": "multiply",
     "aten.maximum.default": "maximum",
     "aten.minimum.default": "minimum",
@@ -22,7 +22,7 @@ FUNCTIONS = {  # operator -> the function of the runtime part, which gets the op
     "aten.abs.default": "absolute",
     "aten.relu.default": "relu",
 }
-TABLE: LoweringTable[Any] = LoweringTable(Lowering(op, anything, function) for op, function in FUNCTIONS.items())
+TABLE: LoweringTable[Any] = LoweringTable(Lowering(op, anything, function) for op, function in OPERATORS.items())
 
 
 def unscaled(node: Node) -> Verdict:
@@ -55,3 +55,4 @@ class AcmeBackend(TracingBackend):
     table = TABLE
     dtypes = frozenset({torch.float32})
     blob_format = FORMAT
+    functions = FUNCTIONS  # tried once per region, so that a fault refuses its node

@@ -102,7 +102,7 @@ def comparison_property(
     @seed(0)  # the same samples in every run
     @settings(
         max_examples=examples, database=None, deadline=None, phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=list(HealthCheck), report_multiple_bugs=False,  # one failure has a plain message
     )  # fmt: skip
     @given(vary(FAMILIES[family], dynamic=dynamic))
     def run(sample: FunctionSample) -> None:
