@@ -69,7 +69,7 @@ bench-peers: $(READY)
 
 # The documentation as a site, in build/docs/index.html. A broken link or anchor is an error. Needs no network.
 docs: $(READY)
-	OMP_NUM_THREADS=1 $(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going -c docs . build/docs
+	OMP_NUM_THREADS=1 $(PYTHON) -m sphinx --quiet --jobs 2 --fail-on-warning --keep-going -c docs . build/docs
 
 # The support matrix, out of the tables; a test says when it is stale.
 docs-ops: $(READY)
