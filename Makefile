@@ -67,9 +67,10 @@ bench-peers: $(READY)
 	python3 -m venv .venv-llama
 	.venv-llama/bin/python -m pip install --quiet --constraint constraints.txt xllamacpp gguf
 
-# The documentation as a site, in build/docs/index.html. A broken link or anchor is an error. Needs no network.
+# The documentation as a site, in build/docs/index.html. A broken link or anchor is an error. Needs no network. It
+# starts afresh, since parts of pages come from code.
 docs: $(READY)
-	OMP_NUM_THREADS=1 $(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going -c docs . build/docs
+	OMP_NUM_THREADS=1 $(PYTHON) -m sphinx --quiet --fresh-env --jobs 2 --fail-on-warning --keep-going -c docs . build/docs
 
 # The support matrix, out of the tables; a test says when it is stale.
 docs-ops: $(READY)
