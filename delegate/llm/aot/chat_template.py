@@ -13,7 +13,7 @@ from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.runtime.chat import ChatFormat
 from delegate.plugins import one_line
 
-# Stand-ins for messages, to find them in a rendered template; "strip" has spaces that a template may remove.
+# Stand-ins for messages, to find them in a rendered template.
 _SYSTEM, _USERS, _ANSWERS = "zqsystemqz", ("zquser0qz", "zquser1qz", "zquser2qz"), ("zqanswer0qz", "zqanswer1qz")
 
 
@@ -98,10 +98,10 @@ def _derive(template: str, special: Mapping[str, str | None]) -> ChatFormat | No
         after_system=rest.partition(first)[0] if supports else "",
         after_user=after_user,
         after_answer=after_answer,
-        strips=f" {first} " not in render([f" {first} "]),
+        strips=f"\t{first}\t" not in render([f"\t{first}\t"]),  # fixed text has spaces more often than tabs
     )
-    for system in (None, *([f" {_SYSTEM} "] if supports else [])):
-        texts = [f" {first} ", answer, second, other, third]
+    for system in (None, *([f"\t{_SYSTEM}\t"] if supports else [])):
+        texts = [f"\t{first}\t", answer, second, other, third]
         parts = (text if i % 2 else chat_format.render(text, system, i == 0) for i, text in enumerate(texts))
         if "".join(parts) != render(texts, system):
             return None
