@@ -41,8 +41,9 @@ def without_torch(script: str, *arguments: str) -> str:
     torch is not blocked there, because scikit-learn fails beside a module that is None.
     """
     path = EXAMPLES / script
-    code = f"import runpy, sys; sys.path.insert(0, {str(path.parent)!r})\nrunpy.run_path({str(path)!r}, run_name='__main__')"
-    done = run_code(f"{code}\nassert 'torch' not in sys.modules", *arguments, path=str(ROOT))
+    code = f"import runpy, sys; sys.path.insert(0, {str(path.parent)!r})"
+    start = f"runpy.run_path({str(path)!r}, run_name='__main__')"
+    done = run_code(f"{code}\n{start}\nassert 'torch' not in sys.modules", *arguments, path=str(ROOT))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
