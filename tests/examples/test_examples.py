@@ -54,6 +54,8 @@ def test_each_folder_has_a_page_in_the_list(name):
     assert f"[{name}]({name}/README.md)" in (EXAMPLES / "README.md").read_text()
     for script in re.findall(r"python (examples/\S+\.py)", page):
         assert (ROOT / script).is_file()
+    for link in re.findall(r"\]\(([^)#]+)", page):
+        assert (EXAMPLES / name / link).exists(), link
     for script in re.findall(r"^\| `(\S+\.py)` \|", page, re.M):
         assert (EXAMPLES / name / script).is_file()
 
