@@ -82,16 +82,16 @@ def _derive(template: str, special: Mapping[str, str | None]) -> ChatFormat | No
         return str(rendered[0])
 
     (first, second, third), (answer, other) = _USERS, _ANSWERS
-    start, found, after_user = render([first]).partition(first)
+    start, has_user, after_user = render([first]).partition(first)
     _, _, rest = render([first, answer, second]).partition(answer)
-    after_answer, found_second, _ = rest.partition(second)
-    if not (found and found_second):
+    after_answer, has_second, _ = rest.partition(second)
+    if not (has_user and has_second):
         return None
     try:
-        before_system, found_system, rest = render([first], _SYSTEM).partition(_SYSTEM)
+        before_system, has_system, rest = render([first], _SYSTEM).partition(_SYSTEM)
     except Exception:  # such as Gemma's, which raises an error for a system message
-        found_system = ""
-    supports = bool(found_system)
+        has_system = ""
+    supports = bool(has_system)
     chat_format = ChatFormat(
         start=start,
         before_system=before_system if supports else None,
