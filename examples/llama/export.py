@@ -9,16 +9,19 @@ The weights are random; put your own into the model with `load_state_dict`.
 from __future__ import annotations
 
 import argparse
+import sys
 
 import torch
 from model import Llama
 
 import delegate
+from delegate.errors import DelegateError
 
 PROMPT = 5  # tokens that prefill takes
 
 
 def main() -> None:
+    """Compile and save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("path", help="the file to write")
     parser.add_argument("--backend", action="append", default=[], help="e.g. xnnpack; default: only portable kernels")
@@ -35,4 +38,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except DelegateError as error:
+        sys.exit(f"error: {error}")

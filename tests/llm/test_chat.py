@@ -37,6 +37,8 @@ TEMPLATES = {
     "{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
     "{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
     "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
+    "spaces": "{% for m in messages %}{% if m.role == 'user' %}Q: {{ m.content | trim }} A:"
+    "{% elif m.role == 'assistant' %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}",
     "mistral": "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
     "{% elif m.role == 'assistant' %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}",
 }
@@ -65,8 +67,8 @@ def rendered(template: str, messages: list[dict[str, str]]) -> str:
 def test_formats_render_as_transformers_does(name, tmp_path):
     chat_format = read_chat_format(write_template(tmp_path, TEMPLATES[name]))
     assert chat_format is not None
-    assert chat_format.strips == (name in ("llama3", "gemma"))
-    assert (chat_format.before_system is None) == (name in ("gemma", "mistral"))
+    assert chat_format.strips == (name in ("llama3", "gemma", "spaces"))
+    assert (chat_format.before_system is None) == (name in ("gemma", "mistral", "spaces"))
     for system in (None, "Answer\nbriefly. "):
         if system and chat_format.before_system is None:
             with pytest.raises(InputError, match=r"no system message.*start of the first message"):

@@ -13,7 +13,7 @@ from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.runtime.chat import ChatFormat
 from delegate.plugins import one_line
 
-# Stand-ins for messages, to find them in a rendered template; "strip" has spaces that a template may remove.
+# Stand-ins for messages, to find them in a rendered template.
 _SYSTEM, _USERS, _ANSWERS = "zqsystemqz", ("zquser0qz", "zquser1qz", "zquser2qz"), ("zqanswer0qz", "zqanswer1qz")
 
 
@@ -82,26 +82,26 @@ def _derive(template: str, special: Mapping[str, str | None]) -> ChatFormat | No
         return str(rendered[0])
 
     (first, second, third), (answer, other) = _USERS, _ANSWERS
-    start, found, after_user = render([first]).partition(first)
+    start, has_user, after_user = render([first]).partition(first)
     _, _, rest = render([first, answer, second]).partition(answer)
-    after_answer, found_second, _ = rest.partition(second)
-    if not (found and found_second):
+    after_answer, has_second, _ = rest.partition(second)
+    if not (has_user and has_second):
         return None
     try:
-        before_system, found_system, rest = render([first], _SYSTEM).partition(_SYSTEM)
+        before_system, has_system, rest = render([first], _SYSTEM).partition(_SYSTEM)
     except Exception:  # such as Gemma's, which raises an error for a system message
-        found_system = ""
-    supports = bool(found_system)
+        has_system = ""
+    supports = bool(has_system)
     chat_format = ChatFormat(
         start=start,
         before_system=before_system if supports else None,
         after_system=rest.partition(first)[0] if supports else "",
         after_user=after_user,
         after_answer=after_answer,
-        strips=f" {first} " not in render([f" {first} "]),
+        strips=f"\t{first}\t" not in render([f"\t{first}\t"]),  # fixed text has spaces more often than tabs
     )
-    for system in (None, *([f" {_SYSTEM} "] if supports else [])):
-        texts = [f" {first} ", answer, second, other, third]
+    for system in (None, *([f"\t{_SYSTEM}\t"] if supports else [])):
+        texts = [f"\t{first}\t", answer, second, other, third]
         parts = (text if i % 2 else chat_format.render(text, system, i == 0) for i, text in enumerate(texts))
         if "".join(parts) != render(texts, system):
             return None

@@ -1,0 +1,1 @@
+"""A backend of delegate: linear layers by the BLAS of SciPy."""
