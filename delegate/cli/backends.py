@@ -9,6 +9,7 @@ import typer
 
 from delegate.backends.state import BackendState
 from delegate.cli import output
+from delegate.cli.completions import backend_names
 from delegate.errors import BackendError
 from delegate.kernels.libraries import KernelLibrary
 from delegate.measurements import MeasurementState
@@ -17,7 +18,10 @@ from delegate.registry import Registry
 
 
 def backends(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show the details of one backend.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", autocompletion=backend_names, help="Show the details of one backend."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     refresh: Annotated[bool, typer.Option("--refresh", help="Probe all plugins again, without the cache.")] = False,
 ) -> None:

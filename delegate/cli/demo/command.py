@@ -172,7 +172,7 @@ def _print_next(folder: Path | None, report: bool) -> None:
 def _progress() -> Iterator[Callable[[str], None]]:
     """Yield a function that shows the present step: on a terminal by a spinner, else as lines on stderr."""
     if sys.stderr.isatty():
-        with output.telling("demo") as show:
+        with output.working("demo") as show:
             yield show
     else:
         yield lambda text: print(f"demo: {text}", file=sys.stderr, flush=True)
