@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 _GAP = "  "  # between columns
 _LEAST = 12  # characters of a folded column; if the columns need more than the width, each row becomes a list
-_BREAKS = frozenset(" ./,:;_-|[(")  # a folded name continues after one of these
+_BREAKS = frozenset(" ./,:;_-|")  # a folded name continues after one of these
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,15 @@ def test_help_of_the_package_begins_with_an_example():
     assert "delegate.load" in example(delegate)
 
 
+def test_names_match_without_case(tmp_path):
+    module = torch.nn.Linear(4, 4).eval()
+    program = delegate.to_backend(delegate.export(module, (torch.zeros(2, 4),)), ["Portable", "XNNPACK"])
+    assert program.plan.backends == ("xnnpack",)
+    program.save(tmp_path / "model.dlg")
+    loaded = delegate.load(tmp_path / "model.dlg", kernels="ATEN", options={"XNNPACK": {"threads": 1}})
+    assert loaded.program.delegates[0].compile_specs["threads"] == 1
+
+
 def test_without_torch():
     done = subprocess.run([sys.executable, "-c", SAYS], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("delegate.to_backend needs torch, which is not installed")

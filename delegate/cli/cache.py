@@ -37,14 +37,14 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     path()
     for kind, (_, of) in _KINDS.items():
         kind_sizes = sizes.get(kind, [])
-        print(f"{len(kind_sizes)} {of}, {sum(kind_sizes) / 2**20:,.1f} MiB")
+        output.show(f"{len(kind_sizes)} {of}, {sum(kind_sizes) / 2**20:,.1f} MiB")
 
 
 @app.command("clear", cls=Command)
 def clear() -> None:
     """Remove every entry of the cache."""
     removed = {kind: part.clear() for kind, part in _parts().items()}
-    print("removed " + ", ".join(f"{removed.get(kind, 0)} {of}" for kind, (_, of) in _KINDS.items()))
+    output.show("removed " + ", ".join(f"{removed.get(kind, 0)} {of}" for kind, (_, of) in _KINDS.items()))
 
 
 _KINDS: dict[str, tuple[type[BoundedFolder], str]] = {

@@ -21,9 +21,10 @@ config_app = typer.Typer(
 @config_app.command("check", cls=Command)
 def check_config(path: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file.")]) -> None:
     """Check a configuration file, options of its backends included."""
-    from delegate.config import load_config
+    with output.working(f"checking {path}"):
+        from delegate.config import load_config
 
-    config = load_config(path)
+        config = load_config(path)
     if config.backends is None:
         chosen = "every available backend"
     else:
@@ -34,9 +35,11 @@ def check_config(path: Annotated[Path, typer.Argument(metavar="FILE", help="YAML
 @config_app.command("schema", cls=Command)
 def print_schema() -> None:
     """Print the JSON schema of a configuration, with the options of the installed backends."""
-    from delegate.config import json_schema
+    with output.working("reading the options of the installed backends"):
+        from delegate.config import json_schema
 
-    output.print_json(json_schema())
+        schema = json_schema()
+    output.print_json(schema)
 
 
 LockFile = Annotated[Path, typer.Argument(metavar="LOCK", help="Written by `delegate lower --measure --lock`.")]
@@ -48,7 +51,7 @@ def diff_locks(first: LockFile, second: LockFile) -> None:
     with output.working("importing torch"):
         from delegate.placement.lock import Lock
     for line in Lock.load(first).differences(Lock.load(second)):
-        print(line)
+        output.show(line)
 
 
 @lock_app.command("check", cls=Command)
@@ -68,5 +71,5 @@ def check_lock(
     with output.working(f"planning {model}"):
         notes = check_locked(load_model(model, inputs or []), lock, backend or None, config=config)
     for note in notes:
-        print(note)
+        output.show(note)
     print(f"{lock} can be applied")

@@ -86,9 +86,9 @@ def debug(
     if as_json:
         output.print_json(diagnosis.not_finite if nan else json.loads(diagnosis.to_json()))
     elif nan:
-        print("\n".join(diagnosis.not_finite) or "no result has NaN or infinity")
+        output.show("\n".join(diagnosis.not_finite) or "no result has NaN or infinity")
     else:
-        print(diagnosis)
+        output.show(str(diagnosis))
 
 
 def _no_model(program_file: Path | None) -> Exception:

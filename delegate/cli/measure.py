@@ -63,6 +63,6 @@ def measure(
         return
     costs.save(out)
     for sentence, rows in costs.tables():
-        print(sentence)
+        output.show(sentence)
         output.table(("candidate", "cost", "rounds", ""), rows)
     print(f"saved {out}")

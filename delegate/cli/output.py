@@ -221,7 +221,7 @@ def _tenths(text: str) -> Callable[[int, int], None]:
 
 def counted(count: int, text: str) -> Iterator[int]:
     """Yield `range(count)` with a bar on a terminal's stderr; nothing is drawn while the caller has an item."""
-    if count == 1 or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield from range(count)
         return
     from rich.markup import escape

@@ -142,11 +142,11 @@ def run(
     if watching:
         output.show(watching.table())
         for name, share in watching.portable_shares().items():
-            print(f"{name}: portable kernels took {share:.1%} of the time, measured")
+            output.show(f"{name}: portable kernels took {share:.1%} of the time, measured")
     for event in fallbacks:
-        print(f"note: {event}")
+        output.show(f"note: {event}")
     if nan:
-        print(f"note: NaN is first in {nan}; `delegate debug MODEL --nan` compares with torch")
+        output.show(f"note: NaN is first in {nan}; `delegate debug MODEL --nan` compares with torch")
     if trace:
         print(f"saved {trace}, {trace.stat().st_size:,} bytes: open it in ui.perfetto.dev")
     print(f"ran {chosen.name} {_times(seconds)}")
