@@ -56,7 +56,7 @@ def ops(
         for i, f in enumerate(operators):
             _show(f, first=i == 0)
     else:
-        _list(operators)
+        _list(operators, catalogue)
 
 
 def _import(modules: Sequence[str]) -> None:
@@ -69,8 +69,7 @@ def _import(modules: Sequence[str]) -> None:
 
 def _summarize(operators: Sequence[OperatorFacts], catalogue: Catalogue) -> None:
     """Print the number of operators of each kernel library and backend."""
-    kernels = Counter(kernel.library for facts in operators for kernel in facts.kernels)
-    backends = Counter(backend for facts in operators for backend in facts.backends)
+    kernels, backends = _counts(operators)
     rows = [(library, "kernel library", str(kernels[library])) for library in catalogue.libraries]
     rows += [(backend, "backend", str(backends[backend])) for backend in catalogue.backends]
     output.table(("name", "kind", "operators"), rows, numbers=(2,))
@@ -83,10 +82,19 @@ def _summarize(operators: Sequence[OperatorFacts], catalogue: Catalogue) -> None
     )
 
 
-def _list(operators: Sequence[OperatorFacts]) -> None:
+def _list(operators: Sequence[OperatorFacts], catalogue: Catalogue) -> None:
     rows = [(f.name, f.kind, _kernels(f), ", ".join(f.backends)) for f in operators]
     output.table(("operator", "kind", "kernels", "backends"), rows)
-    output.show("", f"{len(operators)} operators; `delegate ops NAME` shows all facts about one")
+    kernels, backends = _counts(operators)
+    counts = [f"{library} has kernels for {kernels[library]}" for library in catalogue.libraries]
+    counts += [f"{backend} supports {backends[backend]}" for backend in catalogue.backends]
+    output.show("", f"{len(operators)} operators: {', '.join(counts)}")
+
+
+def _counts(operators: Sequence[OperatorFacts]) -> tuple[Counter[str], Counter[str]]:
+    """Return the number of operators of each kernel library, and of each backend."""
+    kernels = Counter(kernel.library for facts in operators for kernel in facts.kernels)
+    return kernels, Counter(backend for facts in operators for backend in facts.backends)
 
 
 def _kernels(facts: OperatorFacts) -> str:

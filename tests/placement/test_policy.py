@@ -341,7 +341,7 @@ def test_other_work_that_hits_the_best_the_hardest_does_not_count(lowering: Alte
     assert chosen.placement.chosen == NAMES[0]
     assert not search.was_disturbed
     assert chosen.placement.plans[0].cost == pytest.approx(BLOCKS * 1.0, rel=0.1)
-    assert note in "\n".join(chosen.placement.lines())
+    assert note in "\n".join(map(str, chosen.placement.blocks()))
 
 
 def test_what_looked_best_has_to_win_once_more(lowering: Alternatives) -> None:

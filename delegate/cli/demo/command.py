@@ -69,7 +69,12 @@ class Row:
 def demo(
     backend: Annotated[
         list[str] | None,
-        typer.Option("--backend", "-b", help="Backend to show; several with one -b each. Default: all that work here."),
+        typer.Option(
+            "--backend",
+            "-b",
+            metavar="NAME",
+            help="Backend to show; several with one -b each. Default: all that work here.",
+        ),
     ] = None,
     folder: Annotated[
         Path | None,
