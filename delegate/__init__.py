@@ -1,5 +1,14 @@
 """A pluggable backend delegation framework for exported PyTorch models.
 
+Example::
+
+    exported = torch.export.export(model.eval(), example_inputs)
+    program = delegate.to_backend(exported, "xnnpack")  # which backend runs what: print(program.report)
+    program.save("model.dlg")
+
+    program = delegate.load("model.dlg")  # on another machine, without torch
+    result = program(image)  # NumPy arrays
+
 Importing this package imports neither torch nor any vendor library: the public names are resolved when first used.
 """
 

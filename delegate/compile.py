@@ -245,6 +245,11 @@ def explain(
 ) -> Report:
     """Return the report of `to_backend` without compiling: the operators that each backend supports.
 
+    Example::
+
+        report = delegate.explain(exported, "xnnpack")
+        print(report)
+
     Raises the errors of `to_backend`, except those of the backends' compilers and of results that are less accurate
     than requested.
     """

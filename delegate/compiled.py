@@ -52,6 +52,9 @@ class CompiledMethod(NotPicklable):
         self._halves = [number for number, kind in enumerate(kinds) if kind is DType.bfloat16]
         self._dtypes = [definition.values[o.index].dtype if isinstance(o, Ref) else None for o in definition.outputs]
 
+    def __repr__(self) -> str:
+        return repr(self._method).replace("<Method", "<CompiledMethod", 1)
+
     @property
     def name(self) -> str:
         """The name of the method in the program."""
@@ -170,6 +173,12 @@ class LoadedContext(CompiledContext):
 
 class CompiledProgram(CompiledContext):
     """A program for this process and for a file.
+
+    Example::
+
+        program = delegate.to_backend(exported, "xnnpack")
+        result = program(torch.zeros(1, 8))  # a tensor
+        program.save("model.dlg")
 
     The first call creates the delegates on this machine; saving does not need them. The program is itself the default
     context. `context` returns further ones, each with its own states.

@@ -65,6 +65,11 @@ def subscribed(listener: Listener) -> Iterator[Subscription]:
 def listen(listener: Listener) -> Iterator[None]:
     """Send the events of lowering and loading in this thread to a listener, inside a `with` block.
 
+    Example::
+
+        with delegate.listen(print):
+            program = delegate.to_backend(exported, "xnnpack")
+
     Several listeners may be active; each receives all events of its block. Runs are in `Context.listen`.
 
     Args:

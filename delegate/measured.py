@@ -5,19 +5,31 @@ All of it is stable. The report's JSON, the lockfile and bundles contain it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from delegate.field_checks import amount, count, items, mapping, number, text, texts
+from delegate.text_table import Table
 
 UNITS = {"latency": "ms", "throughput": "ms", "memory": "MiB", "file size": "MiB"}  # objective -> of a cost, for people
 _SCALES = {"ms": 1e3, "MiB": 2.0**-20}
 
 
+def cost_text(cost: float | None, objective: str) -> str:
+    """Return a cost with its unit, e.g. "1.250 ms"; empty for None.
+
+    Args:
+        cost: in seconds per call, or bytes.
+        objective: a key of `UNITS`.
+    """
+    unit = UNITS[objective]
+    return "" if cost is None else f"{cost * _SCALES[unit]:.3f} {unit}"
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A ratio of two costs with its confidence interval; below 1 the first costs less.
+    """A ratio of two costs with its confidence interval; above 1 the chosen one costs less.
 
     Args:
         ratio: the median of paired rounds.
@@ -65,7 +77,7 @@ class SegmentCost:
         nodes: number of compute nodes.
         seconds: its cost in the running program; None if it was not measured.
         runner_up: the next best candidate; empty if no other was measured.
-        against: the cost relative to the runner-up's; None if no other was measured.
+        against: the runner-up's cost relative to this one; None if no other was measured.
     """
 
     name: str
@@ -104,20 +116,15 @@ class Placement:
     machine: str = ""
     busy: str = ""
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of the text report."""
-        unit = UNITS[self.objective]
+    def blocks(self) -> Iterator[str | Table]:
+        """Yield the lines and tables of the text report. Every ratio is a cost relative to the chosen one's."""
         yield f"{self.method}: {self.chosen} is chosen by {self.objective}, {self._known()}"
-        header = ("plan", "partitions", unit, "ratio to chosen", "SQNR", "rounds", "")
-        yield from _table([header, *(self._plan(p, unit) for p in self.plans)])
+        header = ("plan", "partitions", "cost", "ratio to chosen", "SQNR", "rounds", "")
+        yield Table(header, tuple(map(self._plan, self.plans)), indent="  ")
         if self.segments:
-            yield "segments, with the cost of each relative to the runner-up:"
-            yield from _table(
-                [
-                    ("segment", "nodes", "backend", "ms", "runner-up", "ratio"),
-                    *(_segment_row(s) for s in self.segments),
-                ]
-            )
+            yield "segments, with the ratio of the runner-up's cost to the chosen one's:"
+            titles = ("segment", "nodes", "chosen", "cost", "runner-up", "ratio to chosen")
+            yield Table(titles, tuple(map(_segment_row, self.segments)), indent="  ")
         yield from (f"not tried: {what}" for what in self.not_tried)
         if self.busy:
             yield f"the machine was busy: {self.busy}"
@@ -130,8 +137,8 @@ class Placement:
         there = f" on another machine: {self.machine}" if self.machine else ""
         return f"measured in {self.spent:.1f} s of {self.budget:g} s{there}"
 
-    def _plan(self, plan: PlanCost, unit: str) -> tuple[str, ...]:
-        cost = "" if plan.cost is None else f"{plan.cost * _SCALES[unit]:.3f}"
+    def _plan(self, plan: PlanCost) -> tuple[str, ...]:
+        cost = cost_text(plan.cost, self.objective)
         against = "chosen" if plan.name == self.chosen else str(plan.against or "")
         sqnr = "" if plan.sqnr_db is None else f"{plan.sqnr_db:.1f} dB"
         return plan.name, str(plan.partitions), cost, against, sqnr, str(plan.rounds or ""), plan.why
@@ -166,14 +173,8 @@ class Placement:
 
 
 def _segment_row(cost: SegmentCost) -> tuple[str, ...]:
-    seconds = "" if cost.seconds is None else f"{cost.seconds * 1e3:.3f}"
+    seconds = cost_text(cost.seconds, "latency")
     return cost.name, str(cost.nodes), cost.candidate, seconds, cost.runner_up, str(cost.against or "")
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _interval(data: Mapping[str, Any]) -> Interval | None:

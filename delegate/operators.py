@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from delegate.errors import BackendError, DelegateError
+from delegate.errors import BackendError, BackendNotFound, DelegateError, did_you_mean
 from delegate.kernels.table import KernelTable
-from delegate.plugins import PluginState
+from delegate.plugins import PluginState, in_known_spelling
 from delegate.program.dtypes import DType
 
 if TYPE_CHECKING:
@@ -113,6 +113,14 @@ class Catalogue:
             operators.update(n for n in functional_operators() if is_core(n) or self._taken(n))
         return sorted(operators)
 
+    def backend(self, name: str) -> str:
+        """Return the name of a backend in its own spelling; raise BackendNotFound for an unknown one."""
+        known = in_known_spelling(name, self.backends)
+        if known not in self.backends:
+            what = f"no backend with a table of operators is named {name!r}"
+            raise BackendNotFound(what, remedy=did_you_mean(name, self.backends))
+        return known
+
     def _taken(self, name: str) -> bool:
         return any(backend.conditions(name) is not None for backend in self.backends.values())
 
@@ -124,13 +132,15 @@ class Catalogue:
         """
         dotted = pattern.replace("::", ".")
         known = self.names()
-        matches = [n for n in known if any(fnmatchcase(n, p) for p in (dotted, f"{dotted}.*", f"aten.{dotted}.*"))]
+        patterns = dotted, f"{dotted}.*", f"aten.{dotted}.*"
+        matches = [n for n in known if any(fnmatchcase(n, p) for p in patterns)]
+        matches = matches or [n for n in known if any(fnmatchcase(n.casefold(), p.casefold()) for p in patterns)]
         if not matches and self._exists(dotted):
             return [dotted]
         if not matches:
             packets = {n.rpartition(".")[0] for n in known}
             similar = get_close_matches(dotted if "." in dotted else f"aten.{dotted}", packets, n=1)
-            remedy = f"did you mean {similar[0]!r}?" if similar else "`delegate ops` lists them"
+            remedy = f"did you mean {similar[0]!r}?" if similar else "`delegate ops '*'` lists them"
             raise DelegateError(
                 f"no operator is named {pattern!r}",
                 remedy=f"{remedy} (for a custom operator, --import the module that registers it)",

@@ -12,7 +12,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import StrEnum
 from itertools import takewhile
 from typing import NamedTuple
@@ -145,6 +145,16 @@ def backend_of(name: str) -> str:
     """Return the backend of an instance name: "xnnpack" of "xnnpack:small"; other names unchanged."""
     backend, _, own = name.partition(INSTANCE)
     return backend if re.fullmatch(r"\w[\w.-]*", own) else name
+
+
+def in_known_spelling(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is equal to a name without case; unknown names unchanged.
+
+    >>> in_known_spelling("XNNPACK", ["dsp", "xnnpack"])
+    'xnnpack'
+    """
+    names = tuple(known)
+    return name if name in names else next((k for k in names if k.casefold() == name.casefold()), name)
 
 
 def load_object(path: str) -> object:

@@ -31,6 +31,7 @@ from delegate.errors import (
 from delegate.plugins import (
     BLOCK_VARIABLE,
     OWN,
+    PORTABLE,
     Plugin,
     PluginState,
     backend_of,
@@ -38,6 +39,7 @@ from delegate.plugins import (
     blocked_names,
     discover,
     full_traceback,
+    in_known_spelling,
     is_blocked,
     refusal,
 )
@@ -99,7 +101,12 @@ class Registry:
         return tuple(sorted({*self._plugins, *self._registered}))
 
     def state(self, name: str) -> BackendState:
-        """Return the state of a backend, under the given name if that names an instance; raises BackendNotFound."""
+        """Return the state of a backend, under the given name if that names an instance; raises BackendNotFound.
+
+        Names are matched without case.
+        """
+        if name not in self._states:
+            name = self._spelled(name)
         if (backend := backend_of(name)) != name:
             return replace(self.state(backend), name=name)
         if name not in self._states:
@@ -107,11 +114,20 @@ class Registry:
         return self._states[name]
 
     def resolve(self, name: str) -> str:
-        """Return a name with its alias replaced by the backend that it stands for; unknown names unchanged."""
+        """Return a name with its alias replaced by the backend that it stands for, in the spelling of the backend.
+
+        Unknown names are unchanged.
+        """
+        name = self._spelled(name)
         backend = backend_of(name)
         if backend not in self.names():
             return name
         return (self.state(backend).stands_for or backend) + name.removeprefix(backend)
+
+    def _spelled(self, name: str) -> str:
+        """Return the name of a backend or an instance in the spelling of the backend."""
+        backend = backend_of(name)
+        return in_known_spelling(backend, (*self.names(), PORTABLE)) + name[len(backend) :]
 
     def states(self) -> tuple[BackendState, ...]:
         """Return the states of all backends, in the order of their names."""

@@ -14,6 +14,7 @@ from delegate.errors import ProgramError
 from delegate.field_checks import fault, number, plain_json, text
 from delegate.measured import Placement
 from delegate.plugins import PORTABLE
+from delegate.text_table import Table
 from delegate.verdict import Reason, Verdict
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from delegate.runtime.profile import Profile
 
 _FORMAT = 1  # of the JSON
-_Row = tuple[str, str, str, str, str, str, str]
 
 _SMALL = 0.01  # partitions with a smaller share of the operations have one common row if there are several
 _LONGEST = 300  # characters of a refusal, which may hold sizes that are long expressions
@@ -93,7 +93,7 @@ class Accuracy:
     calls: int = 1
 
     def __str__(self) -> str:
-        top1 = "" if self.top1 is None else f", top-1 {self.top1:.4g}"
+        top1 = "" if self.top1 is None else f", top-1 {100 * self.top1:.4g}%"
         return f"{_decibels(self.sqnr_db)}, max error {self.max_error:.2g} ({self.relative_error:.2g} relative){top1}"
 
 
@@ -308,22 +308,30 @@ class Report:
         measured = [p for p in self.partitions if p.method in verified]
         return lines + [f"  {p.name}: {p.accuracy or 'not reached by the inputs'}" for p in measured]
 
-    def placement_lines(self) -> list[str]:
-        """Return the lines on measured placements."""
-        return [line for placement in self.placements for line in placement.lines()]
+    def placement_blocks(self) -> list[str | Table]:
+        """Return the lines and tables on measured placements."""
+        return [block for placement in self.placements for block in placement.blocks()]
 
     def __str__(self) -> str:
-        parts = [self.summary]
+        return "\n".join(map(str, self.blocks()))
+
+    def blocks(self) -> list[str | Table]:
+        """Return the lines and tables of the text; an empty line separates its sections."""
+        partitions: list[str | Table] = [*_copies(self.partitions)]
         if self.partitions:
-            parts.append("\n".join([*_table(self.partitions), *_copies(self.partitions)]))
-        if self.accuracy:
-            parts.append("\n".join(self.accuracy_lines()))
-        if self.placements:
-            parts.append("\n".join(self.placement_lines()))
-        parts += ["\n".join(lines) for method in self.methods if (lines := self._not_delegated(method))]
-        if self.notes:
-            parts.append("\n".join(f"note: {note}" for note in self.notes))
-        return "\n\n".join(parts)
+            partitions.insert(0, _table(self.partitions))
+        sections: list[Sequence[str | Table]] = [[self.summary], partitions, self.accuracy_lines()]
+        sections += [self.placement_blocks(), *map(self._not_delegated, self.methods)]
+        sections.append([f"note: {note}" for note in self.notes])
+        return [block for section in sections if section for block in ("", *section)][1:]
+
+    def nodes_table(self) -> Table:
+        """Return a row for each node: its partition, or "portable", and the preferred backends that reject it."""
+        header = ("node", "operator", "result", "runs on", "rejected by")
+        rows = [(n.name, n.op, n.result, n.partition or n.backend, _rejections(n)) for n in self.nodes]
+        if len(self.methods) == 1:
+            return Table(header, tuple(rows))
+        return Table(("method", *header), tuple((n.method, *row) for n, row in zip(self.nodes, rows, strict=True)))
 
     def _layer_lines(self, method: str) -> Iterator[str]:
         """Yield a line on the quantized layers of a method, if their errors are known."""
@@ -398,21 +406,25 @@ def _work(nodes: Iterable[NodeReport]) -> float:
     return sum(n.work for n in nodes)
 
 
-def _table(partitions: Sequence[PartitionReport]) -> list[str]:
-    """Return the lines of the table: a row per partition, and one for the small partitions of each backend."""
+def _rejections(node: NodeReport) -> str:
+    """Return the backends that reject a node and are preferred to its own, each with its reason, e.g. "dsp (dtype)"."""
+    return ", ".join(f"{backend} ({node.verdicts[backend].reason})" for backend in _passed_over(node))
+
+
+def _table(partitions: Sequence[PartitionReport]) -> Table:
+    """Return the table: a row per partition, and one for the small partitions of each backend."""
     small = [p for p in partitions if p.work < _SMALL]
     counts = Counter(p.backend for p in small)
     folded = {id(p) for p in small if counts[p.backend] > 1}
-    rows: list[_Row] = [("partition", "backend", "nodes", "operations", "in", "out", "notes")]
-    rows += (
+    rows = [
         _partition_row(p.name, [p], "; ".join((*p.notes, *_patterns(p)))) for p in partitions if id(p) not in folded
-    )
+    ]
     for backend, count in counts.items():
         if count > 1:
             members = [p for p in small if p.backend == backend]
             rows.append(_partition_row(f"{count} small ones", members, f"under {_SMALL:.0%} of the operations each"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [_row(row, widths) for row in rows]
+    header = ("partition", "backend", "nodes", "operations", "in", "out", "notes")
+    return Table(header, tuple(rows), numbers=frozenset(range(2, 6)))
 
 
 def _patterns(partition: PartitionReport) -> Iterator[str]:
@@ -421,7 +433,7 @@ def _patterns(partition: PartitionReport) -> Iterator[str]:
         yield f"{count} of the pattern {name!r}"
 
 
-def _partition_row(name: str, members: Sequence[PartitionReport], notes: str) -> _Row:
+def _partition_row(name: str, members: Sequence[PartitionReport], notes: str) -> tuple[str, ...]:
     """Return the cells of one partition, or the sums of several."""
     nodes, work = sum(len(p.nodes) for p in members), sum(p.work for p in members)
     bytes_in, bytes_out = sum(p.bytes_in for p in members), sum(p.bytes_out for p in members)
@@ -435,12 +447,6 @@ def _copies(partitions: Iterable[PartitionReport]) -> Iterator[str]:
             stays = f"; {', '.join(p.stays)} {'stays' if len(p.stays) == 1 else 'stay'} there" if p.stays else ""
             copied = f"{_bytes(p.copied_in)} from the host, {_bytes(p.copied_out)} to it"
             yield f"{p.name} in {p.space} memory: {copied}{stays}"
-
-
-def _row(cells: tuple[str, ...], widths: list[int]) -> str:
-    """Return a line of the table: names to the left, numbers to the right."""
-    padded = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(cells[:-1], widths, strict=False))]
-    return "  ".join([*padded, cells[-1]]).rstrip()
 
 
 def _count(number: int, noun: str) -> str:

@@ -236,17 +236,17 @@ def _partitioners(
             raise ConfigError(
                 f"a {type(item).__name__} is not a backend", remedy="give names of backends or Partitioners"
             )
-    named = (w if isinstance(w, Partitioner) else CapabilityPartitioner(w) for w in requested if w != PORTABLE)
-    return [_of_real_backend(partitioner, registry) for partitioner in named]
+    named = (w if isinstance(w, Partitioner) else CapabilityPartitioner(w) for w in requested)
+    return [_of_real_backend(p, registry) for p in named if registry.resolve(p.backend) != PORTABLE]
 
 
 def _of_real_backend(partitioner: Partitioner, registry: Registry) -> Partitioner:
-    """Return a partitioner whose backend is resolved, if it is an alias."""
+    """Return a partitioner whose backend is resolved, if it is an alias or spelled in another case."""
     alias = partitioner.backend
     name = registry.resolve(alias)
     if name == alias:
         return partitioner
-    if partitioner.options:
+    if partitioner.options and name.casefold() != alias.casefold():
         raise options_of_alias(alias, name)
     resolved = copy(partitioner)
     resolved.backend = name

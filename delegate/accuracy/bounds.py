@@ -25,6 +25,12 @@ OnFailure = Literal["error", "warn", "move"]
 class Verify:
     """An accuracy check of a program, given as `to_backend(verify=...)`. See docs/reference/accuracy.md.
 
+    Example::
+
+        check = delegate.Verify((torch.ones(1, 8),), sqnr_db=40)
+        program = delegate.to_backend(exported, "xnnpack", verify=check)
+        print(program.report.accuracy)
+
     Bounds that are None are as the section `verify` of the configuration has them.
 
     Args:
@@ -96,7 +102,7 @@ class Bounds:
             "{:g} dB or more": self.sqnr_db,
             "a max error of {:g} or less": self.max_error,
             "a relative error of {:g} or less": self.relative_error,
-            "top-1 of {:g} or more": self.top1,
+            "top-1 of {:.4g}% or more": None if self.top1 is None else 100 * self.top1,
         }
         return ", ".join(text.format(bound) for text, bound in texts.items() if bound is not None)
 

@@ -6,10 +6,10 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 import delegate
 from delegate.cli import (
@@ -17,6 +17,7 @@ from delegate.cli import (
     cache,
     check_backend,
     checks,
+    commands,
     debug,
     diff,
     export_graph,
@@ -32,12 +33,12 @@ from delegate.cli import (
     strip,
 )
 from delegate.cli.demo import command as demo
-from delegate.errors import DelegateError
+from delegate.errors import ConfigError, DelegateError
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
 
 
-class Commands(TyperGroup):
+class Commands(commands.Group):
     """Commands whose errors are one line on stderr and exit code 1; `--debug`, anywhere, shows the traceback."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -59,16 +60,22 @@ class Commands(TyperGroup):
             except (typer.Exit, typer.Abort):
                 raise
             except Exception as error:
-                if hasattr(error, "show"):  # wrong usage: exit code 2
+                if hasattr(error, "show"):  # the help, if no command is given
                     raise
                 if isinstance(error, OSError):
                     output.drop()
                 if isinstance(error, BrokenPipeError):  # the reader of our output has gone
                     raise typer.Exit(1) from None
                 if ctx.params.get("debug"):
-                    output.error(traceback.format_exc().rstrip())
-                output.error(f"error: {_message(error)}")
+                    print(traceback.format_exc().rstrip(), file=sys.stderr)
+                for message in _messages(error):
+                    output.error(message)
                 raise typer.Exit(1) from None
+
+
+def _messages(error: Exception) -> list[str]:
+    """Return the messages about an error; a configuration may have several."""
+    return str(error).splitlines() if isinstance(error, ConfigError) else [_message(error)]
 
 
 def _message(error: Exception) -> str:
@@ -83,10 +90,9 @@ def _message(error: Exception) -> str:
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
 
@@ -110,22 +116,26 @@ def root(
         os.environ["DELEGATE_VERIFY_PASSES"] = "1"
 
 
-app.command("backends")(backends.backends)
-app.command("lower")(lower.lower)
-app.command("measure")(measure.measure)
-app.command("run")(run.run)
-app.command("explain")(inspect.explain)
-app.command("ops")(ops.ops)
-app.command("debug")(debug.debug)
-app.command("diff")(diff.diff)
-app.command("inspect")(inspect.inspect)
-app.command("report")(report.report)
-app.command("export-graph")(export_graph.export_graph)
-app.command("strip")(strip.strip)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "backends": backends.backends,
+    "lower": lower.lower,
+    "explain": inspect.explain,
+    "run": run.run,
+    "inspect": inspect.inspect,
+    "report": report.report,
+    "export-graph": export_graph.export_graph,
+    "diff": diff.diff,
+    "debug": debug.debug,
+    "strip": strip.strip,
+    "ops": ops.ops,
+    "measure": measure.measure,
+    "new-backend": new_backend.new_backend,
+    "check-backend": check_backend.check_backend,
+    "demo": demo.demo,
+}
+for _name, _function in _COMMANDS.items():
+    app.command(_name, cls=commands.Command)(_function)
 app.add_typer(llm.app, name="llm")
 app.add_typer(checks.config_app, name="config")
-app.command("new-backend")(new_backend.new_backend)
-app.command("check-backend")(check_backend.check_backend)
-app.add_typer(cache.app, name="cache")
 app.add_typer(checks.lock_app, name="lock")
-app.command("demo")(demo.demo)
+app.add_typer(cache.app, name="cache")

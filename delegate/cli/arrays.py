@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from delegate.array_files import load_arrays
-from delegate.errors import InputError, did_you_mean
+from delegate.errors import InputError, ProgramError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.program.expr import evaluate
 from delegate.program.model import Input, Method, Value
+from delegate.runtime.loaded import LoadedProgram
+from delegate.runtime.method import Method as Runnable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _SIZE = 2  # of a dynamic dimension of random inputs, where its range allows that
@@ -21,6 +23,27 @@ _SIZE = 2  # of a dynamic dimension of random inputs, where its range allows tha
 def input_names(method: Method) -> list[str]:
     """Return the names of the inputs that the caller chooses, in order."""
     return [method.inputs[i].name for i in _free_inputs(method)]
+
+
+def chosen_method(program: LoadedProgram, name: str | None, where: str = "") -> Runnable:
+    """Return the method of `--method`, else the method of a plain call.
+
+    Args:
+        program: the program.
+        name: the value of `--method`, if any.
+        where: the file of the program, for messages.
+
+    Raises:
+        InputError: the program has several methods, and none is named or "forward".
+        ProgramError: the program has no method of that name.
+    """
+    if name is None and program.default_method not in program.methods:
+        what = f"no method {program.default_method!r} in this program; known: {', '.join(program.methods)}"
+        raise InputError(what, where=where, remedy=f"name one of them, as --method {program.methods[0]}")
+    try:
+        return program.method(name or program.default_method)
+    except ProgramError as error:
+        raise error.at(where) from None
 
 
 def read_inputs(method: str, names: Sequence[str], arguments: Sequence[str]) -> dict[str, Array]:

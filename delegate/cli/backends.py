@@ -9,6 +9,7 @@ import typer
 
 from delegate.backends.state import BackendState
 from delegate.cli import output
+from delegate.cli.completions import backend_names
 from delegate.errors import BackendError
 from delegate.kernels.libraries import KernelLibrary
 from delegate.measurements import MeasurementState
@@ -17,7 +18,10 @@ from delegate.registry import Registry
 
 
 def backends(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show the details of one backend.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", autocompletion=backend_names, help="Show the details of one backend."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     refresh: Annotated[bool, typer.Option("--refresh", help="Probe all plugins again, without the cache.")] = False,
 ) -> None:
@@ -25,7 +29,10 @@ def backends(
     registry = Registry(refresh=refresh)
     if name is not None:
         _show_backend(registry, name, as_json)
-    elif as_json:
+        return
+    with output.working("probing the installed backends"):
+        registry.states()
+    if as_json:
         output.print_json(
             {
                 "backends": [_data(s) for s in registry.states()],
@@ -44,23 +51,23 @@ def _list(registry: Registry) -> None:
     output.table(("backend", "state", "from", "library", "device"), rows)
     for s in states:
         if s.state is not PluginState.OK:
-            print(f"{s.detail}; remedy: {s.remedy}")
+            output.show(f"{s.detail}; remedy: {s.remedy}")
     for s in registry.refused():
-        print(s.detail)
+        output.show(s.detail)
     for name, matches in registry.blocked_in_vain().items():
         if not matches:  # of the others the registry warns
-            print(blocked_in_vain(name, matches))
+            output.show(blocked_in_vain(name, matches))
     if any(s.kept for s in states):
-        print("some of these results are cached: `delegate backends --refresh` probes again")
+        output.show("some of these results are cached: `delegate backends --refresh` probes again")
     print()
     libraries = registry.kernels.libraries
     kernels = [(lib.name, str(lib.state), f"{lib.owner} {lib.version}".strip(), _count(lib)) for lib in libraries]
     output.table(("kernel library", "state", "from", "kernels"), kernels)
     for lib in libraries:
         if lib.overrides:
-            print(f"{lib.name} overrides {', '.join(lib.overrides)}")
+            output.show(f"{lib.name} overrides {', '.join(lib.overrides)}")
         if lib.detail:
-            print(lib.detail)
+            output.show(lib.detail)
     _list_measurements(registry.measurements.states)
 
 
@@ -71,7 +78,7 @@ def _list_measurements(states: Sequence[MeasurementState]) -> None:
         output.table(("remote measurement", "state", "from", "measures"), rows)
     for s in states:
         if s.detail:
-            print(f"{s.detail}; remedy: {s.remedy}")
+            output.show(f"{s.detail}; remedy: {s.remedy}")
 
 
 def _count(library: KernelLibrary) -> str:
@@ -81,7 +88,8 @@ def _count(library: KernelLibrary) -> str:
 
 def _show_backend(registry: Registry, name: str, as_json: bool) -> None:
     registry.state(name)
-    parts = check_parts(registry, name)
+    with output.working(f"importing both parts of {name}"):
+        parts = check_parts(registry, name)
     state = registry.state(name)  # again: a part that fails to import makes it broken
     if as_json:
         output.print_json({**_data(state), **parts})
@@ -103,7 +111,7 @@ def _show_backend(registry: Registry, name: str, as_json: bool) -> None:
     }
     for key, value in lines.items():
         if value:
-            print(f"{key + ':':<14}{value}")
+            output.show(f"{key + ':':<14}{value}")
     if state.traceback:
         print(f"\n{state.traceback.rstrip()}")
 

@@ -11,18 +11,19 @@ from delegate.cache.runtime.folder import ARTIFACTS, CHOICES, PACKED, PLUGINS, V
 from delegate.cache.runtime.probes import ProbeFiles
 from delegate.cache.runtime.store import Store
 from delegate.cli import output
+from delegate.cli.commands import Command, Group
 
-app = typer.Typer(no_args_is_help=True, help="Show or clear the cache.", rich_markup_mode=None)
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Show or clear the cache.", rich_markup_mode=None)
 
 
-@app.command("path")
+@app.command("path", cls=Command)
 def path() -> None:
     """Print the folder of the cache."""
     folder = cache_folder()
     print(folder if folder is not None else f"off, because of the environment variable {VARIABLE}")
 
 
-@app.command("info")
+@app.command("info", cls=Command)
 def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show the folder of the cache, and the number and size of its entries."""
     folder = cache_folder()
@@ -36,14 +37,14 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     path()
     for kind, (_, of) in _KINDS.items():
         kind_sizes = sizes.get(kind, [])
-        print(f"{len(kind_sizes)} {of}, {sum(kind_sizes) / 2**20:,.1f} MiB")
+        output.show(f"{len(kind_sizes)} {of}, {sum(kind_sizes) / 2**20:,.1f} MiB")
 
 
-@app.command("clear")
+@app.command("clear", cls=Command)
 def clear() -> None:
     """Remove every entry of the cache."""
     removed = {kind: part.clear() for kind, part in _parts().items()}
-    print("removed " + ", ".join(f"{removed.get(kind, 0)} {of}" for kind, (_, of) in _KINDS.items()))
+    output.show("removed " + ", ".join(f"{removed.get(kind, 0)} {of}" for kind, (_, of) in _KINDS.items()))
 
 
 _KINDS: dict[str, tuple[type[BoundedFolder], str]] = {

@@ -8,21 +8,23 @@ from typing import Annotated
 import typer
 
 from delegate.cli import output
+from delegate.cli.commands import Command, Group
 from delegate.cli.lower import Backends, ConfigFile, Inputs, Model
 from delegate.cli.options import Imports, import_modules
 
-lock_app = typer.Typer(no_args_is_help=True, help="Compare lockfiles, or check one.", rich_markup_mode=None)
+lock_app = typer.Typer(cls=Group, no_args_is_help=True, help="Compare lockfiles, or check one.", rich_markup_mode=None)
 config_app = typer.Typer(
-    no_args_is_help=True, help="Check a configuration, or print its schema.", rich_markup_mode=None
+    cls=Group, no_args_is_help=True, help="Check a configuration, or print its schema.", rich_markup_mode=None
 )
 
 
-@config_app.command("check")
+@config_app.command("check", cls=Command)
 def check_config(path: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file.")]) -> None:
     """Check a configuration file, options of its backends included."""
-    from delegate.config import load_config
+    with output.working(f"checking {path}"):
+        from delegate.config import load_config
 
-    config = load_config(path)
+        config = load_config(path)
     if config.backends is None:
         chosen = "every available backend"
     else:
@@ -30,27 +32,29 @@ def check_config(path: Annotated[Path, typer.Argument(metavar="FILE", help="YAML
     print(f"{path}: ok ({chosen})")
 
 
-@config_app.command("schema")
+@config_app.command("schema", cls=Command)
 def print_schema() -> None:
     """Print the JSON schema of a configuration, with the options of the installed backends."""
-    from delegate.config import json_schema
+    with output.working("reading the options of the installed backends"):
+        from delegate.config import json_schema
 
-    output.print_json(json_schema())
+        schema = json_schema()
+    output.print_json(schema)
 
 
 LockFile = Annotated[Path, typer.Argument(metavar="LOCK", help="Written by `delegate lower --measure --lock`.")]
 
 
-@lock_app.command("diff")
+@lock_app.command("diff", cls=Command)
 def diff_locks(first: LockFile, second: LockFile) -> None:
     """Show the differences between two lockfiles: moved nodes, and their costs."""
     with output.working("importing torch"):
         from delegate.placement.lock import Lock
     for line in Lock.load(first).differences(Lock.load(second)):
-        print(line)
+        output.show(line)
 
 
-@lock_app.command("check")
+@lock_app.command("check", cls=Command)
 def check_lock(
     lock: LockFile,
     model: Model,
@@ -67,5 +71,5 @@ def check_lock(
     with output.working(f"planning {model}"):
         notes = check_locked(load_model(model, inputs or []), lock, backend or None, config=config)
     for note in notes:
-        print(note)
+        output.show(note)
     print(f"{lock} can be applied")

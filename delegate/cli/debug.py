@@ -72,7 +72,7 @@ def debug(
         source = load_model(model, example_inputs or ())
         source, sample = read_sample(source, inputs) if inputs else (source, None)
     check = delegate.Verify(sample, sqnr_db=sqnr_db)
-    with output.telling(f"debugging {model}") as progress:
+    with output.working(f"debugging {model}") as progress:
         diagnosis = delegate.debug(
             source,
             backend or None,
@@ -84,11 +84,11 @@ def debug(
             progress=progress,
         )
     if as_json:
-        output.print_json_text(json.dumps(diagnosis.not_finite, indent=2) if nan else diagnosis.to_json())
+        output.print_json(diagnosis.not_finite if nan else json.loads(diagnosis.to_json()))
     elif nan:
-        print("\n".join(diagnosis.not_finite) or "no result has NaN or infinity")
+        output.show("\n".join(diagnosis.not_finite) or "no result has NaN or infinity")
     else:
-        print(diagnosis)
+        output.show(str(diagnosis))
 
 
 def _no_model(program_file: Path | None) -> Exception:

@@ -15,6 +15,7 @@ import typer
 import delegate
 from delegate.cli import output
 from delegate.cli.arrays import Array, input_names, leaves, read_inputs
+from delegate.cli.completions import method_names
 from delegate.devtools.diff import differences
 from delegate.errors import InputError
 from delegate.kernels.half_precision import from_bfloat16
@@ -33,7 +34,10 @@ def diff(
         list[str] | None,
         typer.Option("--inputs", metavar="[NAME=]A.npy", help="Run both, and compare their results and times."),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="Method to run, if the programs have several.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", autocompletion=method_names, help="Method to run, if the programs have several."),
+    ] = None,
     trust_code: Annotated[
         bool, typer.Option("--trust-code", help="Run partitions of machine code too; see `delegate run`.")
     ] = False,
@@ -46,9 +50,9 @@ def diff(
         sections = {name: [asdict(change) for change in changes] for name, changes in found.sections.items()}
         output.print_json({"differences": sections, "runs": {} if run is None else {run.method: run.to_json()}})
         return
-    print(found)
+    output.show(str(found))
     for line in () if run is None else run.lines():
-        print(line)
+        output.show(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ def _compare_runs(paths: tuple[Path, Path], inputs: list[str], method: str | Non
         shared = [name for name in states[0] if name in states[1]]
         values += [_difference(f"state {name}", states[0][name], states[1][name]) for name in shared]
         seconds: list[list[float]] = [[], []]
-        for _ in range(_RUNS):
+        for _ in output.counted(_RUNS, "timing both programs"):
             for run, own in zip(runs, seconds, strict=True):
                 start = time.perf_counter()
                 run.results()

@@ -20,11 +20,16 @@ _FORMATS = {"model-explorer": model_explorer, "dot": dot, "onnx": onnx_model}
 def export_graph(
     source: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A model as for `lower`, or a saved program.")],
     out: Annotated[
-        Path, typer.Option("--output", "-o", callback=options.GRAPH, help="File to write. Node data goes beside it.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", callback=options.GRAPH, help="File to write. Node data goes beside it."
+        ),
     ],
     format: Annotated[
         Literal["model-explorer", "dot", "onnx"],
-        typer.Option(help="Of Google's Model Explorer, of Graphviz, or ONNX without weights, for Netron."),
+        typer.Option(
+            case_sensitive=False, help="Of Google's Model Explorer, of Graphviz, or ONNX without weights, for Netron."
+        ),
     ] = "model-explorer",
     config: ConfigFile = None,
     backend: Backends = None,

@@ -5,6 +5,7 @@ Nothing is compiled or run. A program file needs no backend.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,8 +32,7 @@ def inspect(
     if as_json:
         output.print_json(_summary(program))
         return
-    for line in program_lines(program):
-        print(line)
+    output.show(*program_lines(program))
 
 
 def _summary(program: Program) -> dict[str, Any]:
@@ -86,9 +86,13 @@ def explain(
     backend: Backends = None,
     inputs: Inputs = None,
     imports: Imports = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="Show a table of all nodes in place of the report.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Report the backend of each node and why others reject it, without compiling; fail if `lower` would fail."""
+    """Report the backend of each node, and why others reject it.
+
+    Nothing is compiled. The command fails if `lower` would fail.
+    """
     if is_program(Path(model)):
         if config or backend or inputs or imports:
             raise typer.BadParameter("a saved program is already planned: -c, -b, -i and --import are for models")
@@ -97,9 +101,11 @@ def explain(
         import_modules(imports)
         report, refusal = plan_model(model, config, backend, inputs or [])
     if as_json:
-        output.print_json_text(report.to_json())
+        output.print_json(json.loads(report.to_json()))
+    elif nodes:
+        output.show(report.nodes_table())
     else:
-        print(report)
+        output.show(*report.blocks())
     if refusal is not None:
         raise refusal
 

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 import typer
 
 from delegate.cli import options, output
+from delegate.cli.commands import Command, Group
+from delegate.cli.completions import backend_names
 from delegate.errors import ConfigError, InputError
 from delegate.llm.runtime.batch import Batch
 from delegate.llm.runtime.chat import Chat
@@ -19,17 +21,26 @@ from delegate.llm.runtime.sampling import Sampler
 from delegate.llm.runtime.speculative import Speculation
 from delegate.llm.runtime.text import Text, parse_tokens
 
-app = typer.Typer(no_args_is_help=True, help="Language models of transformers: export one, and generate text.")
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    help="Export a language model of transformers, and generate text.",
+    rich_markup_mode=None,
+)
 
 _EXPORT_LIBRARIES = frozenset({"torch", "transformers", "safetensors", "tokenizers", "torchao", "pydantic", "yaml"})
 Weights = Literal["float32", "int8", "int4"]
 Program = Annotated[Path, typer.Argument(metavar="FILE", help="A program file of `delegate llm export`.")]
-Count = Annotated[int, typer.Option(min=1, help="Maximum number of tokens to generate.")]
-Temperature = Annotated[float, typer.Option(help="0 selects the most likely token; larger values vary more.")]
-TopK = Annotated[int, typer.Option(help="Sample from this many of the most likely tokens; 0: from all.")]
-TopP = Annotated[float, typer.Option(help="Sample from the most likely tokens with this total probability.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of the sampling; equal seeds give equal tokens.")]
-Stop = Annotated[list[str] | None, typer.Option(help="A word that ends the answer; may be repeated.")]
+Count = Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of tokens to generate.")]
+Temperature = Annotated[
+    float, typer.Option(metavar="X", help="0 selects the most likely token; larger values vary more.")
+]
+TopK = Annotated[int, typer.Option(metavar="N", help="Sample from this many of the most likely tokens; 0: from all.")]
+TopP = Annotated[
+    float, typer.Option(metavar="X", help="Sample from the most likely tokens with this total probability.")
+]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of the sampling; equal seeds give equal tokens.")]
+Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A word that ends the answer; may be repeated.")]
 TrustCode = Annotated[
     bool,
     typer.Option(
@@ -38,7 +49,7 @@ TrustCode = Annotated[
 ]
 
 
-@app.command("export")
+@app.command("export", cls=Command)
 def export(
     model: Annotated[
         Path,
@@ -46,22 +57,35 @@ def export(
             metavar="MODEL", help="A folder that transformers saved, or its configuration in JSON for random weights."
         ),
     ],
-    out: Annotated[Path, typer.Option("--output", "-o", callback=options.PROGRAM, help="Program file to write.")],
-    context: Annotated[int, typer.Option(help="Maximum number of tokens in a conversation.")] = 2048,
-    chunk: Annotated[int, typer.Option(help="Maximum number of prompt tokens in one call.")] = 64,
-    conversations: Annotated[int, typer.Option(help="Number of conversations that one call decodes.")] = 1,
+    out: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", callback=options.PROGRAM, help="Program file to write.")
+    ],
+    context: Annotated[int, typer.Option(metavar="N", help="Maximum number of tokens in a conversation.")] = 2048,
+    chunk: Annotated[int, typer.Option(metavar="N", help="Maximum number of prompt tokens in one call.")] = 64,
+    conversations: Annotated[int, typer.Option(metavar="N", help="Number of conversations that one call decodes.")] = 1,
     weights: Annotated[
-        Weights, typer.Option(help="Type of the weights of linear layers; int4 has blocks of 32.")
+        Weights, typer.Option(case_sensitive=False, help="Type of the weights of linear layers; int4 has blocks of 32.")
     ] = "int4",
     prefill_weights: Annotated[
-        Weights | None, typer.Option(help="Type of these weights for prefill and batches, if different.")
+        Weights | None,
+        typer.Option(case_sensitive=False, help="Type of these weights for prefill and batches, if different."),
     ] = None,
     cache: Annotated[
-        Literal["float32", "float16", "int8"], typer.Option(help="Type of the stored keys and values.")
+        Literal["float32", "float16", "int8"],
+        typer.Option(case_sensitive=False, help="Type of the stored keys and values."),
     ] = "float32",
-    guesses: Annotated[int, typer.Option(help="Number of guesses of a draft model that one call checks.")] = 0,
+    guesses: Annotated[
+        int, typer.Option(metavar="N", help="Number of guesses of a draft model that one call checks.")
+    ] = 0,
     backend: Annotated[
-        list[str] | None, typer.Option("--backend", "-b", help="Backend; several in order of preference.")
+        list[str] | None,
+        typer.Option(
+            "--backend",
+            "-b",
+            metavar="NAME",
+            autocompletion=backend_names,
+            help="Backend; repeat it in order of preference. Default: xnnpack.",
+        ),
     ] = None,
     no_tokenizer: Annotated[
         bool, typer.Option("--no-tokenizer", help="Require no tokenizer; the program then reads token numbers.")
@@ -83,8 +107,7 @@ def export(
     requested.check()
     with output.working(f"exporting {model}"):
         program = export_model(read(model, without_tokenizer=no_tokenizer), out, requested)
-    print(program.report.summary)
-    print(f"saved {out}")
+    output.show(program.report.summary, f"saved {out}")
 
 
 @dataclass(frozen=True)
@@ -103,13 +126,16 @@ class _Request:
         return list(parse_tokens(text)) if self.as_numbers else self.model.tokens(text)
 
 
-@app.command("run")
+@app.command("run", cls=Command)
 def run(
     path: Program,
     prompt: Annotated[
-        list[str], typer.Option("--prompt", "-p", help="Start of the text; repeat it for several conversations.")
+        list[str],
+        typer.Option("--prompt", "-p", metavar="TEXT", help="Start of the text; repeat it for several conversations."),
     ],
-    prefix: Annotated[str, typer.Option(help="Common start of all conversations; it is computed once.")] = "",
+    prefix: Annotated[
+        str, typer.Option(metavar="TEXT", help="Common start of all conversations; it is computed once.")
+    ] = "",
     as_numbers: Annotated[
         bool, typer.Option("--numbers", help="Prompts and answers are token numbers, e.g. 5,17,3.")
     ] = False,
@@ -145,7 +171,7 @@ def run(
         _run_each(request, first, prompts, samplers, when_full)
 
 
-@app.command("chat")
+@app.command("chat", cls=Command)
 def chat(
     path: Program,
     system: Annotated[str | None, typer.Option(help="System message: how the model answers.")] = None,

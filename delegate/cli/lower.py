@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from delegate.cli import options, output
+from delegate.cli.completions import backend_names
 from delegate.cli.options import Imports, import_modules
 
 if TYPE_CHECKING:
@@ -24,10 +26,18 @@ Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", "-i", metavar="A.npy", help="Example input of a TorchScript file, in order."),
 ]
-ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file; see `delegate config schema`.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file; `delegate config check` checks it.")
+]
 Backends = Annotated[
     list[str] | None,
-    typer.Option("--backend", "-b", help="Backend; several in order of preference. Default: all available."),
+    typer.Option(
+        "--backend",
+        "-b",
+        metavar="NAME",
+        autocompletion=backend_names,
+        help="Backend; repeat it in order of preference. Default: all available.",
+    ),
 ]
 Verify = Annotated[
     list[str] | None,
@@ -46,8 +56,9 @@ def lower(
         typer.Option(
             "--output",
             "-o",
+            metavar="FILE",
             callback=options.PROGRAM,
-            help="Program file to write. May be left out with --bundle.",
+            help="Program file to write.  [required, unless --bundle is given]",
         ),
     ] = None,
     config: ConfigFile = None,
@@ -55,14 +66,17 @@ def lower(
     inputs: Inputs = None,
     calibration: Annotated[
         str | None,
-        typer.Option(metavar="DATA", help="Calibration data in place of the configuration's; see `quantization`."),
+        typer.Option(
+            metavar="DATA",
+            help="Data to quantize with, in place of the configuration's: .npz, a folder of these, or module:function.",
+        ),
     ] = None,
     verify: Verify = None,
     imports: Imports = None,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Use compiled partitions of the cache.")] = True,
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Measure plans of the available backends and use the best; see `placement`."),
+        typer.Option("--measure", help="Measure plans of the backends on this machine, and use the best."),
     ] = False,
     lock: Annotated[
         Path | None,
@@ -123,7 +137,7 @@ def lower(
         settings = settings.model_copy(update={"quantization": section})
     is_measured = measure or (settings is not None and settings.placement.policy == "measured")
     placement = _placement(is_measured, lock, locked, bundle, costs or [], ray)
-    with output.telling(f"lowering {model}") as progress, options.tracing(trace):
+    with output.working(f"lowering {model}") as progress, options.tracing(trace):
         program = delegate.to_backend(
             source,
             backend or None,
@@ -136,16 +150,14 @@ def lower(
         if out is not None:
             program.save(out)
     if as_json:
-        output.print_json_text(program.report.to_json())
+        output.print_json(json.loads(program.report.to_json()))
         return
-    print(program.report.summary)
+    output.show(program.report.summary)
     if locked is not None:
-        print(f"nothing was measured: the plan and its costs are those of {locked}")
+        output.show(f"nothing was measured: the plan and its costs are those of {locked}")
     lock_notes = (note for note in program.report.notes if note.startswith(LOCKED))
-    for line in (*lock_notes, *program.report.accuracy_lines(), *program.report.placement_lines()):
-        print(line)
-    for path in filter(None, (out, bundle, trace)):
-        print(f"saved {path}, {path.stat().st_size:,} bytes")
+    output.show(*lock_notes, *program.report.accuracy_lines(), *program.report.placement_blocks())
+    output.show(*(f"saved {path}, {path.stat().st_size:,} bytes" for path in (out, bundle, trace) if path is not None))
 
 
 def _require_one_decision(options: dict[str, object]) -> None:

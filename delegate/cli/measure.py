@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from delegate.cli import options, output
+from delegate.cli.completions import kernel_names
 from delegate.cli.options import Imports, import_modules
 from delegate.measurements import BUNDLE
 from delegate.registry import default_registry
@@ -29,11 +31,18 @@ def measure(
         ),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds for all methods. Default: those of the bundle.")
+        float | None,
+        typer.Option(min=0.001, metavar="SECONDS", help="Seconds for all methods. Default: those of the bundle."),
     ] = None,
     kernels: Annotated[
         list[str] | None,
-        typer.Option("--kernels", "-k", help="Kernel library for portable nodes; several in order of preference."),
+        typer.Option(
+            "--kernels",
+            "-k",
+            metavar="NAME",
+            autocompletion=kernel_names,
+            help="Kernel library for portable nodes; repeat it in order of preference.",
+        ),
     ] = None,
     trust_code: Annotated[
         bool,
@@ -47,13 +56,13 @@ def measure(
     options.require_distinct({"--output": out}, {"FILE": path})
     import_modules(imports)
     measure_bundle: MeasureBundle = default_registry().measurements.part(BUNDLE, "runtime")
-    with output.telling(f"measuring {path}") as progress:
+    with output.working(f"measuring {path}") as progress:
         costs = measure_bundle(path, kernels=kernels, budget=budget, trust_code=trust_code, progress=progress)
     if out is None:
-        output.print_json_text(costs.to_json())
+        output.print_json(json.loads(costs.to_json()))
         return
     costs.save(out)
     for sentence, rows in costs.tables():
-        print(sentence)
+        output.show(sentence)
         output.table(("candidate", "cost", "rounds", ""), rows)
     print(f"saved {out}")

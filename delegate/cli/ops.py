@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
 
 from delegate.cli import output
+from delegate.cli.completions import backend_names
 from delegate.errors import DelegateError
 from delegate.operators import Catalogue, OperatorFacts, dtype_text
 from delegate.plugins import one_line
@@ -20,29 +22,39 @@ _IN_FULL = 4  # up to so many operators are shown with all facts; more as a tabl
 def ops(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="An operator or a pattern: aten.add.Tensor, gelu, 'aten.conv*'."),
+        typer.Argument(metavar="NAME", help="An operator or a pattern: aten.add.Tensor, gelu, 'aten.conv*', '*'."),
+    ] = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--backend", "-b", metavar="NAME", autocompletion=backend_names, help="List the operators of this backend."
+        ),
     ] = None,
     modules: Annotated[
         list[str] | None, typer.Option("--import", metavar="MODULE", help="Module to import first, for its operators.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all facts as JSON.")] = False,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the support matrix of the documentation.")
     ] = False,
 ) -> None:
-    """Show operators: core or compound, their kernels and dtypes, and the backends that support them."""
+    """Show the kernels, the dtypes and the backends of operators; without a name or a backend, their numbers."""
     _import(modules or ())
     with output.working("reading the tables of operators"):
         catalogue = Catalogue(Registry())
+        wanted = {catalogue.backend(b) for b in backend or ()}
         names = catalogue.names() if name is None else catalogue.matching(name)
-        operators = [catalogue.facts(n, expand=name is not None) for n in names]
+        facts = (catalogue.facts(n, expand=name is not None) for n in names)
+        operators = [f for f in facts if wanted <= f.backends.keys()]
     if as_json:
         output.print_json([facts.to_dict() for facts in operators])
     elif as_markdown:
         print(markdown(operators), end="")
+    elif name is None and not wanted:
+        _summarize(operators, catalogue)
     elif name is not None and len(operators) <= _IN_FULL:
-        for i, facts in enumerate(operators):
-            _show(facts, first=i == 0)
+        for i, f in enumerate(operators):
+            _show(f, first=i == 0)
     else:
         _list(operators, catalogue)
 
@@ -55,32 +67,45 @@ def _import(modules: Sequence[str]) -> None:
             raise DelegateError(f"cannot import {module!r}: {one_line(error)}") from error
 
 
+def _summarize(operators: Sequence[OperatorFacts], catalogue: Catalogue) -> None:
+    """Print the number of operators of each kernel library and backend."""
+    kernels, backends = _counts(operators)
+    rows = [(library, "kernel library", str(kernels[library])) for library in catalogue.libraries]
+    rows += [(backend, "backend", str(backends[backend])) for backend in catalogue.backends]
+    output.table(("name", "kind", "operators"), rows, numbers=(2,))
+    output.show(
+        "",
+        f"{len(operators)} operators are known. To see some of them:",
+        "  delegate ops gelu           all facts about one",
+        "  delegate ops 'aten.conv*'   those that match a pattern; '*' matches all",
+        "  delegate ops -b xnnpack     those that a backend supports",
+    )
+
+
 def _list(operators: Sequence[OperatorFacts], catalogue: Catalogue) -> None:
-    libraries, backends = catalogue.libraries, tuple(catalogue.backends)
-    rows = [
-        (f.name, f.kind, *_kernel_cells(f, libraries), *("yes" if b in f.backends else "" for b in backends))
-        for f in operators
-    ]
-    output.table(("operator", "kind", *libraries, *backends), rows)
-    counts = [
-        f"{library} has kernels for {sum(any(k.library == library for k in f.kernels) for f in operators)}"
-        for library in libraries
-    ]
-    counts += [f"{backend} supports {sum(backend in f.backends for f in operators)}" for backend in backends]
-    print(f"\n{len(operators)} operators: {', '.join(counts)}")
+    rows = [(f.name, f.kind, _kernels(f), ", ".join(f.backends)) for f in operators]
+    output.table(("operator", "kind", "kernels", "backends"), rows)
+    kernels, backends = _counts(operators)
+    counts = [f"{library} has kernels for {kernels[library]}" for library in catalogue.libraries]
+    counts += [f"{backend} supports {backends[backend]}" for backend in catalogue.backends]
+    output.show("", f"{len(operators)} operators: {', '.join(counts)}")
 
 
-def _kernel_cells(facts: OperatorFacts, libraries: Sequence[str]) -> list[str]:
-    by_library = {k.library: dtype_text(k.dtypes) for k in facts.kernels}
-    return [by_library.get(library, "") for library in libraries]
+def _counts(operators: Sequence[OperatorFacts]) -> tuple[Counter[str], Counter[str]]:
+    """Return the number of operators of each kernel library, and of each backend."""
+    kernels = Counter(kernel.library for facts in operators for kernel in facts.kernels)
+    return kernels, Counter(backend for facts in operators for backend in facts.backends)
+
+
+def _kernels(facts: OperatorFacts) -> str:
+    """Return the kernel libraries with the element types of each, e.g. "portable: floats; aten: all"."""
+    return "; ".join(f"{k.library}: {dtype_text(k.dtypes)}" for k in facts.kernels)
 
 
 def _show(facts: OperatorFacts, *, first: bool) -> None:
     if not first:
-        print()
-    print(facts.name)
-    for key, value in _lines(facts):
-        print(f"  {key + ':' if key else '':<15}{value}")
+        output.show("")
+    output.show(facts.name, *(f"  {key + ':' if key else '':<15}{value}" for key, value in _lines(facts)))
 
 
 def _lines(facts: OperatorFacts) -> list[tuple[str, str]]:

@@ -1,4 +1,6 @@
-"""Output of the commands: results on stdout, plain if piped; warnings, errors and progress on stderr.
+"""Output of the commands: results on stdout; warnings, errors and progress on stderr.
+
+On a terminal, tables and lines are folded to its width, and words have colours. Elsewhere each row is one plain line.
 
 Names in a file or a model may hold any text, such as terminal control sequences. So all output of a command goes
 through `escaped`, which shows characters that are not printable as Python escapes them.
@@ -8,13 +10,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from delegate.events import Compiled, Event, Placed, StageRun, SupportChecked
+from delegate.listeners import listen
 from delegate.program.text import printable
+from delegate.text_table import Table, fold_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _REDRAW = 0.1  # seconds between two drawings of a bar
 
@@ -60,31 +70,55 @@ def _own(stream: TextIO) -> TextIO:
 
 
 def print_json(data: Any) -> None:
-    """Print data as JSON on stdout."""
-    print_json_text(json.dumps(data, indent=2, ensure_ascii=False))
-
-
-def print_json_text(text: str) -> None:
-    """Print JSON on stdout, with JSON's own escapes of characters that are not printable."""
+    """Print data as indented JSON on stdout, with JSON's own escapes of characters that are not printable."""
+    text = json.dumps(data, indent=2, ensure_ascii=False)
     print("".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text))
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table: drawn by rich on a terminal, else aligned columns without wrapping."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Iterable[int] = ()) -> None:
+    """Print a table with bold titles on a terminal; the arguments are those of `Table`."""
+    show(Table(tuple(header), tuple(map(tuple, rows)), frozenset(numbers)))
 
-        drawn = Table(*header, box=None, header_style="bold", pad_edge=False)
-        for row in rows:
-            drawn.add_row(*(Text(printable(cell)) for cell in row))
-        Console(file=_own(sys.stdout)).print(drawn)
+
+def show(*blocks: str | Table) -> None:
+    """Print texts and tables on stdout, folded to the width of a terminal."""
+    width = _columns() if sys.stdout.isatty() else None
+    for block in blocks:
+        if isinstance(block, str):
+            print("\n".join(_folded(block, sys.stdout)))
+            continue
+        rows = tuple(tuple(map(printable, row)) for row in block.rows)
+        head, body = replace(block, rows=rows).folded(width)
+        if head:
+            _styled("\n".join(head), "bold", sys.stdout)
+        if body:
+            print("\n".join(body))
+
+
+def _folded(text: str, stream: TextIO) -> list[str]:
+    """Return the lines of a text, folded if the stream is a terminal."""
+    lines = text.split("\n")
+    return [part for line in lines for part in fold_line(line, _columns())] if stream.isatty() else lines
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size().columns
+
+
+def _console(stream: TextIO) -> Console:
+    from rich.console import Console
+
+    return Console(file=_own(stream))
+
+
+def _styled(text: str, style: str, stream: TextIO, end: str = "\n") -> None:
+    """Print a text; in a style of rich if the stream is a terminal."""
+    if not stream.isatty():
+        print(text, end=end, file=stream)
         return
-    lines = [header, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    from rich.text import Text
+
+    _console(stream).print(Text(text, style=style), end=end, soft_wrap=True)
 
 
 def drop() -> None:
@@ -93,8 +127,8 @@ def drop() -> None:
 
 
 def error(text: str) -> None:
-    """Print an error on stderr."""
-    print(text, file=sys.stderr)
+    """Print an error on stderr; its first word is red on a terminal."""
+    _report("error", "bold red", text, sys.stderr)
 
 
 def show_warning(
@@ -106,33 +140,54 @@ def show_warning(
     line: str | None = None,
 ) -> None:
     """Print a warning on one line; it replaces `warnings.showwarning`."""
-    print(f"warning: {' '.join(str(message).split())}", file=file or sys.stderr)
+    _report("warning", "bold yellow", " ".join(str(message).split()), file or sys.stderr)
+
+
+def _report(kind: str, style: str, text: str, stream: TextIO) -> None:
+    _styled(f"{kind}:", style, stream, end="")
+    lines = _folded(f"{kind}: {text}", stream)
+    print("\n".join(lines).removeprefix(f"{kind}:"), file=stream)
 
 
 @contextmanager
-def working(text: str) -> Iterator[None]:
-    """Show a text on stderr during long work, if that is a terminal."""
+def working(text: str) -> Iterator[Callable[[str], None]]:
+    """Show a text with the time and the last finished step during long work, if stderr is a terminal.
+
+    The steps are the events of lowering and loading, and the texts that the caller passes to the yielded function.
+    """
     if not sys.stderr.isatty():
-        yield
+        yield lambda step: None
         return
-    from rich.console import Console
-    from rich.text import Text
+    from rich.markup import escape
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    with Console(file=_own(sys.stderr)).status(Text(printable(text))):
-        yield
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=_console(sys.stderr), transient=True) as bar:
+        task = bar.add_task(escape(printable(text)), total=None)
+
+        def update(step: str) -> None:
+            bar.update(task, description=escape(printable(f"{text}: {step}")))
+
+        def on_event(event: Event) -> None:
+            if step := _step(event):
+                update(step)
+
+        with listen(on_event):
+            yield update
 
 
-@contextmanager
-def telling(text: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows the progress of long work on stderr, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda now: None
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    with Console(file=_own(sys.stderr)).status(Text(printable(text))) as status:
-        yield lambda now: status.update(Text(printable(f"{text}: {now}")))
+def _step(event: Event) -> str:
+    """Return the text about a finished step of lowering; empty for the parts of steps."""
+    match event:
+        case SupportChecked(method=method, backend=backend):
+            return f"{method} is checked for {backend}"
+        case Placed(method=method):
+            return f"{method} is planned"
+        case Compiled(partition=partition):
+            return f"{partition} is compiled"
+        case StageRun(name=name, method=method):
+            return f"{name} of {method} is finished" if method else f"{name} is finished"
+    return ""
 
 
 @contextmanager
@@ -144,11 +199,10 @@ def advancing(text: str) -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield _tenths(text)
         return
-    from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress
 
-    with Progress(console=Console(file=_own(sys.stderr)), auto_refresh=False, transient=True) as bar:
+    with Progress(console=_console(sys.stderr), auto_refresh=False, transient=True) as bar:
         task = bar.add_task(escape(printable(text)), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total, refresh=True)
 
@@ -167,14 +221,13 @@ def _tenths(text: str) -> Callable[[int, int], None]:
 
 def counted(count: int, text: str) -> Iterator[int]:
     """Yield `range(count)` with a bar on a terminal's stderr; nothing is drawn while the caller has an item."""
-    if count == 1 or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield from range(count)
         return
-    from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress
 
-    with Progress(console=Console(file=_own(sys.stderr)), auto_refresh=False, transient=True) as bar:
+    with Progress(console=_console(sys.stderr), auto_refresh=False, transient=True) as bar:
         task, drawn = bar.add_task(escape(printable(text)), total=count), time.monotonic()
         for i in range(count):
             yield i

@@ -26,11 +26,12 @@ from delegate.runtime.profile import Profile
 
 def report(
     sources: Annotated[
-        list[str], typer.Argument(metavar="MODEL|FILE...", help="A model as for `lower`, or a saved program; or two.")
+        list[str],
+        typer.Argument(metavar="MODEL|FILE", help="A model as for `lower`, or a saved program. Two are compared."),
     ],
     out: Annotated[
         Path,
-        typer.Option("--output", "-o", callback=options.REPORT, help="HTML file to write."),
+        typer.Option("--output", "-o", metavar="FILE", callback=options.REPORT, help="HTML file to write."),
     ],
     config: ConfigFile = None,
     backend: Backends = None,
@@ -43,7 +44,7 @@ def report(
         ),
     ] = None,
     repeat: Annotated[
-        int, typer.Option(min=0, help="Run a saved program so often on random inputs, for its measured time.")
+        int, typer.Option(min=0, metavar="N", help="Number of timed runs of a saved program on random inputs.")
     ] = 0,
     inner: Annotated[
         bool, typer.Option("--inner", help="With --repeat: also the operators inside the vendor libraries.")

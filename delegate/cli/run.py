@@ -17,7 +17,8 @@ import typer
 
 import delegate
 from delegate.cli import output
-from delegate.cli.arrays import Array, input_names, leaves, random_inputs, read_inputs
+from delegate.cli.arrays import Array, chosen_method, input_names, leaves, random_inputs, read_inputs
+from delegate.cli.completions import kernel_names, method_names
 from delegate.cli.options import OUTPUTS, Imports, TraceFile, import_modules, require_distinct, tracing
 from delegate.devtools.first_nan import first_nan
 from delegate.errors import BackendFailed, InputError
@@ -40,15 +41,24 @@ def run(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", callback=OUTPUTS, help="Write the outputs here."),
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Number of runs; each is timed.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Number of timed runs.")] = 1,
     kernels: Annotated[
         list[str] | None,
-        typer.Option("--kernels", "-k", help="Kernel library, e.g. aten; several in order of preference."),
+        typer.Option(
+            "--kernels",
+            "-k",
+            metavar="NAME",
+            autocompletion=kernel_names,
+            help="Kernel library, e.g. aten; repeat it in order of preference.",
+        ),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="Method to run, if the program has several.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", autocompletion=method_names, help="Method to run, if the program has several."),
+    ] = None,
     fallback: Annotated[
         Literal["allow", "warn", "error"] | None,
-        typer.Option(help="Reaction if a delegate fails whose partition has kernels."),
+        typer.Option(case_sensitive=False, help="Reaction if a delegate fails whose partition has kernels."),
     ] = None,
     trust_code: Annotated[
         bool,
@@ -88,7 +98,7 @@ def run(
                 options=_load_options(options or []),
             )
         program = stack.enter_context(_warn_if_close_fails(loaded))
-        chosen = program.method(method or program.default_method)
+        chosen = chosen_method(program, method, str(path))
         arrays = _read(chosen, inputs) if inputs else random_inputs(chosen.definition)
         arguments = leaves(chosen.inputs, arrays)
         results, seconds = [], []
@@ -130,13 +140,13 @@ def run(
     rows += [(f"out {o.name}", o.type, "; ".join(filter(None, (o.values(), files.get(o.name))))) for o in outputs]
     output.table(("tensor", "type", ""), rows)
     if watching:
-        print(watching.table())
+        output.show(watching.table())
         for name, share in watching.portable_shares().items():
-            print(f"{name}: portable kernels took {share:.1%} of the time, measured")
+            output.show(f"{name}: portable kernels took {share:.1%} of the time, measured")
     for event in fallbacks:
-        print(f"note: {event}")
+        output.show(f"note: {event}")
     if nan:
-        print(f"note: NaN is first in {nan}; `delegate debug MODEL --nan` compares with torch")
+        output.show(f"note: NaN is first in {nan}; `delegate debug MODEL --nan` compares with torch")
     if trace:
         print(f"saved {trace}, {trace.stat().st_size:,} bytes: open it in ui.perfetto.dev")
     print(f"ran {chosen.name} {_times(seconds)}")

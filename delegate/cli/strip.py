@@ -16,7 +16,9 @@ def strip(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A program file.")],
     out: Annotated[
         Path | None,
-        typer.Option("--output", "-o", callback=options.PROGRAM, help="File to write. Default: FILE is replaced."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", callback=options.PROGRAM, help="File to write. Default: FILE is replaced."
+        ),
     ] = None,
 ) -> None:
     """Remove the report, the module paths and the source lines of a program file. It computes the same."""

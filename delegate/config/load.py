@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from delegate.config.model import BackendChoice, Config
+from delegate.config.model import BackendChoice, Config, PlacementCandidate, Quantization
 from delegate.config.plain_yaml import Path, dotted
 from delegate.config.source import Source, problems, raise_all, read_yaml
 from delegate.errors import BackendError, ConfigError, did_you_mean
-from delegate.plugins import INSTANCE, PORTABLE, PluginState, backend_of
+from delegate.plugins import INSTANCE, PORTABLE, PluginState, backend_of, in_known_spelling
 from delegate.registry import Registry, default_registry
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _PINS = ("pins", "node_pins")
+_RULES = ("operators", "module_types", "modules", "nodes")  # of quantization, each pattern -> scheme
+Named = TypeVar("Named", BackendChoice, PlacementCandidate)
 
 
 def load_config(
@@ -38,7 +42,7 @@ def load_config(
     """
     registry = registry or default_registry()
     if isinstance(source, Config):
-        raise_all(_semantics(source, Source(None), registry))
+        raise_all(_semantics(source, _choices(source), Source(None), registry))
         return _resolved(source, registry)
     if not isinstance(source, str | os.PathLike | Mapping):
         what = f"a {type(source).__name__} is not a configuration"
@@ -50,40 +54,73 @@ def load_config(
     try:
         config = Config.model_validate(written.data)
     except ValidationError as error:
-        raise_all([*problems(error, Config, written), *_option_problems(written, registry)])
+        rest, choices = _without_errors(written.data, error)
+        raise_all([*problems(error, Config, written), *_semantics(rest, choices, written, registry)])
         raise AssertionError("pydantic refused the configuration without a reason") from error
-    raise_all(_semantics(config, written, registry))
+    raise_all(_semantics(config, _choices(config), written, registry))
     return _resolved(config, registry)
 
 
-def _option_problems(source: Source, registry: Registry) -> Iterator[ConfigError]:
-    """Yield the errors in the options of valid backend entries, in a configuration whose keys have errors too."""
-    entries = source.data.get("backends")
+def _choices(config: Config) -> dict[int, BackendChoice]:
+    return dict(enumerate(config.backends or ()))
+
+
+def _without_errors(data: Mapping[str, Any], error: ValidationError) -> tuple[Config, dict[int, BackendChoice]]:
+    """Return the valid part of a configuration: its sections, and the backends by their number in the list."""
+    valid = deepcopy(dict(data))
+    for details in error.errors(include_url=False):
+        path = details["loc"]
+        while path and isinstance(path[-1], int) and path[:-1] != ("backends",):
+            path = path[:-1]  # a list without one of its items has another meaning
+        _remove(valid, path)
+    entries = valid.pop("backends", None)
+    choices = {}
     for i, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
-        try:
-            (choice,) = Config.model_validate({"version": 1, "backends": [entry]}).backends or ()
-        except ValidationError:
-            continue  # its own errors are known
-        if backend_of(choice.name) in registry.names():
-            yield from _backend(choice, ("backends", i), source, registry)
+        with suppress(ValidationError):
+            choices[i] = BackendChoice.model_validate(entry)
+    try:
+        rest = Config.model_validate(valid)
+    except ValidationError:  # the values of a section contradict each other
+        return Config(), choices
+    return rest.model_copy(update={"backends": None if entries is None else tuple(choices.values())}), choices
+
+
+def _remove(data: Any, path: Path) -> None:
+    """Remove the value at a path; a backend of the list becomes None, so that the others keep their numbers."""
+    with suppress(LookupError, TypeError):
+        for part in path[:-1]:
+            data = data[part]
+        if isinstance(path[-1], int):
+            data[path[-1]] = None
+        else:
+            del data[path[-1]]
 
 
 def _resolved(config: Config, registry: Registry) -> Config:
     """Return the configuration with aliases replaced by the backends that they stand for."""
-    named = {c.name for c in config.backends or ()}
-    named.update(place for key in _PINS for place in getattr(config.partitioning, key).values())
-    aliases = {name: meant for name in named if (meant := registry.resolve(name)) != name}
-    if not aliases:
-        return config
-    pins = {
-        key: {pattern: aliases.get(place, place) for pattern, place in getattr(config.partitioning, key).items()}
-        for key in _PINS
+    update: dict[str, Any] = {
+        "partitioning": config.partitioning.model_copy(
+            update={
+                key: {pattern: registry.resolve(place) for pattern, place in getattr(config.partitioning, key).items()}
+                for key in _PINS
+            }
+        )
     }
-    update: dict[str, Any] = {"partitioning": config.partitioning.model_copy(update=pins)}
     if config.backends is not None:
-        choices = (c.model_copy(update={"name": aliases.get(c.name, c.name)}) for c in config.backends)
-        update["backends"] = tuple(choices)
-    return config.model_copy(update=update)
+        update["backends"] = tuple(_renamed(choice, registry) for choice in config.backends)
+    if config.quantization is not None and config.quantization.backend is not None:
+        backend = registry.resolve(config.quantization.backend)
+        update["quantization"] = config.quantization.model_copy(update={"backend": backend})
+    if config.placement.candidates is not None:
+        candidates = tuple(_renamed(candidate, registry) for candidate in config.placement.candidates)
+        update["placement"] = config.placement.model_copy(update={"candidates": candidates})
+    resolved = config.model_copy(update=update)
+    return config if resolved == config else resolved
+
+
+def _renamed(named: Named, registry: Registry) -> Named:
+    """Return a backend or a candidate with the name of the backend that its name stands for."""
+    return named.model_copy(update={"name": registry.resolve(named.name)})
 
 
 def backend_options(choice: BackendChoice, registry: Registry | None = None) -> Options:
@@ -118,10 +155,19 @@ def _validated(model: type[Options], choice: BackendChoice) -> Options:
     return model.model_validate_json(text, strict=True)
 
 
-def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[ConfigError]:
-    """Yield the errors that the models alone cannot detect."""
+def _semantics(
+    config: Config, choices: Mapping[int, BackendChoice], source: Source, registry: Registry
+) -> Iterator[ConfigError]:
+    """Yield the errors that the models alone cannot detect.
+
+    Args:
+        config: the configuration.
+        choices: its backends, by their number in the source.
+        source: where the data came from.
+        registry: the registry of backends.
+    """
     seen: dict[str, str] = {}
-    for i, choice in enumerate(config.backends or ()):
+    for i, choice in choices.items():
         path: Path = ("backends", i)
         meant = registry.resolve(choice.name)
         if meant in seen:
@@ -130,7 +176,7 @@ def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[C
             remedy = f"give one of them another name, e.g. {backend_of(meant)}{INSTANCE}second"
             yield ConfigError(f"{dotted(path)}: {subject} appears twice", where=source.where(path), remedy=remedy)
         seen[meant] = choice.name
-        if backend_of(choice.name) in registry.names() or config.policy.unavailable == "error":
+        if backend_of(meant) in registry.names() or config.policy.unavailable == "error":
             yield from _backend(choice, path, source, registry)
     places = {PORTABLE, *(seen if config.backends is not None else registry.names())}
     for key in _PINS:
@@ -139,10 +185,47 @@ def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[C
                 path = ("partitioning", key, pattern)
                 what = f"{dotted(path)}: {place!r} is not among the backends of this configuration"
                 yield ConfigError(what, where=source.where(path), remedy=did_you_mean(place, places))
+    if config.quantization is not None:
+        yield from _schemes(config.quantization, ("quantization",), tuple(seen), source, registry)
+    for i, candidate in enumerate(config.placement.candidates or ()):
+        if candidate.quantization is not None:
+            path = ("placement", "candidates", i, "quantization")
+            yield from _schemes(candidate.quantization, path, (registry.resolve(candidate.name),), source, registry)
+
+
+def _schemes(
+    section: Quantization, path: Path, backends: Sequence[str], source: Source, registry: Registry
+) -> Iterator[ConfigError]:
+    """Yield an error for each scheme that the backend of a section does not have.
+
+    Args:
+        section: the section.
+        path: its path in the source.
+        backends: the backends in use. The first that runs integers is the default of the section.
+        source: where the data came from.
+        registry: the registry of backends.
+    """
+    own = None if section.backend is None else registry.resolve(section.backend)
+    if own is not None and backends and own not in backends:
+        what = f"{dotted((*path, 'backend'))}: {section.backend!r} is not among the backends of this configuration"
+        yield ConfigError(what, where=source.where((*path, "backend")), remedy=did_you_mean(own, backends))
+        return
+    known: list[str] = []
+    for backend in backends if own is None else (own,):
+        with suppress(BackendError):  # which is reported with the backends
+            known = known or [s.name for s in registry.aot(backend, absent_ok=True).quantization()]
+    if not known:
+        return
+    known.append("off")
+    rules = {(*path, key, pattern): s for key in _RULES for pattern, s in getattr(section, key).items()}
+    for place, scheme in {(*path, "scheme"): section.scheme or known[0], **rules}.items():
+        if in_known_spelling(scheme, known) not in known:
+            what = f"{dotted(place)}: there is no scheme {scheme!r}"
+            yield ConfigError(what, where=source.where(place), remedy=did_you_mean(scheme, known))
 
 
 def _backend(choice: BackendChoice, path: Path, source: Source, registry: Registry) -> Iterator[ConfigError]:
-    if choice.name == PORTABLE:
+    if registry.resolve(choice.name) == PORTABLE:
         what = f"{dotted(path)}: {PORTABLE!r} is not a backend: its kernels run the nodes that no backend supports"
         yield ConfigError(what, where=source.where((*path, "name")), remedy="remove it; [] means only portable kernels")
         return

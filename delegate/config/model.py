@@ -206,7 +206,8 @@ class Quantization(_Model):
     def _off(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
             return {k: cls._off(v) for k, v in value.items()}
-        return "off" if value is False else value  # YAML reads an unquoted `off` as false
+        is_off = value is False or (isinstance(value, str) and value.casefold() == "off")
+        return "off" if is_off else value  # YAML reads an unquoted `off` as false
 
 
 class PlacementCandidate(_Model):

@@ -24,6 +24,11 @@ def cached_attention(
 ) -> Tensor:
     """Compute attention of each query to the entries of its cache up to its own position; later ones are never read.
 
+    Example::
+
+        self.keys[rows, :, positions] = new_keys  # in forward; the same for the values
+        result = delegate.cached_attention(query, self.keys, self.values, positions)
+
     Args:
         query: (batch, heads, length, channels).
         keys, values: the cache, (conversations, groups, capacity, channels): each group serves heads / groups

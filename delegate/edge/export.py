@@ -27,6 +27,7 @@ from delegate.edge.subclasses import FROM_TORCH_ITSELF, with_plain_tensors
 from delegate.edge.training import warn_of_training
 from delegate.edge.verifier import verify
 from delegate.errors import ExportError, LoweringError
+from delegate.plugins import first_line
 
 logger = logging.getLogger(__name__)
 
@@ -209,7 +210,7 @@ def _slow_path(
             core = ep.run_decompositions(dict(core_decompositions(decomposer.preserve_ops)))
     except Exception as error:
         raise ExportError(
-            f"torch cannot decompose the program: {error}",
+            f"torch cannot decompose the program: {first_line(error)}",
             where=name,
             remedy="check that ep.run_decompositions() works, and that the model is exported in eval mode",
         ) from error

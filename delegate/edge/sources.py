@@ -17,6 +17,7 @@ import torch.utils._pytree as pytree
 from torch._export.converter import TS2EPConverter
 from torch.export import ExportedProgram
 
+from delegate.edge.export_errors import export_refusal, without_printed_graphs
 from delegate.errors import ExportError
 from delegate.plugins import first_line
 
@@ -37,6 +38,11 @@ def export(module: torch.nn.Module | str | os.PathLike[str], inputs: tuple[Any, 
     """Export a module in its present mode, with the sizes of its example inputs.
 
     For dynamic sizes, call `torch.export.export` with `dynamic_shapes`.
+
+    Example::
+
+        exported = delegate.export(model.eval(), (torch.zeros(1, 8),))
+        program = delegate.to_backend(exported, "xnnpack")
 
     Args:
         module: an eager, traced or scripted module, or the path of a TorchScript file.
@@ -160,17 +166,13 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
             f"the example inputs of {name} are a {type(inputs).__name__}, not a tuple",
             remedy="pass a tuple of positional arguments, such as (x,) for one",
         )
-    with _without_torch_logs():
+    with _without_torch_logs(), without_printed_graphs(torch.export._trace):
         if isinstance(module, torch.jit.ScriptModule):
             return _convert_torchscript(module, inputs, name)
         try:
             return torch.export.export(module, inputs)
         except Exception as error:
-            what = f"torch.export failed on {name}: {first_line(error)}"
-            raise ExportError(
-                what,
-                remedy="change the part of the module that the message names; torch's error is the cause of this one",
-            ) from error
+            raise export_refusal(error, name) from error
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from delegate.plugins import (
     PluginState,
     discover,
     full_traceback,
+    in_known_spelling,
     is_blocked,
     misnamed,
     one_line,
@@ -110,6 +111,7 @@ def _select_tables(
 def _require_table(name: str, known: Collection[str], library: Callable[[str], KernelLibrary]) -> KernelTable:
     if not isinstance(name, str):
         raise KernelError(f"a {type(name).__name__} is not a kernel library", remedy="pass names or KernelTables")
+    name = in_known_spelling(name, known)
     if name not in known:
         raise KernelError(f"no kernel library is named {name!r}", remedy=did_you_mean(name, known))
     loaded = library(name)
@@ -255,6 +257,8 @@ class InstalledKernels:
         names: list[Any] | None = None if request is None else [*request] if several else [request]
         if names is not None and not all(isinstance(name, str) for name in names):
             return None
+        if names is not None:
+            names = [in_known_spelling(name, self._plugins) for name in names]
         foreign = []
         for name, claims in self._plugins.items():
             for plugin in claims:

@@ -17,6 +17,16 @@ from delegate.verdict import Verdict
 class Partitioner(ABC):
     """A choice of nodes for a backend; accepted wherever the name of a backend is.
 
+    Example::
+
+        class NoSoftmax(delegate.Partitioner):
+            def partition(self, program, check):
+                nodes = (n for n in program.graph.nodes if n.op == "call_function")
+                return {n: check(n) for n in nodes if "softmax" not in n.name}
+
+
+        program = delegate.to_backend(exported, NoSoftmax("xnnpack"))
+
     Args:
         backend: name of the backend that runs the nodes.
         options: options of that backend, as in the configuration.

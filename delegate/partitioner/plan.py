@@ -56,7 +56,7 @@ class NodePlan:
     partition: str | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Plan:
     """The backends and partitions of all nodes of one graph.
 
@@ -91,10 +91,16 @@ class Plan:
         for plan in self.nested.values():
             yield from plan.walk()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        return f"<Plan of {self._summary()}>"
+
+    def _summary(self) -> str:
         counts = Counter(n.backend or "portable" for n in self.nodes)
         summary = ", ".join(f"{count} nodes {backend}" for backend, count in counts.items())
-        lines = [f"{self.program.name}: {len(self.partitions)} partitions; {summary or 'no nodes'}"]
+        return f"{self.program.name}: {len(self.partitions)} partitions; {summary or 'no nodes'}"
+
+    def __str__(self) -> str:
+        lines = [self._summary()]
         lines += [f"  {p.name}: {', '.join(n.name for n in p.nodes)}" for p in self.partitions]
         lines += [f"  at the same time: {' | '.join(', '.join(names) for names in group)}" for group in self.together]
         lines += [f"  note: {note}" for note in self.notes]

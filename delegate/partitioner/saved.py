@@ -55,6 +55,11 @@ class SavedPartition:
 class SavedPlan:
     """The backends of a program's nodes. Nodes without a partition run on portable kernels.
 
+    Example::
+
+        program.plan.save("plan.json")
+        again = delegate.to_backend(exported, "xnnpack", placement=delegate.SavedPlan.load("plan.json"))
+
     Args:
         partitions: in the order of methods and graphs.
         whole: the preserved compound operators of the planned graphs. They depend on the queried backends. The plan
@@ -75,9 +80,11 @@ class SavedPlan:
         return cls(saved, tuple(sorted(whole)), tuple(group for part in parts for group in part.together))
 
     def __repr__(self) -> str:
-        count = len(self.partitions)
-        partitions = f"{count} partition{'s' * (count != 1)} on {', '.join(self.backends)}" if count else "no partition"
-        return f"<SavedPlan of {partitions}>"
+        count, nodes = len(self.partitions), sum(len(p.nodes) for p in self.partitions)
+        if not count:
+            return "<SavedPlan of no partition>"
+        partitions = f"{count} partition{'s' * (count != 1)} on {', '.join(self.backends)}"
+        return f"<SavedPlan of {partitions}, {nodes} node{'s' * (nodes != 1)}>"
 
     def to_json(self) -> str:
         """Return the plan as JSON, one partition per line; equal plans have equal texts."""

@@ -27,6 +27,11 @@ Objective = Literal["latency", "throughput", "memory", "file size"]
 class ByPreference:
     """Run a node on the first backend, in the order of preference, that supports it. Nothing is measured.
 
+    Example::
+
+        placement = delegate.ByPreference(lockfile="model.lock")
+        program = delegate.to_backend(exported, "xnnpack", placement=placement)
+
     Args:
         lockfile: path of a lockfile to write, with the backend of each node.
     """
@@ -37,6 +42,11 @@ class ByPreference:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Run single-backend and mixed plans, and take the best. See docs/how-to/placement.md.
+
+    Example::
+
+        placement = delegate.Measured(lockfile="model.lock")
+        program = delegate.to_backend(exported, ["openvino", "xnnpack"], placement=placement)
 
     Args:
         budget: seconds for compiling candidates and measuring them. None: as configured, which is 60 unless changed.
@@ -55,6 +65,11 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class Remote:
     """Take the best plan by measurements of another machine, where `delegate measure` runs a bundle of programs.
+
+    Example::
+
+        placement = delegate.Remote("model.bundle", ["phone.costs"])
+        program = delegate.to_backend(exported, "xnnpack", placement=placement)
 
     Without costs the plan of the first candidate is used meanwhile. At least one of `bundle` and `costs` is required,
     and the package in plugins/remote.
@@ -76,6 +91,10 @@ class Remote:
 @dataclass(frozen=True, slots=True)
 class Replay:
     """Place every node as in a lockfile. Nothing is measured.
+
+    Example::
+
+        program = delegate.to_backend(exported, "xnnpack", placement=delegate.Replay("model.lock"))
 
     Args:
         locked: path of the lockfile to apply.
@@ -169,7 +188,17 @@ def _support(graph: str, node: NodePlan, verdicts: Mapping[str, Verdict]) -> Nod
 
 
 class PlacementPolicy(ABC):
-    """A choice of one backend for each node, from the support of the backends. See docs/how-to/placement.md."""
+    """A choice of one backend for each node, from the support of the backends. See docs/how-to/placement.md.
+
+    Example::
+
+        class Last(delegate.PlacementPolicy):
+            def place(self, table):
+                return table.plan(lambda node: node.supported_by[-1] if node.supported_by else None)
+
+
+        program = delegate.to_backend(exported, "xnnpack", placement=Last())
+    """
 
     @abstractmethod
     def place(self, table: SupportTable) -> SavedPlan:

@@ -126,7 +126,7 @@ def _segment_row(state: SearchState, candidate: str, members: Sequence[int]) -> 
     costs = {c: Record(list(r)).cost or 0.0 for c, r in rounds.items()}
     other = min((c for c in rounds if c != candidate), key=costs.__getitem__, default="")
     pairs = other and state.survey is not None and state.survey.are_pairs
-    against = ratio(rounds[candidate], rounds[other]) if pairs else None
+    against = ratio(rounds[other], rounds[candidate]) if pairs else None
     return SegmentCost(name, candidate, nodes, costs[candidate], other, against)
 
 

@@ -117,6 +117,14 @@ def _type(dtype: DType, shape: Sequence[Dim], names: Sequence[str] = ()) -> str:
     return f"{dtype.name}[{', '.join(_dim(d, names) for d in shape)}]"
 
 
+def signature(method: Method) -> str:
+    """Return the name of a method with its inputs, e.g. "forward(x: float32[batch, 3])"."""
+    names = [symbol.name for symbol in method.symbols]
+    values = [method.values[i.value] if i.value >= 0 else None for i in method.inputs]
+    types = [_type(value.dtype, value.shape, names) if value else "number" for value in values]
+    return printable(f"{method.name}({', '.join(f'{i.name}: {t}' for i, t in zip(method.inputs, types, strict=True))})")
+
+
 def _dim(dim: Dim, names: Sequence[str]) -> str:
     """Return a size with the names of its symbols."""
     return str(dim) if isinstance(dim, int) else dim.text(names)

@@ -14,6 +14,7 @@ from delegate.backends.quantizable import QuantizationScheme
 from delegate.config.model import Quantization
 from delegate.edge.node import base_name, edge_names
 from delegate.errors import ConfigError, did_you_mean
+from delegate.plugins import in_known_spelling
 from delegate.registry import Registry, default_registry
 
 OFF = "off"
@@ -113,13 +114,12 @@ class SchemeChoice:
 
     def __init__(self, settings: Settings, registry: Registry | None = None) -> None:
         self.settings, self.known = settings, schemes(settings.backend, registry)
-        self.default = settings.scheme or next(iter(self.known))
+        self.default = self._known_scheme(settings.scheme or next(iter(self.known)), "scheme")
         self._rules = [
-            _Rule(key, pattern, self._check_scheme(scheme, key))
+            _Rule(key, pattern, self._known_scheme(scheme, key))
             for key in RULES
             for pattern, scheme in getattr(settings, key).items()
         ]
-        self._check_scheme(self.default, "scheme")
 
     def require_matches(self, graphs: Iterable[Graph]) -> None:
         """Check that every pattern matches a node of one of the exported graphs.
@@ -139,7 +139,9 @@ class SchemeChoice:
                 name = rule.scheme
         return None if name == OFF else self.known[name]
 
-    def _check_scheme(self, scheme: str, key: str) -> str:
+    def _known_scheme(self, scheme: str, key: str) -> str:
+        """Return the name of a scheme in its own spelling; raise ConfigError for an unknown one."""
+        scheme = in_known_spelling(scheme, (*self.known, OFF))
         if scheme != OFF and scheme not in self.known:
             what = f"backend {self.settings.backend!r} has no scheme {scheme!r}"
             raise ConfigError(what, where=f"quantization.{key}", remedy=did_you_mean(scheme, [*self.known, OFF]))

@@ -111,8 +111,11 @@ class Context(NotPicklable):
         return self.methods[0] if len(self.methods) == 1 else "forward"
 
     def _no_default(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self.method(self.default_method)
-        raise AssertionError  # unreachable
+        if not self._methods:
+            raise closed_error()
+        names = sorted(self._methods)
+        what = f"no method {self.default_method!r} in this program; known: {', '.join(names)}"
+        raise ProgramError(what, remedy=f"call one of them, as program.method({names[0]!r})(...)")
 
     @property
     def states(self) -> Mapping[str, Array]:

@@ -18,6 +18,7 @@ from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_m
 from delegate.kernels.selection import kernels_of
 from delegate.listeners import emit, is_heard
 from delegate.option_rules import Alternative, OptionRule, rules_of_json
+from delegate.plugins import in_known_spelling
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
 from delegate.program.raw import array_over
@@ -66,6 +67,11 @@ def load(
     options: LoadOptions | None = None,
 ) -> LoadedProgram:
     """Load a program file: check it completely, create its delegates, bind its methods.
+
+    Example::
+
+        program = delegate.load("model.dlg")
+        result = program(np.zeros((1, 8), np.float32))  # a NumPy array
 
     Args:
         source: a path, which is mapped; its bytes; a binary file object, read from where it stands; a `zipfile.Path` or
@@ -132,6 +138,7 @@ def with_load_options(program: Program, options: LoadOptions, registry: Registry
     rules = rules_of_json(program.load_rules)
     used = {spec.backend for spec in program.delegates}
     _require_mapping(options, "options", "of backend to options, e.g. {'xnnpack': {'threads': 4}}")
+    options = {in_known_spelling(backend, used): requested for backend, requested in options.items()}
     for backend, requested in options.items():
         _require_mapping(requested, f"options of {backend}", "of name to value, e.g. {'threads': 4}")
         if backend not in used:
@@ -176,6 +183,14 @@ def _check_option(backend: str, key: str, value: Any, known: Mapping[str, Option
 
 class LoadedProgram(Context):
     """A program that can be called. It requires no torch.
+
+    Example::
+
+        with delegate.load("model.dlg") as program:
+            print(program.methods, program.report)
+            with program.profile() as profile:
+                result = program(np.zeros((1, 8), np.float32))
+            print(profile.table())
 
     It is its own default context. `context` returns more contexts, each with its own states.
 
@@ -228,6 +243,14 @@ class LoadedProgram(Context):
                 self._close_delegates()
             raise
         follow_forks(self)
+
+    def __repr__(self) -> str:
+        if not self._methods:
+            return super().__repr__()
+        backends = ", ".join(sorted({spec.backend for spec in self.program.delegates}))
+        count = len(self.program.delegates)
+        partitions = f"{count} partition{'s' * (count != 1)} on {backends}" if count else "no partitions"
+        return f"<LoadedProgram of {', '.join(self._methods)}: {partitions}>"
 
     def context(self) -> Context:
         """Return a new context: the same methods, with initial states that no other context shares.

@@ -51,6 +51,11 @@ class Method(NotPicklable):
         self._bits = [i for i, kind in enumerate(kinds) if kind is DType.bfloat16]  # views: they may be used as inputs
         self._bind(resources)
 
+    def __repr__(self) -> str:
+        from delegate.program.text import signature  # only people need it
+
+        return f"<Method {signature(self.definition)}>"
+
     @property
     def name(self) -> str:
         """The name in the program, e.g. "forward"."""

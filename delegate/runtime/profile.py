@@ -13,6 +13,7 @@ from typing import Any
 
 from delegate.events import BoundInstruction, Event, InstructionRun, Kind, OperatorRun
 from delegate.program.text import printable
+from delegate.text_table import Table
 
 _SAMPLES = 1024  # of an instruction's runs, for the median: it is exact up to this number
 _TITLES = ("method", "value", "what", "runs", "total us", "share", "warm-ups", "warm-up us", "mean us", "median us")
@@ -138,6 +139,11 @@ class Profile:
         self._operators: dict[str, dict[tuple[str, str], Timing]] = {}  # by partition, and name and operator
         self._lock = Lock()  # contexts may run in several threads
 
+    def __repr__(self) -> str:
+        timings = self.timings
+        runs, spent = sum(t.count for t in timings), sum(t.nanoseconds for t in timings if t.kind != "control flow")
+        return f"<Profile of {len(timings)} instructions, {runs} runs in {spent / 1e6:.3g} ms>"
+
     def __call__(self, event: Event) -> None:
         """Add a run of an instruction or of a library's operator; other events do not count."""
         if isinstance(event, InstructionRun):
@@ -186,16 +192,14 @@ class Profile:
         totals = {method: math.fsum(own.values()) for method, own in spent.items()}
         return {method: spent[method].get("kernel", 0.0) / total for method, total in totals.items() if total}
 
-    def table(self) -> str:
-        """Return the timings as a table for people.
+    def table(self) -> Table:
+        """Return the timings as a table for people, which `str` formats.
 
         `share` is that of an instruction in the time of all instructions, by its runs times the mean. `mean us`,
         `median us` and `least us` exclude warm-up runs if there are others. Operators of a vendor library follow their
         partition.
         """
-        rows = [_HEADER, *self._rows()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows)
+        return Table(_HEADER, tuple(self._rows()))
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         timings = self.timings
@@ -215,7 +219,7 @@ class Profile:
 
     def _repr_html_(self) -> str:
         """Return the table, for notebooks."""
-        text = "\n".join(map(printable, self.table().splitlines()))
+        text = "\n".join(map(printable, str(self.table()).splitlines()))
         return f"<pre>{html.escape(text)}</pre>"
 
 

@@ -126,8 +126,8 @@ def test_figures_in_json_and_text(sqnr):
     assert Report.from_json(report.to_json()) == report
     text = {INF: "exact", -INF: "-inf dB", 31.5: "31.5 dB"}[sqnr]
     assert report.accuracy_lines() == [
-        f"forward against eager: {text}, max error 0.5 (inf relative), top-1 0.25; NaN is first in aten.log",
+        f"forward against eager: {text}, max error 0.5 (inf relative), top-1 25%; NaN is first in aten.log",
         "other against eager: it is random",
-        f"  a_0: {text}, max error 0.5 (inf relative), top-1 0.25",
+        f"  a_0: {text}, max error 0.5 (inf relative), top-1 25%",
         "  a_1: not reached by the inputs",
     ]

@@ -313,7 +313,8 @@ def test_what_may_draw_is_compared_where_it_does_not(name: str, is_training: boo
 def test_what_was_not_compared_is_said() -> None:
     some = verified(Calls(lambda x, t: (x * 2, x[:0], None, {"counts": x.argmax(1)}), False), (X,))
     assert str(some.report.accuracy[0]) == (
-        "forward against the float reference: exact, max error 0 (0 relative), top-1 1; not compared: result 1 is empty"
+        "forward against the float reference: exact, max error 0 (0 relative), top-1 100%; "
+        "not compared: result 1 is empty"
     )
     assert Report.from_json(some.report.to_json()) == some.report
     nothing = verified(Calls(lambda x, t: (x[:0] * 2, None), False), (X,))

@@ -84,7 +84,7 @@ def test_verify(model: str) -> None:
         stdout = call("lower", model, "-b", "xnnpack", "-o", "net.dlg", "--verify", file)[0]
         assert "forward against the float reference: " in stdout
         assert "\n  xnnpack_0: " in stdout
-        assert "top-1 1" in stdout
+        assert "top-1 100%" in stdout
     data = json.loads(call("lower", model, "-b", "xnnpack", "-o", "net.dlg", "--verify", "x.npz", "--json")[0])
     assert data["partitions"][0]["accuracy"] == data["accuracy"][0]["figures"]
     assert "  xnnpack_0: " in call("explain", "net.dlg")[0]

@@ -114,6 +114,54 @@ def test_all_problems_are_reported_one_a_line(tmp_path: Path, registry: Registry
     assert [line.split(":")[0] for line in lines] == ["backends[0].incude", "partitioning", "policy.unavailable"]
 
 
+def test_problems_of_every_kind_are_reported_together(tmp_path: Path) -> None:
+    """Unknown keys, options and names of backends, values, pins and schemes."""
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        """\
+backend: []
+backends:
+  - {name: XNNPACK, options: {thread: 4}}
+  - {name: xnnpak}
+  - 3
+quantization: {scheme: static_int9, operators: {"aten.add*": OFF, "aten.mul*": dynamic_int9}}
+partitioning: {pins: {"a.*": dps}, include: [1]}
+policy: {portabl: error}
+placement: {policy: measure}
+"""
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    places = [line.split(": ")[0] for line in str(caught.value).splitlines()]
+    assert sorted(places) == [
+        "backend",
+        "backends[0].options.thread",
+        "backends[1]",
+        "backends[2]",
+        "partitioning.include[0]",
+        "partitioning.pins.a.*",
+        "placement.policy",
+        "policy.portabl",
+        "quantization.operators.aten.mul*",
+        "quantization.scheme",
+    ]
+
+
+def test_names_match_without_case() -> None:
+    written = {
+        "backends": ["XNNPACK", "Xnnpack:Small"],
+        "quantization": {"backend": "XNNpack", "scheme": "Static_INT8", "modules": {"a.*": "OFF"}},
+        "partitioning": {"pins": {"a.*": "Portable"}, "node_pins": {"b": "XNNPACK:Small"}},
+        "placement": {"candidates": ["XNNPACK"]},
+    }
+    config = load_config(written)
+    assert [choice.name for choice in config.backends] == ["xnnpack", "xnnpack:Small"]
+    assert config.quantization.backend == "xnnpack"
+    assert config.partitioning.pins == {"a.*": "portable"}
+    assert config.partitioning.node_pins == {"b": "xnnpack:Small"}
+    assert [candidate.name for candidate in config.placement.candidates] == ["xnnpack"]
+
+
 @pytest.mark.parametrize(
     ("prepare", "sentence"),
     [

@@ -105,7 +105,7 @@ def test_it_is_made_for_diffs(path):
 
 
 def measured(lock: Lock, place: str, seconds: float) -> Lock:
-    segment = SegmentCost("first to second", place, 3, seconds / 2, "other", Interval(0.9, 0.8, 0.95))
+    segment = SegmentCost("first to second", place, 3, seconds / 2, "other", Interval(1.1, 1.05, 1.25))
     plans = (PlanCost(place, 1, seconds, 9), PlanCost("other", 2, seconds * 1.2, 9, Interval(1.2, 1.1, float("inf"))))
     return dataclasses.replace(lock, placements=(Placement("forward", "latency", place, plans, (segment,)),))
 

@@ -69,7 +69,12 @@ class Row:
 def demo(
     backend: Annotated[
         list[str] | None,
-        typer.Option("--backend", "-b", help="Backend to show; several with one -b each. Default: all that work here."),
+        typer.Option(
+            "--backend",
+            "-b",
+            metavar="NAME",
+            help="Backend to show; several with one -b each. Default: all that work here.",
+        ),
     ] = None,
     folder: Annotated[
         Path | None,
@@ -173,7 +178,7 @@ def _print_next(folder: Path | None, report: bool) -> None:
 def _progress() -> Iterator[Callable[[str], None]]:
     """Yield a function that shows the present step: on a terminal by a spinner, else as lines on stderr."""
     if sys.stderr.isatty():
-        with output.telling("demo") as show:
+        with output.working("demo") as show:
             yield show
     else:
         yield lambda text: print(f"demo: {text}", file=sys.stderr, flush=True)

@@ -80,7 +80,7 @@ def assert_table(backend: str) -> None:
         (timing,) = profile.timings
         operators = profile.operators_of(timing)
         assert {t.count for t in operators} == {calls}
-        lines = profile.table().splitlines()
+        lines = str(profile.table()).splitlines()
         assert len(lines) == 2 + len(operators)
         assert all(t.what in "\n".join(lines[2:]) for t in operators)
     with program.profile() as profile:

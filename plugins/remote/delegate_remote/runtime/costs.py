@@ -12,7 +12,7 @@ from typing import Any
 from delegate.errors import PartitionError
 from delegate.field_checks import amount, items, mapping, number, require_format, text, texts
 from delegate.files import read_text, write_text
-from delegate.measured import UNITS
+from delegate.measured import UNITS, cost_text
 from delegate.placement.runtime.costs import Record
 from delegate.placement.runtime.remote import RemoteCosts
 from delegate.plugins import one_line
@@ -119,8 +119,7 @@ class Costs(RemoteCosts):
         for name, m in self.methods.items():
             records = {plan: p.record for plan, p in m.programs.items()}
             rows = [
-                (plan, "" if r.cost is None else f"{r.cost:.6g}", str(len(r.rounds)), r.failure)
-                for plan, r in records.items()
+                (plan, cost_text(r.cost, m.objective), str(len(r.rounds)), r.failure) for plan, r in records.items()
             ]
             yield f"{name}: measured by {m.objective} in {m.spent:.1f} s of {m.budget:g} s", rows
 

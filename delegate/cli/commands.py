@@ -1,0 +1,80 @@
+"""Commands with help pages that name every required option, and lists of commands with whole sentences."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from delegate.cli import output
+
+USAGE = 2  # the exit code of wrong usage
+
+
+class Command(TyperCommand):
+    """A command whose usage line has its required options, and whose help names arguments as the usage line does."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line, e.g. "[OPTIONS] --output FILE MODEL"."""
+        required = [f"{p.opts[-1]} {p.metavar}" for p in self.params if p.param_type_name == "option" and p.required]
+        pieces = super().collect_usage_pieces(ctx)
+        return [*pieces[:1], *required, *(piece.replace("{", "").replace("}", "") for piece in pieces[1:])]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and the options, the required ones first."""
+        for kind in ("argument", "option"):
+            params = [p for p in self.get_params(ctx) if p.param_type_name == kind]
+            records = [p.get_help_record(ctx) for p in sorted(params, key=lambda p: not p.required)]
+            rows = [
+                (name.partition(" <")[0] if kind == "argument" else name, text) for name, text in filter(None, records)
+            ]
+            if rows:
+                with formatter.section(f"{kind.capitalize()}s"):
+                    formatter.write_dl(rows)
+
+
+class Group(TyperGroup):
+    """A group of commands; its help has the whole first sentence of each command, in the order of the program."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options of the group; wrong usage ends the process."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            _end_if_wrong_usage(error)
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; wrong usage ends the process."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            _end_if_wrong_usage(error)
+            raise
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, then the commands."""
+        records = [p.get_help_record(ctx) for p in self.get_params(ctx)]
+        with formatter.section("Options"):
+            formatter.write_dl([record for record in records if record is not None])
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_sentence(command.help or "")) for name, command in commands if command])
+
+
+def _first_sentence(text: str) -> str:
+    return " ".join(text.split()).partition(". ")[0].rstrip(".") + "."
+
+
+def _end_if_wrong_usage(error: Exception) -> None:
+    """Report an error in the form of a command line, and exit with code 2; return for other errors."""
+    if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":  # typer has its own click
+        return
+    context = getattr(error, "ctx", None)
+    is_ours = isinstance(error, typer.BadParameter) and error.param is None
+    if context is not None:
+        print(f"{context.get_usage()}\n`{context.command_path} --help` explains it", file=sys.stderr)
+    output.error(str(error) if is_ours else error.format_message())
+    raise typer.Exit(USAGE)

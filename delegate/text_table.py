@@ -1,0 +1,104 @@
+"""Text for people: tables with aligned columns, and lines folded to a width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_GAP = "  "  # between columns
+_LEAST = 12  # characters of a folded column; if the columns need more than the width, each row becomes a list
+_BREAKS = frozenset(" ./,:;_-|")  # a folded name continues after one of these
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells below titles.
+
+    Args:
+        header: the titles of the columns.
+        rows: the cells of each row, one for each title.
+        numbers: the columns that are aligned to the right, and never folded.
+        indent: the text before each line.
+    """
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: frozenset[int] = frozenset()
+    indent: str = ""
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """Return the titles and the rows, one line each."""
+        head, body = self.folded(None)
+        return [*head, *body]
+
+    def folded(self, width: int | None) -> tuple[list[str], list[str]]:
+        """Return the lines of the titles, and those of the rows.
+
+        Args:
+            width: the most characters of a line; long cells are folded, and no text is lost. If the columns are too
+                narrow for that, each row is a list of its titles and cells. None: no limit, and one line for each row.
+        """
+        natural = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
+        widths = natural if width is None else self._fitted(natural, width)
+        if widths is None:
+            return [], [line for row in self.rows for line in self._record(row, width or 0)]
+        return self._folded_row(self.header, widths), [c for row in self.rows for c in self._folded_row(row, widths)]
+
+    def _fitted(self, natural: Sequence[int], width: int) -> list[int] | None:
+        """Return widths of the columns that fit into a line; None if a column would be too narrow."""
+        room = width - len(self.indent) - len(_GAP) * (len(natural) - 1)
+        fixed = {i for i in range(len(natural)) if i in self.numbers or natural[i] <= _LEAST}
+        for limit in range(max(natural, default=0), _LEAST - 1, -1):
+            widths = [n if i in fixed else min(n, limit) for i, n in enumerate(natural)]
+            if sum(widths) <= room:
+                return widths
+        return None
+
+    def _folded_row(self, cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+        columns = [fold(cell, width) for cell, width in zip(cells, widths, strict=True)]
+        height = max(map(len, columns), default=0)
+        lines = [[column[i] if i < len(column) else "" for column in columns] for i in range(height)]
+        return [
+            self.indent + _GAP.join(map(self._aligned, range(len(widths)), line, widths)).rstrip() for line in lines
+        ]
+
+    def _aligned(self, column: int, cell: str, width: int) -> str:
+        return cell.rjust(width) if column in self.numbers else cell.ljust(width)
+
+    def _record(self, row: Sequence[str], width: int) -> list[str]:
+        """Return a row as lines "title: cell", without empty cells."""
+        named = [f"{title}: {cell}" if title else cell for title, cell in zip(self.header, row, strict=True) if cell]
+        indents = [self.indent, *[f"{self.indent}  "] * (len(named) - 1)]
+        return [line for indent, text in zip(indents, named, strict=False) for line in fold_line(indent + text, width)]
+
+
+def fold(text: str, width: int) -> list[str]:
+    """Return the lines of a text of at most `width` characters, divided at spaces and inside names if necessary.
+
+    Args:
+        text: on one line.
+        width: the most characters of a line, at least 1.
+    """
+    lines = []
+    while len(text) > width:
+        places = range(width, width // 3, -1)
+        cut = next((i for i in places if text[i] == " "), 0)
+        cut = cut or next((i for i in places if text[i - 1] in _BREAKS), width)
+        lines.append(text[:cut].rstrip())
+        text = text[cut:].lstrip()
+    return [*lines, text]
+
+
+def fold_line(line: str, width: int) -> list[str]:
+    """Return a line of text folded to a width, with its indent; the following lines have two more spaces."""
+    text = line.lstrip(" ")
+    indent = line[: len(line) - len(text)]
+    if len(line) <= width or width < len(indent) + 2 * _LEAST:
+        return [line]
+    first = fold(text, width - len(indent))[0]
+    rest = text[len(first) :].lstrip()
+    others = fold(rest, width - len(indent) - 2) if rest else []
+    return [indent + first, *(f"{indent}  {other}" for other in others)]
