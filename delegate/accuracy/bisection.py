@@ -20,7 +20,7 @@ from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.bisection import MOST, Unit, part_of, units_of
 from delegate.compiled import to_array, to_tensor
 from delegate.edge.node import dtype_of
-from delegate.report import Accuracy
+from delegate.report_rows import Accuracy
 from delegate.runtime.backend import Delegate
 
 _MARGIN = 0.8  # share of the allowed noise that the remaining units may have, since causes are not quite independent

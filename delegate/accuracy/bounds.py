@@ -16,7 +16,7 @@ from delegate.edge.node import arguments, base_name, draws, tensors
 from delegate.edge.subclasses import with_plain_tensors
 from delegate.errors import ConfigError
 from delegate.plugins import one_line
-from delegate.report import Accuracy
+from delegate.report_rows import Accuracy
 
 OnFailure = Literal["error", "warn", "move"]
 

@@ -30,7 +30,8 @@ from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram
 from delegate.program.model import Program
 from delegate.registry import Registry
-from delegate.report import Accuracy, MethodAccuracy, Report
+from delegate.report import Report
+from delegate.report_rows import Accuracy, MethodAccuracy
 from delegate.runtime.backend import Delegate
 from delegate.runtime.delegates import open_blob
 from delegate.runtime.loaded import LoadedProgram

@@ -9,7 +9,7 @@ from typing import Any
 from delegate.config.model import Partitioning
 from delegate.errors import did_you_mean
 from delegate.partitioner.rules import RulePattern, branches, module_pins, node_pins, with_parents
-from delegate.report import NodeReport
+from delegate.report_rows import NodeReport
 
 
 class Patterns:

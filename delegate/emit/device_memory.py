@@ -30,7 +30,8 @@ from delegate.program.model import (
     Value,
 )
 from delegate.program.stages import depends_on_data
-from delegate.report import PartitionReport, Report
+from delegate.report import Report
+from delegate.report_rows import PartitionReport
 
 
 def assign_device_memory(method: Method, tables: SharedTables) -> Method:

@@ -12,7 +12,7 @@ from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import MeasuredAccuracy, Verification
 from delegate.errors import AccuracyError
 from delegate.lowering.layer_noise import FloatRun, layer_errors
-from delegate.report import LayerAccuracy
+from delegate.report_rows import LayerAccuracy
 
 
 def layer_accuracies(verification: Verification, measured: MeasuredAccuracy) -> Iterator[LayerAccuracy]:

@@ -20,7 +20,8 @@ from delegate.program.model import (
     Tree,
     Value,
 )
-from delegate.report import NodeReport, PartitionReport, Report
+from delegate.report import Report
+from delegate.report_rows import NodeReport, PartitionReport
 from delegate.verdict import YES
 
 LEAF = Tree("leaf")

@@ -12,7 +12,7 @@ from delegate.errors import InputError
 from delegate.field_checks import fault as fault_of
 from delegate.field_checks import flag, items, plain_json, text
 from delegate.field_checks import number as number_of
-from delegate.report import Accuracy, accuracy_of
+from delegate.report_rows import Accuracy, accuracy_of
 
 _ROWS = 20  # of a table of layers in the text
 

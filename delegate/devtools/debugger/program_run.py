@@ -19,7 +19,7 @@ from delegate.errors import AccuracyError, DelegateError, InputError
 from delegate.lowering.request import LoweringRequest, PlacedModel
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.model import Method, Program
-from delegate.report import Accuracy
+from delegate.report_rows import Accuracy
 from delegate.runtime.arguments import leaves_of
 from delegate.runtime.inputs import InputChecker
 from delegate.runtime.loaded import LoadedProgram

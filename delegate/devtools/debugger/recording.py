@@ -22,7 +22,7 @@ from delegate.edge.node import torch_dtype
 from delegate.errors import DelegateError
 from delegate.program.dtypes import DType
 from delegate.program.model import Arg, DelegateCall, Instruction, KernelCall, Method, Program, Ref
-from delegate.report import Accuracy
+from delegate.report_rows import Accuracy
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
 from delegate.runtime.watch import Shapes, StepWatch, WrappedStep
 

@@ -28,7 +28,7 @@ from delegate.edge.program import META_VALUE
 from delegate.errors import DelegateError, InputError
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import LoweredDelegate
-from delegate.report import Accuracy
+from delegate.report_rows import Accuracy
 from delegate.runtime.backend import Delegate
 from delegate.runtime.isolation.process import Isolated
 
