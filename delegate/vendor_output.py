@@ -1,8 +1,8 @@
 """A filter for lines that vendors' libraries print and that mean nothing to users.
 
 Such libraries write to the file descriptors 1 and 2, past `sys.stdout` and `sys.stderr`. In a process that started the
-filter both lead to a pipe. A small process reads the pipe, leaves out the lines that backends declare as noise
-(`BackendInfo.noise`), and passes all else on to stderr at once. So the last words of a library that crashes arrive too.
+filter both lead to a pipe. A small process reads the pipe and drops the lines that backends declare as noise
+(`BackendInfo.noise`). It passes all else on to stderr at once, so the last lines of a library that crashes arrive too.
 """
 
 from __future__ import annotations

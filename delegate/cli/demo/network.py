@@ -1,7 +1,7 @@
 """The network and the data of the demo.
 
-The data are the 1,797 handwritten digits of 8 x 8 pixels that scikit-learn has (a copy of the test set of the UCI
-collection "Optical Recognition of Handwritten Digits"). A fixed half of them is held out from training.
+The data are the 1,797 handwritten digits of 8 x 8 pixels that scikit-learn has. They are a copy of the test set of
+"Optical Recognition of Handwritten Digits", a UCI collection. A fixed half of them is held out from training.
 
 The light on each image differs by up to a factor of 50, as in photos by day and by night. An integer range that is
 fixed for all images has few steps for the dark ones, so int8 has a cost that the table shows.

@@ -126,7 +126,7 @@ class ErrorRow:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the debugger found.
+    """The result of the debugger.
 
     Args:
         figures: of each method against its reference: method and reference in words -> figures.

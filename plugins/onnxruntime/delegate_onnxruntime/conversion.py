@@ -1,8 +1,8 @@
 """Changes to a model, in place of conversions from int8 to uint8 that fail in ONNX Runtime 1.31.
 
 On CPUs of x86-64 it converts activations, and weights if products of uint8 and int8 saturate. Two errors make a session
-fail: nodes that it has moved keep the attribute `output_dtype` of int8, and the names of converted weights collide if
-two nodes read one weight, or one zero point. So activations are converted here, and each node gets its own weights.
+fail. Nodes that it has moved keep the attribute `output_dtype` of int8. The names of converted weights collide if two
+nodes read one weight, or one zero point. So activations are converted here, and each node gets its own weights.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What runs on the machine that measures. Needs no torch."""
+"""The part that runs on the machine that measures. Needs no torch."""
