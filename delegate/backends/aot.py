@@ -164,7 +164,7 @@ class Backend(ABC):
     Attributes:
         most_constants: most elements of constants in one partition; None for no limit. Larger partitions are cut.
         check_uses_library: whether `check` calls the library, so that it may crash or hang;
-            see docs/reference/backends.md.
+            see docs/reference/backend-states.md.
         may_crash: whether `preprocess` may end the process. It is assumed of every plugin.
     """
 

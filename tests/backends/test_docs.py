@@ -1,4 +1,4 @@
-"""The code in docs/reference/backends.md imports and is taken as a backend."""
+"""The code of the reference of backends imports and is taken as a backend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from delegate.plugins import PluginState
 from delegate.registry import Registry
 from tests.support.plugins import Site
 
-TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "backends.md").read_text()
+PAGES = (Path(__file__).parents[2] / "docs" / "reference").glob("backend*.md")
+TEXT = "".join(page.read_text() for page in sorted(PAGES))
 BLOCKS = dict(re.findall(r"```python\n# acme_delegate/(\w+)\.py\n(.*?)```", TEXT, re.DOTALL))
 
 

@@ -24,7 +24,7 @@ ELSEWHERE = {
 }
 WORDS = 1500
 _EXTRAS = re.compile(r"pip install [^\n]*?([\w./-]*(?:\.|delegate|plugins/\w+))\[([\w,-]+)\]")
-LONG = {"support-matrix.md", "backends.md"}  # a table that a command writes; the interface of a backend on one page
+LONG = {"support-matrix.md"}  # a table that a command writes
 
 
 @pytest.mark.parametrize(
