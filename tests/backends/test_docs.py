@@ -13,8 +13,8 @@ from delegate.plugins import PluginState
 from delegate.registry import Registry
 from tests.support.plugins import Site
 
-PAGES = (Path(__file__).parents[2] / "docs" / "reference").glob("backend*.md")
-TEXT = "".join(page.read_text() for page in sorted(PAGES))
+PAGES = [f"backend{part}.md" for part in ("s", "-aot", "-patterns", "-runtime", "-states")]
+TEXT = "".join((Path(__file__).parents[2] / "docs" / "reference" / page).read_text() for page in PAGES)
 BLOCKS = dict(re.findall(r"```python\n# acme_delegate/(\w+)\.py\n(.*?)```", TEXT, re.DOTALL))
 
 
