@@ -213,6 +213,7 @@ class _Functionalizer:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
+        self._exposed = _exposed(graph)
         self._aliases: dict[Node, _Alias] = {}
         self._replaced: list[Node] = []
 
@@ -232,7 +233,7 @@ class _Functionalizer:
         if _writes(node):
             (self._write if _is_builtin(node) else self._custom_write)(node)
             return
-        source = _viewed(node)
+        source = _viewed(node) if node in self._exposed else None
         node.args, node.kwargs = map_arg((node.args, node.kwargs), self._value)
         root = _Root(node) if source is None else self._aliases[source].root
         self._aliases[node] = _Alias(root, source, node, root.version)
@@ -321,6 +322,40 @@ class _Functionalizer:
         return make_like(like, target, args, named)
 
 
+def _exposed(graph: Graph) -> set[Node]:
+    """Return the nodes that may share memory with a tensor that is written to; of the others views do not matter."""
+    sharing: dict[Node, list[Node]] = {}
+    written: list[Node] = []
+    for node in graph.nodes:
+        for source in _may_share(node):
+            sharing.setdefault(node, []).append(source)
+            sharing.setdefault(source, []).append(node)
+        if _writes(node):
+            written.append(node)
+    exposed = set(written)
+    while written:
+        for other in sharing.get(written.pop(), ()):
+            if other not in exposed:
+                exposed.add(other)
+                written.append(other)
+    return exposed
+
+
+def _may_share(node: Node) -> list[Node]:
+    """Return the arguments whose memory may hold the node's result, or that it writes to."""
+    if node.op != "call_function" or (not tensors(node) and not _writes(node)):
+        return []
+    target = node.target
+    if not isinstance(target, OpOverload) or _is_composite(target):
+        return node.all_input_nodes
+    aliased = [arguments(node)[a.name] for a in target._schema.arguments if a.alias_info is not None]
+    return [argument for argument in aliased if isinstance(argument, Node)]
+
+
+def _is_composite(target: OpOverload) -> bool:
+    return target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
 def _viewed(node: Node) -> Node | None:
     """Return the argument whose memory holds the node's result; None if the result has its own memory."""
     first = node.args[0] if node.args else None
@@ -331,7 +366,7 @@ def _viewed(node: Node) -> Node | None:
         return first if isinstance(first.meta[META_VALUE], list | tuple) else None  # getitem of several views
     if target is aten.dropout.default and not arguments(node)["train"]:
         return first  # its Python implementation, which computes fake results, copies
-    if target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+    if _is_composite(target):
         return _shares_memory(node)  # reshape, contiguous, dropout ... return a view or a copy, depending on strides
     return first if target._schema.arguments[0].alias_info is not None else None
 

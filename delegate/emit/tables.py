@@ -41,6 +41,7 @@ class SharedTables:
         self._constant_of: dict[_Key, int] = {}
         self._packed: dict[_Key, torch.Tensor] = {}
         self._state_of: dict[str, int] = {}
+        self._state_keys: dict[str, _Key] = {}
 
     def mark(self) -> dict[str, int]:
         """Return the lengths of all tables, for `rollback`."""
@@ -94,6 +95,9 @@ class SharedTables:
             self._state_of[name] = len(self.states)
             start = value.detach().clone()  # the module may change its own tensor later
             self.states.append(State(name, _dtype(value, name), tuple(value.shape), self._segment(start)))
+            self._state_keys[name] = _key(value)
+        if self._state_keys[name] == _key(value):  # the same memory
+            return self._state_of[name]
         known = self.states[self._state_of[name]]
         same_type = (known.dtype, known.shape) == (_dtype(value, name), tuple(value.shape))
         if not same_type or not np.array_equal(self.segments[known.segment], raw_bytes(value)):

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch.fx import Node
 
 from delegate.backends.aot import Claim
 from delegate.backends.decomposition import is_compound
 from delegate.backends.selected import SelectedBackend
-from delegate.edge.node import is_compute, is_empty, is_number, is_size_arithmetic, op_name, tensors, unknown_number
+from delegate.edge.decompose import trace_key
+from delegate.edge.node import (
+    is_compute,
+    is_constant,
+    is_empty,
+    is_number,
+    is_size_arithmetic,
+    op_name,
+    tensors,
+    unknown_number,
+)
 from delegate.errors import LoweringError
 from delegate.partitioner.cost import is_layout, traffic
 from delegate.partitioner.rules import RuleBook, RulePattern
@@ -52,6 +64,7 @@ class SupportQuery:
     partial: set[Node] = field(default_factory=set)
     _may_forbid: bool = field(init=False)
     _known: dict[Node, Verdict] = field(default_factory=dict)
+    _decompositions: dict[Any, tuple[Verdict, bool]] = field(default_factory=dict)  # verdict, and if partial
 
     def __post_init__(self) -> None:
         self._may_forbid = bool(self.pins or self.refusals or self.book.restricts)
@@ -110,29 +123,44 @@ class SupportQuery:
         """Return the verdict on a compound node by its decomposition, after the refusal of the node itself."""
         if op_name(node) in LOOPS and self.has_kernel(node):
             return own if own.message else no(Reason.OPERATOR, "a loop over steps, which one kernel runs as a whole")
-        verdict = self._query_decomposed(node)
+        verdict, is_partial = self._query_once(node)
+        if is_partial:
+            self.partial.add(node)
         if verdict or not own.message:
             return verdict
         return replace(own, message=f"{own.message}; and {verdict.message}" if verdict.message else own.message)
 
-    def _query_decomposed(self, node: Node) -> Verdict:
+    def _query_once(self, node: Node) -> tuple[Verdict, bool]:
+        """Return the result of `_query_decomposed`, which is the same for nodes of equal layers."""
+        key = trace_key(node)
+        if key is None:
+            return self._query_decomposed(node)
+        results = tuple(user.args[1] for user in node.users if user.target is operator.getitem)
+        key = key, tuple(map(is_constant, node.all_input_nodes)), results
+        if key not in self._decompositions:
+            self._decompositions[key] = self._query_decomposed(node)
+        return self._decompositions[key]
+
+    def _query_decomposed(self, node: Node) -> tuple[Verdict, bool]:
+        """Return the verdict on a decomposition, and if it is refused although the backend supports a part of it."""
         try:
             parts = self.backend.policy.parts(node)
         except LoweringError as error:
-            return no(Reason.OPERATOR, error.what)
+            return no(Reason.OPERATOR, error.what), False
         if not parts:
-            return no(Reason.OPERATOR, "its decomposition computes nothing")
+            return no(Reason.OPERATOR, "its decomposition computes nothing"), False
         verdicts = [self._query_part(part) for part in parts]
         refused = next(((p, v) for p, v in zip(parts, verdicts, strict=True) if not v), None)
         if refused is None and len({v.tag for v in verdicts}) > 1:
             refused = parts[0], no(Reason.OPERATOR, "the operators of its decomposition cannot share a partition")
         if refused is None:
             slower = self._slower(node, parts)
-            return replace(verdicts[0], in_parts=True, message="", remedy="") if slower is None else slower
-        if any(v and not is_layout(p) for p, v in zip(parts, verdicts, strict=True)):
-            self.partial.add(node)
+            supported = replace(verdicts[0], in_parts=True, message="", remedy="")
+            return (supported if slower is None else slower), False
+        is_partial = any(v and not is_layout(p) for p, v in zip(parts, verdicts, strict=True))
         part, why = refused
-        return replace(why, message=f"in its decomposition, {op_name(part)}: {why.message or why.reason}")
+        message = f"in its decomposition, {op_name(part)}: {why.message or why.reason}"
+        return replace(why, message=message), is_partial
 
     def _query_part(self, node: Node) -> Verdict:
         verdict = self.book.excluded(op_name(node), self.backend.name)

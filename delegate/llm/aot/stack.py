@@ -170,9 +170,9 @@ class _Stack:
     def _add_input(self, node: Node, spec: InputSpec, target: str, env: dict[Node, Any]) -> None:
         """Add an input behind that of the traced layer, with the nodes that unpack it if it is a subclass of Tensor."""
         with self._graph.inserting_after(node):
-            made = self._graph.placeholder(f"{spec.kind.name[0].lower()}_{target.replace('.', '_')}")
-        made.meta, env[node] = dict(node.meta), made
-        self._inputs[made] = replace(spec, arg=TensorArgument(made.name), target=target)
+            placeholder = self._graph.placeholder(f"{spec.kind.name[0].lower()}_{target.replace('.', '_')}")
+        placeholder.meta, env[node] = dict(node.meta), placeholder
+        self._inputs[placeholder] = replace(spec, arg=TensorArgument(placeholder.name), target=target)
         for user in node.users:
             if user.target is torch.ops.export.access_subclass_inner_tensor.default:
                 with self._graph.inserting_after(user):
