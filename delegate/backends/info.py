@@ -78,7 +78,7 @@ class BackendInfo:
         version = self.api_version
         pair = isinstance(version, tuple) and [type(part) for part in version] == [int, int]
         expect(self, "api_version", pair, "two whole numbers, (major, minor)")
-        expect(self, "preference", isinstance(self.preference, int), "a whole number")
+        expect(self, "preference", type(self.preference) is int, "a whole number")
         expect(
             self, "noise", is_texts(self.noise) and all(map(_is_pattern, self.noise)), "a tuple of regular expressions"
         )

@@ -55,7 +55,7 @@ def test_commands_have_their_options(generated: ModuleType) -> None:
     text = generated.cli()
     assert "## `delegate lower`" in text
     assert "## `delegate config check`" in text
-    assert re.search(r"\| `--repeat` \| `1` \| Number of runs", text)
+    assert re.search(r"\| `--repeat` \| `1` \| Number of timed runs", text)
 
 
 def test_keys_are_those_of_the_configuration(generated: ModuleType) -> None:

@@ -22,8 +22,10 @@ def run(script: str, *arguments: str | Path, code: int = 0) -> str:
     Modules beside the script are forgotten afterwards, because other examples have modules of the same names.
     """
     path = EXAMPLES / script
-    before, out = set(sys.modules), io.StringIO()
+    out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        for name in _modules_of_examples():  # that another test has imported
+            patch.delitem(sys.modules, name)
         patch.setattr(sys, "argv", [str(path), *map(str, arguments)])
         patch.setattr(sys, "path", [str(path.parent), *sys.path])
         ended: int | str | None = 0
@@ -33,11 +35,15 @@ def run(script: str, *arguments: str | Path, code: int = 0) -> str:
         except SystemExit as error:
             ended = error.code
         finally:
-            for name in set(sys.modules) - before:
-                if str(getattr(sys.modules[name], "__file__", "")).startswith(str(EXAMPLES)):
-                    del sys.modules[name]
+            for name in _modules_of_examples():
+                del sys.modules[name]
     if isinstance(ended, str):  # as Python prints it
         out.write(ended + "\n")
         ended = 1
     assert (ended or 0) == code, out.getvalue()
     return out.getvalue()
+
+
+def _modules_of_examples() -> list[str]:
+    files = {name: str(getattr(module, "__file__", "")) for name, module in sys.modules.items()}
+    return [name for name, file in files.items() if file.startswith(str(EXAMPLES))]

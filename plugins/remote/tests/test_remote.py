@@ -112,7 +112,7 @@ def test_a_bundle_is_measured_without_torch_and_planned_with(tmp_path: Path, mon
     assert all(len(record.rounds) >= 3 for record in used.values())
     assert {n: (p.cost, p.sqnr_db) for n, p in found.items()} == {n: (used[n].cost, whole[n].sqnr_db) for n in whole}
     assert placement.chosen == choose_winner(used, NAMES)
-    assert f"on another machine: {placement.machine}" in "\n".join(placement.lines())
+    assert f"on another machine: {placement.machine}" in "\n".join(map(str, placement.blocks()))
 
 
 class Chain(torch.nn.Sequential):

@@ -226,7 +226,7 @@ def test_wrong_options(options, message):
 def test_options_reach_the_library_and_run(options, heard, monkeypatch, capfd):
     """QNN's provider tells what it was given in its log, and some of it to whom it passed that on."""
     require("dsp")
-    monkeypatch.setattr(session, "_FATAL", 0)  # every line
+    monkeypatch.setattr(session, "FATAL", 0)  # every line
     x = torch.ones(2, 6)
     choice = {"name": "dsp", "options": options, "isolate": "none"}  # so that its log is of this process
     program = compiled(nn.ReLU(), (x,), config={"backends": [choice]})
