@@ -139,6 +139,7 @@ def test_a_process_that_ends(ends: Site, way: str) -> None:
         assert_same(loaded(A.numpy(), B.numpy()), function(A, B))
 
 
+@pytest.mark.slow
 def test_an_exception_is_the_backend_s(ends: Site) -> None:
     with pytest.raises(LoweringError, match="ends failed to compile a partition: RuntimeError: bang"):
         lower(lambda a, b: (a + b).cos(), A, B)
@@ -167,6 +168,7 @@ def test_a_process_that_was_killed_while_idle_is_started_again(ends: Site) -> No
     assert lower(torch.add, A, B).report.partitions
 
 
+@pytest.mark.slow
 def test_an_idle_process_ends(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler_process, "_IDLE_LIMIT", 0.2)
     monkeypatch.setattr(compiler_process, "_POOL", compiler_process._Pool())
@@ -189,6 +191,7 @@ def test_an_interrupt_ends_the_process(ends: Site) -> None:
     assert lower(torch.add, A, B).report.partitions  # the answer is of this query
 
 
+@pytest.mark.slow
 def test_a_fork_leaves_the_process_to_its_parent(ends: Site) -> None:
     lower(torch.add, A, B)
     process = running()
@@ -233,6 +236,7 @@ def test_the_process_follows_the_environment_and_the_code(ends: Site, monkeypatc
     assert blob() == "twoedited"
 
 
+@pytest.mark.slow
 def test_a_library_that_was_used_here_before() -> None:
     """It has started threads here, for which a fork of this process would wait for ever."""
     linear = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval()

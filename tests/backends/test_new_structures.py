@@ -172,6 +172,7 @@ def test_a_known_structure_is_compiled_here(ends: Site, monkeypatch: pytest.Monk
     assert compiled_in(1.0) == first  # the artifact of then
 
 
+@pytest.mark.slow
 def test_checks_of_a_graph_are_linear(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The region of a node is extracted once, and so is its structure, however many nodes the graph has."""
 
@@ -187,6 +188,7 @@ def test_checks_of_a_graph_are_linear(ends: Site, monkeypatch: pytest.MonkeyPatc
     assert [sums(count) for count in (10, 40)] == [11, 41]
 
 
+@pytest.mark.slow
 def test_a_graph_that_cannot_be_sent_is_tried_once(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process then checks all its nodes, and compiles them."""
     tried: list[Any] = []
@@ -205,6 +207,7 @@ def test_a_graph_that_cannot_be_sent_is_tried_once(ends: Site, monkeypatch: pyte
     assert len([subject for subject in tried if isinstance(subject, Graph)]) == 2
 
 
+@pytest.mark.slow
 def test_without_a_cache_this_process_remembers(ends: Site) -> None:
     assert compiled_in(1.0, cache=False) != os.getpid()
     assert compiled_in(1.0, cache=False) == os.getpid()
@@ -262,6 +265,7 @@ def test_to_record_an_outcome_costs_the_same_however_many_there_are(
     assert sum(known.get(name, 1.0) is not None for name in names) > 9_900
 
 
+@pytest.mark.slow
 def test_outcomes_are_written_once_in_a_lowering(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partitions and support checks are of many structures, here in one entry."""
     written: list[dict[str, Any]] = []

@@ -84,7 +84,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 @pytest.mark.parametrize(
     "tests",
     [
-        pytest.param(["-k", "not generated"], id="some"),
+        pytest.param(["-k", "eager or another_version or several_at"], id="some"),
         pytest.param([], id="all", marks=pytest.mark.slow),
     ],
 )
@@ -94,7 +94,7 @@ def test_it_passes_as_it_is(made: Made, tests: list[str]) -> None:
     assert "my_npu" in made.python("-c", SCRIPT.replace("acme", "my_npu"))
 
 
-@pytest.mark.parametrize("template", ["ask", "compiler"])
+@pytest.mark.parametrize("template", [pytest.param("ask", marks=pytest.mark.slow), "compiler"])
 @pytest.mark.parametrize(
     "tests",
     [

@@ -142,6 +142,7 @@ def test_saved_and_without_torch(program, expected, tmp_path):
     assert found == [*expected, expected[0]], done.stderr
 
 
+@pytest.mark.slow
 def test_the_example_exports(tmp_path):
     export = [sys.executable, str(EXAMPLE / "export.py"), str(tmp_path / "llama.dlg")]
     done = subprocess.run(export, capture_output=True, text=True, check=False, timeout=120)

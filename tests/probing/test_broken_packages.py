@@ -219,6 +219,7 @@ def test_what_took_too_long_is_tried_again(site: Path, tmp_path: Path, monkeypat
     assert [path for path in (tmp_path / "artifacts").rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_the_same_from_python(site: Path) -> None:
     partitioner = CapabilityPartitioner("preprocess_crash", isolate="compile", time_limit=60)
     program = delegate.to_backend(exported(), partitioner)

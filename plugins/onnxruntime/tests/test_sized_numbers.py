@@ -16,6 +16,6 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("case", only(["twice"], CASES))
+@pytest.mark.parametrize("case", only(["none"], CASES))
 def test_calls_are_right_at_other_sizes(case: str) -> None:
     compare(case, "onnxruntime", ANSWERS[case])

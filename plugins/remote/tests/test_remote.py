@@ -326,9 +326,10 @@ class Noisy(torch.nn.Module):
         return x * 2 + torch.rand_like(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "x", "is_compared"),
-    [(Block().eval().bfloat16(), X.bfloat16(), True), pytest.param(Noisy(), X, False, marks=pytest.mark.slow)],
+    [(Block().eval().bfloat16(), X.bfloat16(), True), (Noisy(), X, False)],
     ids=["bfloat16", "random"],
 )
 def test_results_are_compared_where_they_can_be(module: Any, x: Any, is_compared: bool, tmp_path: Path) -> None:

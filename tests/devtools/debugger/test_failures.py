@@ -83,7 +83,7 @@ def test_a_compiler_whose_process_crashes(monkeypatch: pytest.MonkeyPatch) -> No
     assert "SIGABRT" in fault.kind.explanation
 
 
-@pytest.mark.parametrize(("when", "how"), [("init", "raise"), ("execute", "crash")])
+@pytest.mark.parametrize(("when", "how"), [("init", "raise"), pytest.param("execute", "crash", marks=pytest.mark.slow)])
 def test_an_artifact_that_is_not_opened_or_does_not_run(when: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     preprocess = Vector.preprocess
 
