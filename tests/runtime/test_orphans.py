@@ -95,7 +95,7 @@ def marked(mark: str) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-@pytest.mark.parametrize("times", [10, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [4, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_worker_ends_with_a_parent_that_is_killed(kind, times, tmp_path):
     delays = [0.5 * number / times for number in range(times)]

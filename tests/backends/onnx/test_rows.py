@@ -15,6 +15,7 @@ from delegate.backends.onnx.aot.translations import TRANSLATIONS
 from delegate.testing import assert_same
 from tests.support.availability import require
 from tests.support.cases.operators import CASES, FAMILIES, IN_ORDER, All
+from tests.support.sampling import every
 
 
 def operator(case: str) -> str:
@@ -131,8 +132,7 @@ JUMPS = {"aten.ceil.default", "aten.floor.default", "aten.round.default"}
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("backend", ["dsp", "webgpu"])
+@pytest.mark.parametrize(("backend", "family"), every(2, ("dsp", "webgpu"), FAMILIES))
 def test_every_row_runs_on_the_library_and_is_right(backend, family):
     require(backend)
     cases = FAMILIES[family]

@@ -197,7 +197,7 @@ def test_forged_layers_are_drawn(browser, tmp_path):
     pairs = [(added, total) for added in odd for total in odd] * 9
     rows = tuple(LayerAccuracy("forward", HOSTILE, HOSTILE, *pair) for pair in pairs)
     path = tmp_path / "layers.html"
-    for number, layers in enumerate((rows, rows[:1], rows[:36], rows[:50] * 400)):
+    for number, layers in enumerate((rows, rows[:1], rows[:36], rows[:50] * 100)):
         forged = Report.from_json(replace(report(), layers=layers).to_json())
         path.write_text(page([forged.page_data("forged"), forged.page_data("forged")]))
         with Opened(browser, path) as opened:
