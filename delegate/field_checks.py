@@ -11,6 +11,7 @@ import json
 import math
 import reprlib
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 _MOST_COUNT = 2**63
@@ -53,12 +54,18 @@ def is_texts(value: object) -> bool:
 
 
 def plain_json(value: Any) -> Any:
-    """Return a value of plain types for JSON: infinities and NaN become text, which `number` reads."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    """Return a value of plain types and dataclasses for JSON: infinities and NaN become text, which `number` reads."""
+    if isinstance(value, str | int | None):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
         return {key: plain_json(item) for key, item in value.items()}
-    return [plain_json(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [plain_json(item) for item in value]
+    if is_dataclass(value):
+        return {name: plain_json(getattr(value, name)) for name in value.__dataclass_fields__}
+    return value
 
 
 def require_format(data: Mapping[str, Any], known: int) -> None:

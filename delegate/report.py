@@ -7,7 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from delegate.errors import ProgramError
@@ -84,9 +84,9 @@ class Report:
 
     def to_json(self) -> str:
         """Return the report as JSON; equal reports give equal texts."""
-        data = plain_json({"format": _FORMAT, **asdict(replace(self, memory=()))})
-        del data["memory"]
-        return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        data = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "memory"}
+        plain = {"format": _FORMAT, **plain_json(data)}
+        return json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     def save_html(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from delegate.errors import InputError
@@ -179,7 +179,7 @@ class Diagnosis:
 
     def to_json(self) -> str:
         """Return the diagnosis as JSON; figures that are not finite are texts."""
-        return json.dumps(plain_json(asdict(self)), indent=2)
+        return json.dumps(plain_json(self), indent=2)
 
     @classmethod
     def from_json(cls, text: str, where: str = "") -> Diagnosis:
