@@ -63,5 +63,5 @@ def setup(app: Sphinx) -> None:
 
 def _complete(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = generated.filled(source[0])
-    if name.endswith(("index", "design/README")):
+    if name.endswith(("index", "design/README", "examples/README")):
         source[0] += generated.contents(source[0])
