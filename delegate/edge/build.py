@@ -1,9 +1,9 @@
-"""Construction of nodes and constants: new nodes inherit metadata and get their own fake value; bytes of constants."""
+"""Construction of nodes, constants and inputs: new nodes inherit metadata and get their own fake value."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx import Graph, Node
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from delegate.edge.graphs import META_IDENTITY, PRESERVED_METADATA
@@ -140,3 +142,38 @@ def raw_bytes(value: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
         flat = flat.reshape(()).reshape(1)
     raw: np.ndarray[Any, np.dtype[np.uint8]] = flat.view(torch.uint8).numpy()
     return raw
+
+
+def with_inputs(
+    ep: ExportedProgram,
+    module: GraphModule,
+    specs: Sequence[InputSpec],
+    added: Mapping[str, torch.Tensor],
+    removed: Collection[str] = (),
+) -> ExportedProgram:
+    """Return a program with other parameters, buffers and constants; `ep` is not changed.
+
+    Args:
+        ep: the original program, of the same outputs.
+        module: its new graph.
+        specs: of the placeholders of the new graph, in order.
+        added: name of a parameter, buffer or constant -> its tensor.
+        removed: names of those that the program has no more.
+    """
+    states = {name: value for name, value in ep.state_dict.items() if name not in removed}
+    constants = {name: value for name, value in ep.constants.items() if name not in removed}
+    for spec in specs:
+        if spec.target is not None and spec.target in added:
+            is_saved = spec.kind is InputKind.PARAMETER or spec.persistent
+            (states if is_saved else constants)[spec.target] = added[spec.target]
+    return ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=ExportGraphSignature(list(specs), list(ep.graph_signature.output_specs)),
+        state_dict=states,
+        range_constraints=ep.range_constraints,
+        module_call_graph=ep.module_call_graph,
+        example_inputs=ep.example_inputs,
+        constants=constants,
+        verifiers=ep.verifiers,
+    )

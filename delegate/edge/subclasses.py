@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, TensorArgument
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import Graph, Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from delegate.edge.build import with_inputs
+
 FROM_TORCH_ITSELF = ".*LeafSpec.*is deprecated"  # it copies its own deprecated pytree specs
 
-_access = torch.ops.export.access_subclass_inner_tensor.default
+UNPACK = torch.ops.export.access_subclass_inner_tensor.default
 
 
 def with_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
@@ -55,29 +56,13 @@ def with_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
             name = _replace(module.graph, placeholder, f"{placeholder.name}_{'_'.join(path)}", nodes)
             specs.append(replace(spec, arg=TensorArgument(name), target=target))
         module.graph.erase_node(placeholder)
-    kept = {name: value for name, value in ep.constants.items() if name not in packed}
-    is_constant = {spec.target: spec.kind is InputKind.CONSTANT_TENSOR for spec in specs}
-    return ExportedProgram(
-        root=module,
-        graph=module.graph,
-        graph_signature=ExportGraphSignature(specs, list(ep.graph_signature.output_specs)),
-        state_dict=_without(ep.state_dict, packed) | {n: v for n, v in plain.items() if not is_constant[n]},
-        range_constraints=ep.range_constraints,
-        module_call_graph=ep.module_call_graph,
-        example_inputs=ep.example_inputs,
-        constants=kept | {n: v for n, v in plain.items() if is_constant[n]},
-        verifiers=ep.verifiers,
-    )
-
-
-def _without(values: Mapping[str, Any], packed: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in packed}
+    return with_inputs(ep, module, specs, plain, packed.keys())
 
 
 def _is_unpacked(node: Node) -> bool:
     """Return if only unpacking reads a subclass, and what is unpacked is no subclass that others read."""
     return all(
-        user.target is _access and (not is_traceable_wrapper_subclass(user.meta["val"]) or _is_unpacked(user))
+        user.target is UNPACK and (not is_traceable_wrapper_subclass(user.meta["val"]) or _is_unpacked(user))
         for user in node.users
     )
 

@@ -49,3 +49,18 @@ def test_torchao(name, backends, tmp_path):
             expected = module(given).detach()
             assert_same(program(given), expected, tolerance)
             assert_same(loaded(given.numpy()), expected, tolerance)
+
+
+def test_a_buffer_that_is_not_saved():
+    class Held(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", quantized("Int8WeightOnlyConfig")[0].weight.detach(), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.linear(x, self.weight)
+
+    with zoo.libraries():
+        module, x = Held(), sample(5, 64, scale=1.0)
+        exported = torch.export.export(module, (x,))
+        assert_same(delegate.to_backend(exported, [])(x), module(x), 1e-6)

@@ -14,9 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, InputSpec, OutputKind, TensorArgument
+from torch.export.graph_signature import InputSpec, OutputKind, TensorArgument
 from torch.fx import Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from delegate.edge.build import with_inputs
+from delegate.edge.subclasses import UNPACK
 
 _OWN = ("extra_repr", "layer_idx", "training")  # attributes that do not change what a layer computes
 
@@ -174,7 +177,7 @@ class _Stack:
         placeholder.meta, env[node] = dict(node.meta), placeholder
         self._inputs[placeholder] = replace(spec, arg=TensorArgument(placeholder.name), target=target)
         for user in node.users:
-            if user.target is torch.ops.export.access_subclass_inner_tensor.default:
+            if user.target is UNPACK:
                 with self._graph.inserting_after(user):
                     env[user] = self._graph.node_copy(user, lambda n: env.get(n, n))
 
@@ -183,26 +186,12 @@ class _Stack:
         for mark in self._marks:
             mark.replace_all_uses_with(mark.all_input_nodes[0])
             self._graph.erase_node(mark)
-        ep = self._ep
-        specs = [self._inputs[node] for node in self._graph.find_nodes(op="placeholder")]
         tensors: dict[str | None, Tensor] = dict(module.named_parameters(remove_duplicate=False))
         tensors |= module.named_buffers(remove_duplicate=False)
-        states, constants = dict(ep.state_dict), dict(ep.constants)
-        for spec in specs:
-            if spec.target in tensors and spec.target not in ep.state_dict | ep.constants:
-                kept = constants if spec.persistent is False else states
-                kept[spec.target] = tensors[spec.target]
-        return ExportedProgram(
-            root=ep.graph_module,
-            graph=self._graph,
-            graph_signature=ExportGraphSignature(specs, list(ep.graph_signature.output_specs)),
-            state_dict=states,
-            range_constraints=ep.range_constraints,
-            module_call_graph=ep.module_call_graph,
-            example_inputs=ep.example_inputs,
-            constants=constants,
-            verifiers=ep.verifiers,
-        )
+        placeholders = self._graph.find_nodes(op="placeholder")
+        new = (self._inputs[node].target for node in placeholders if node not in self._traced)
+        added = {target: tensors[target] for target in new if target is not None}
+        return with_inputs(self._ep, self._ep.graph_module, [self._inputs[node] for node in placeholders], added)
 
 
 def _renamed(name: str, stack: str, source: int, layer: int) -> str:

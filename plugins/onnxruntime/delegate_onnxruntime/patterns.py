@@ -18,9 +18,8 @@ from delegate_onnxruntime.schemes import FUSES, INTEGERS
 
 LINEAR = "aten.linear.default"
 EMBEDDING = "aten.embedding.default"
-LEAST_BLOCK = (
-    16  # of MatMulNBits and GatherBlockQuantized; https://github.com/microsoft/onnxruntime ContribOperators.md
-)
+# Of MatMulNBits and GatherBlockQuantized: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+LEAST_BLOCK = 16
 _PER_TENSOR = frozenset(CHOOSES[:2])  # one range for all of a tensor
 
 
