@@ -41,7 +41,8 @@ def test_products(name, precision):
     function, args = PRODUCTS[name]
     with torch.no_grad(), Rounded(precision):
         expected = function(*args)
-    assert relative_error(on_gpu(function, args, precision)(*args), expected) < 2e-6
+    # Tensor cores sum products of TF32 in fewer bits than float32: 4e-6 on an H100.
+    assert relative_error(on_gpu(function, args, precision)(*args), expected) < (1e-5 if precision == "tf32" else 2e-6)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 2e-6), ("tf32", 1e-3), ("bfloat16", 8e-3)])
