@@ -80,6 +80,31 @@ def test_steps_within_steps():
     assert relative_error(program(x), F.adaptive_avg_pool2d(x, (4, 5))) < 1e-6
 
 
+FUSED = {  # with a product, by the kernel of the product: what is read or written beside it has another dtype
+    "mask": lambda product, other: torch.where(other > 0, product, -1.0),
+    "bool": lambda product, other: torch.where(other, product, -1.0),
+    "int32": lambda product, other: product + other.float(),
+    "int64": lambda product, other: product + other.float(),
+    "float16": lambda product, other: product + other.float(),
+    "bfloat16": lambda product, other: product + other.float(),
+}
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "float16"])
+@pytest.mark.parametrize("name", FUSED)
+def test_what_is_fused_with_a_product_has_any_dtype(name, precision):
+    """Kernels read several neighbours at once: each dtype has a vector type of its own in CUDA."""
+    x, w, other = torch.randn(128, 96), torch.randn(96, 128), torch.randint(0, 2, (128, 128))
+    given = other.to(getattr(torch, name, torch.float32))
+
+    def function(x, w, other):
+        return FUSED[name](x @ w, other)
+
+    with torch.no_grad(), Rounded(precision):
+        expected = function(x, w, given)
+    assert relative_error(on_gpu(function, (x, w, given), precision)(x, w, given), expected) < 1e-5
+
+
 class _Around(nn.Module):
     def forward(self, x):
         y = x.exp() * 2

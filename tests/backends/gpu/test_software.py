@@ -35,8 +35,8 @@ def pytest_on(software, *arguments, **variables):
     assert " passed" in done.stdout
 
 
-def test_steps_memory_and_sizes(software):
-    pytest_on(software, "-k", "steps_within_steps or stay_on_the_gpu or sizes_that_change")
+def test_steps_memory_sizes_and_masks(software):
+    pytest_on(software, "-k", "steps_within_steps or stay_on_the_gpu or sizes_that_change or (any_dtype and bool)")
 
 
 @pytest.mark.slow

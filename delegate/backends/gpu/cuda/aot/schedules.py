@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import get_root_block
@@ -303,6 +304,7 @@ def applied(rule: Any, function: Any, target: Target) -> Any:
         return None
     if schedule is None or not (target.is_host or _in_threads(schedule)):
         return None
+    _bools_one_by_one(schedule, get_root_block(schedule))
     return schedule.mod["main"].with_attr(_SCHEDULED, True)
 
 
@@ -320,6 +322,17 @@ def by_default(function: Any, target: Target) -> Any:
     return scheduled
 
 
+def _bools_one_by_one(schedule: Any, within: Any) -> None:
+    """Unroll vectorised loops over bools in memory: TVM's CUDA code reads two bytes for each bool of a vector."""
+    for block in schedule.get_child_blocks(within):
+        found = schedule.get(block)
+        if any(str(region.source.dtype) == "bool" for region in (*found.reads, *found.writes)):
+            for loop in schedule.get_loops(block):
+                if schedule.get(loop).kind == tirx.ForKind.VECTORIZED:
+                    schedule.unroll(loop)
+        _bools_one_by_one(schedule, block)
+
+
 def _in_threads(schedule: Any) -> bool:
     """Return true if threads run every step: TVM compiles others for the host, which cannot reach the GPU's memory."""
     return all(
@@ -332,14 +345,9 @@ def _in_threads(schedule: Any) -> bool:
 def _launches(body: Any) -> bool:
     """Return true if a step has its own threads, like TVM's sorting."""
     are_launches: list[bool] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, tirx.AttrStmt):
-            are_launches.append(node.attr_key == "thread_extent")
-        elif isinstance(node, tirx.For):
-            are_launches.append(node.thread_binding is not None)
-
-    tirx.stmt_functor.post_order_visit(body, visit)
+    attribute = (tirx.AttrStmt, lambda node: are_launches.append(node.attr_key == "thread_extent"))
+    loop = (tirx.For, lambda node: are_launches.append(node.thread_binding is not None))
+    tvm_ffi.structural_walk(body, [attribute, loop])
     return any(are_launches)
 
 
