@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import nn
 import delegate
 from delegate.devtools.trace import Trace
 from delegate.errors import InputError
-from delegate.events import MethodRun
+from delegate.events import BoundInstruction, InstructionRun, MethodRun
 from tests.support.cases.watched import Loop, Net, X, net
 from tests.support.lowering import assert_runs, assert_same, compiled
 
@@ -173,6 +174,19 @@ def test_a_trace_of_many_calls_is_small(tmp_path):
             program(X.numpy())
     assert len(Opened(tmp_path / "trace.json").names("portable")) == 1000
     assert (tmp_path / "trace.json").stat().st_size < 20e6 / 1000 / 100 * 1000 * 0.8
+
+
+def test_a_long_call_does_not_collect_its_events_in_memory(tmp_path):
+    instruction = BoundInstruction("forward/sin", "forward", "sin", "aten.sin.default", reads=(0,), writes=(1,))
+    with Trace(tmp_path / "trace.json") as trace:
+        start = time.perf_counter_ns()
+        for i in range(10_000):
+            trace(InstructionRun(instruction, start + 10_000 * i, i, threading.get_ident(), 0, False))
+        (unfinished,) = tmp_path.iterdir()
+        assert unfinished.stat().st_size > 0.8e6
+    slices = Opened(tmp_path / "trace.json").slices["portable (MainThread)"]
+    assert [s["dur"] for s in slices] == [i / 1000 for i in range(10_000)]
+    assert slices[-1]["ts"] - slices[0]["ts"] == pytest.approx(9_999 * 10)
 
 
 def test_names_are_escaped(tmp_path):
