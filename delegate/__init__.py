@@ -107,21 +107,23 @@ _PUBLIC = {
 __all__ = list(_PUBLIC)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'delegate' has no attribute {name!r}")
-    try:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in ("torch", "pydantic", "yaml"):
-            raise
-        from delegate.errors import DelegateError
+if not TYPE_CHECKING:  # a type checker then reports misspelled names
 
-        raise DelegateError(
-            f"delegate.{name} needs {missing}, which is not installed",
-            remedy="pip install 'delegate[aot]'; running saved programs needs only delegate.load",
-        ) from error
+    def __getattr__(name: str) -> Any:
+        if name not in _PUBLIC:
+            raise AttributeError(f"module 'delegate' has no attribute {name!r}")
+        try:
+            return getattr(importlib.import_module(_PUBLIC[name]), name)
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing not in ("torch", "pydantic", "yaml"):
+                raise
+            from delegate.errors import DelegateError
+
+            raise DelegateError(
+                f"delegate.{name} needs {missing}, which is not installed",
+                remedy="pip install 'delegate[aot]'; running saved programs needs only delegate.load",
+            ) from error
 
 
 def __dir__() -> list[str]:

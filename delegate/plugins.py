@@ -137,8 +137,8 @@ def blocked_in_vain(name: str, matches: Collection[str]) -> str:
 
 
 def is_blocked(name: str, blocked: Collection[str]) -> bool:
-    """Return if plugins of a name are blocked."""
-    return name in blocked or "*" in blocked
+    """Return if plugins of a name are blocked; names are compared without case."""
+    return "*" in blocked or name.casefold() in map(str.casefold, blocked)
 
 
 def backend_of(name: str) -> str:

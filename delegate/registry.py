@@ -85,7 +85,8 @@ class Registry:
 
     def blocked_in_vain(self) -> dict[str, list[str]]:
         """Return the blocked names that are no plugins here, each with the plugins of similar names."""
-        unknown = sorted(self._blocked - {"*"} - self._plugins.keys() - {p.name for p in self._refused})
+        here = {*self._plugins, *(p.name for p in self._refused)}
+        unknown = sorted(name for name in self._blocked - {"*"} if in_known_spelling(name, here) not in here)
         if not unknown:
             return {}
         from delegate.kernels.libraries import KERNELS
@@ -94,7 +95,11 @@ class Registry:
         known = {*self._plugins, *discover(KERNELS).claims, *discover(MEASUREMENTS).claims}
         import difflib  # every process imports this module
 
-        return {name: difflib.get_close_matches(name, sorted(known)) for name in unknown if name not in known}
+        return {
+            name: difflib.get_close_matches(name.casefold(), sorted(known))
+            for name in unknown
+            if in_known_spelling(name, known) not in known
+        }
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all backends in alphabetical order, in any state; imports nothing."""

@@ -69,7 +69,7 @@ def is_explained_by_an_example(name: str) -> bool:
     value = getattr(delegate, name)
     is_error = inspect.isclass(value) and issubclass(value, Exception)
     # The others are no verbs: a table of kernels has a doctest, and the rest are results.
-    return not is_error and name not in {"KernelTable", "SupportTable", "DType", "cached_attention"}
+    return not is_error and name not in {"KernelTable", "SupportTable", "DType"}
 
 
 DOCUMENTED = [name for name in delegate.__all__ if is_explained_by_an_example(name)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
+import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -49,13 +51,14 @@ def check_backend(
     """
     if quick and workers:
         raise typer.BadParameter("--quick runs in one process: leave out -n")
+    start = time.monotonic()
     registry = Registry(refresh=True)
     name = registry.resolve(name)
     state = registry.state(name)
     parts = check_parts(registry, name)
     data: dict[str, Any] = {"backend": name, "state": str(state.state), "detail": state.detail, "parts": parts}
     ready = state.state is PluginState.OK and set(parts.values()) == {"ok"}
-    result = _run_tests(name, quick, keyword, workers, tests) if ready else None
+    result = _run_tests(name, start if quick else None, keyword, workers, tests) if ready else None
     if as_json:
         results = (
             {"tests": [], "total": 0, "stopped": "", "operators": {}, "call": None}
@@ -69,7 +72,7 @@ def check_backend(
         raise typer.Exit(1)
 
 
-def _run_tests(name: str, quick: bool, keyword: str, workers: int, tests: Path | None) -> CheckResult:
+def _run_tests(name: str, quick_since: float | None, keyword: str, workers: int, tests: Path | None) -> CheckResult:
     try:
         with output.working("importing torch"):
             from delegate.testing import checking
@@ -90,7 +93,8 @@ def _run_tests(name: str, quick: bool, keyword: str, workers: int, tests: Path |
 
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` shows the results so far, too
         try:
-            result = checking.run_kit(name, report, quick=quick, keyword=keyword, workers=workers, tests=tests)
+            seconds = math.inf if quick_since is None else quick_since + checking.QUICK - time.monotonic()
+            result = checking.run_kit(name, report, seconds=seconds, keyword=keyword, workers=workers, tests=tests)
         finally:
             signal.signal(signal.SIGTERM, before)
     with output.working(f"timing calls of {name}"):

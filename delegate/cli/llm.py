@@ -95,6 +95,7 @@ def export(
     try:
         from delegate.llm.aot.export import Options
         from delegate.llm.aot.export import export as export_model
+        from delegate.llm.aot.hugging_face import transformers
         from delegate.llm.aot.source import read
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXPORT_LIBRARIES:
@@ -105,9 +106,10 @@ def export(
         context, chunk, conversations, weights, prefill_weights, cache, guesses, tuple(backend or ("xnnpack",))
     )
     requested.check()
+    transformers.utils.logging.disable_progress_bar()
     with output.working(f"exporting {model}"):
         program = export_model(read(model, without_tokenizer=no_tokenizer), out, requested)
-    output.show(program.report.summary, f"saved {out}")
+    output.show(program.report.summary, f"saved {out}, {out.stat().st_size:,} bytes")
 
 
 @dataclass(frozen=True)

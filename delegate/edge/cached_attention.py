@@ -5,11 +5,30 @@ Authors of models call `delegate.cached_attention` in `forward`, after the write
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import ParamSpec
+
 import torch
 from torch import Tensor
 
+_NAME = "delegate::cached_attention"
+_P = ParamSpec("_P")
 
-@torch.library.custom_op("delegate::cached_attention", mutates_args=())
+
+def _as_operator(compute: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
+    """Define the operator, and return a function that calls it; torch's own object has no help and no types."""
+    operator = torch.library.custom_op(_NAME, compute, mutates_args=())
+
+    @functools.wraps(compute)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> Tensor:
+        result: Tensor = operator(*args, **kwargs)
+        return result
+
+    return call
+
+
+@_as_operator
 def cached_attention(
     query: Tensor,
     keys: Tensor,
@@ -26,8 +45,12 @@ def cached_attention(
 
     Example::
 
-        self.keys[rows, :, positions] = new_keys  # in forward; the same for the values
-        result = delegate.cached_attention(query, self.keys, self.values, positions)
+        keys, values = torch.zeros(2, 1, 4, 16, 8)  # the cache: buffers of the module
+        query, new_keys, new_values = torch.rand(3, 1, 4, 2, 8)  # of the tokens at positions 5 and 6
+        positions = torch.tensor([5, 6])
+        keys.index_copy_(2, positions, new_keys)
+        values.index_copy_(2, positions, new_values)
+        result = delegate.cached_attention(query, keys, values, positions[None])
 
     Args:
         query: (batch, heads, length, channels).
@@ -63,8 +86,7 @@ def cached_attention(
     return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v
 
 
-@cached_attention.register_fake
-def _(
+def _result_type(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -76,8 +98,12 @@ def _(
     window: int = 0,
     softcap: float = 0.0,
 ) -> Tensor:
+    """Return an empty result of the right shape and dtype."""
     if query.shape[1] % keys.shape[1]:
         raise ValueError(
             f"the {query.shape[1]} heads of the query are not divisible by the {keys.shape[1]} groups of the cache"
         )
     return query.new_empty((*query.shape[:-1], values.shape[-1]))
+
+
+torch.library.register_fake(_NAME, _result_type)

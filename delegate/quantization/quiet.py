@@ -10,9 +10,9 @@ _LOGGERS = ("torchao", "torch.utils._pytree")  # the second warns torchao of dep
 
 
 @contextmanager
-def _silence(names: tuple[str, ...]) -> Iterator[None]:
-    """Limit these loggers to errors."""
-    loggers = [logging.getLogger(name) for name in names]
+def silence() -> Iterator[None]:
+    """Limit the loggers that such imports use to errors."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
@@ -23,5 +23,5 @@ def _silence(names: tuple[str, ...]) -> Iterator[None]:
             logger.setLevel(level)
 
 
-with _silence(_LOGGERS):
+with silence():
     import torchao.quantization.pt2e.quantize_pt2e  # noqa: F401

@@ -27,14 +27,14 @@ from delegate.testing.backend import BackendTests, arrays_of
 from delegate.testing.cases import COMMON, Case
 
 _CALLS = 300  # measured for the median
-_QUICK = 20.0  # seconds of tests, besides the start of Python and torch
+QUICK = 27.0  # seconds from the start of a quick check until its last test begins
+_LEAST = 12.0  # seconds of its tests on a slow machine, on which the start of Python and torch takes the rest
 _SLOW = frozenset(
     {
         "test_generated_cases", "test_its_info_is_cheap_and_needs_no_torch", "test_it_runs_without_torch",
         "test_corrupt_blobs_do_no_harm",
     }
 )  # fmt: skip
-_LATER = 2  # cases of the other tests that run before slow ones
 TIME_IS_UP = "the time of --quick is up"
 _KIT = "from delegate.testing.checking import kit_of\nTestKit = kit_of({name!r}, {tests!r})\n"
 
@@ -142,7 +142,7 @@ def run_kit(
     name: str,
     report: Callable[[TestOutcome | None, int, int], None] = lambda outcome, done, total: None,
     *,
-    quick: bool = False,
+    seconds: float = math.inf,
     keyword: str = "",
     workers: int = 0,
     tests: Path | None = None,
@@ -152,7 +152,8 @@ def run_kit(
     Args:
         name: the name of the backend.
         report: called after each test with its outcome, and the number of finished tests and of all tests.
-        quick: stop after a part of the tests: first each test on one module, then each on another one.
+        seconds: stop after this time, but not in less than 12 seconds; first each test runs on one module, then each
+            on another one.
         keyword: select tests as pytest's -k does; empty for all.
         workers: number of processes, by pytest-xdist; 0 for this process.
         tests: a file with the backend's own test class.
@@ -162,7 +163,7 @@ def run_kit(
     """
     if workers and find_spec("xdist") is None:
         raise DelegateError("several processes need pytest-xdist", remedy="pip install pytest-xdist, or leave out -n")
-    collected = _Collected(report, _QUICK if quick else math.inf)
+    collected = _Collected(report, max(seconds, _LEAST))
     if not cases_of(name):
         what = "it supports no node of the common modules"
         return CheckResult((TestOutcome("something_of_it_runs_there", "failed", what),), 1)
@@ -212,15 +213,15 @@ class _Collected:
         self._seconds, self._start = seconds, time.monotonic()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Order the tests if they may not all run: the first case of each test, then the second; slow tests later."""
+        """Order the tests if they may not all run: the first case of each test, slow ones last; then the second."""
         if self._seconds < math.inf:
             numbers = Counter[str]()
-            order: list[tuple[int, int]] = []
+            order: list[tuple[int, bool, int]] = []
             for item in items:
                 function = item.name.partition("[")[0]
-                order.append((numbers[function] + _LATER * (function in _SLOW), len(order)))
+                order.append((numbers[function], function in _SLOW, len(order)))
                 numbers[function] += 1
-            items[:] = [items[i] for _, i in sorted(order)]
+            items[:] = [items[i] for _, _, i in sorted(order)]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Store the number of tests."""

@@ -66,12 +66,17 @@ def test_quick_in_several_processes_is_wrong_usage() -> None:
 def test_it_stops_after_a_time_with_each_test_once_first(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(1000))
     monkeypatch.setattr(checking.time, "monotonic", lambda: 7.0 * next(ticks))
-    result = run_kit("xnnpack", quick=True, keyword="schema or two_plans or runs_there")
+    result = run_kit("xnnpack", seconds=20, keyword="schema or two_plans or corrupt")  # the last is slow
     assert result.stopped == TIME_IS_UP
     tests = [o.test.partition("[")[0] for o in result.tests]
-    assert tests == ["its_options_have_a_schema", "something_of_it_runs_there", "two_plans_are_the_same"]
+    assert tests == ["its_options_have_a_schema", "two_plans_are_the_same", "corrupt_blobs_do_no_harm"]
     assert result.total > 40
     assert result.is_green
+
+
+def test_a_start_that_takes_all_the_time_leaves_some_for_tests() -> None:
+    result = run_kit("xnnpack", seconds=-5, keyword="schema")
+    assert (len(result.tests), result.stopped) == (1, "")
 
 
 def test_an_interrupt_leaves_the_results_so_far() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from delegate.cli.demo import command
-from delegate.cli.demo.command import Row, conclusion
+from delegate.cli.demo.command import Row, conclusion, partly_quantized
 from tests.cli.calling import call
 
 TORCH = Row("torch (eager)", "float", 0.98, 300e-6, None)
@@ -37,6 +37,13 @@ SLOW = Row("slow", "float", 0.98, 600e-6, 1)
 )
 def test_conclusion(rows: list[Row], sentence: str) -> None:
     assert conclusion(rows) == sentence
+
+
+def test_schemes_that_leave_layers_in_float_are_named() -> None:
+    rows = [Row("fast", scheme, 0.98, 20e-6, 1, layers=5, integer_layers=n) for scheme, n in
+            (("float", 0), ("static_int8", 5), ("dynamic_int8", 1))]  # fmt: skip
+    line = "fast dynamic_int8 runs 1 of 5 layers in int8, and the others in float."
+    assert partly_quantized([*rows, TORCH]) == [line]
 
 
 def test_the_table_the_files_and_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +86,7 @@ def test_int8_costs_something() -> None:
     assert accuracy["float"] == rows["torch (eager)", "float"]["accuracy"] >= 0.96
     assert accuracy["static_int8"] <= accuracy["float"] - 0.01
     assert accuracy["dynamic_int8"] >= accuracy["float"] - 0.003
+    assert [rows["xnnpack", scheme]["integer_layers"] for scheme in accuracy] == [0, 5, 5]
     sizes = {scheme: rows["xnnpack", scheme]["file_bytes"] for scheme in accuracy}
     assert max(sizes["static_int8"], sizes["dynamic_int8"]) < sizes["float"] / 2
 

@@ -67,7 +67,7 @@ def test_other_dtypes_are_no_conflict(site: Site) -> None:
     assert len(Registry().kernels.tables()) == 3
 
 
-@pytest.mark.parametrize("value", ["alpha", "*"])
+@pytest.mark.parametrize("value", ["alpha", "ALPHA", "*"])
 def test_blocked(site: Site, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     library(site, "alpha", "aten.relu.default")
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", value)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import torch
 
 import delegate
 from delegate.testing import assert_same
+from tests.support.environments import Environment
 from tests.support.lowering import assert_runs
 from tests.support.sources import ROOT
 
@@ -104,15 +103,6 @@ print(delegate.__file__)
 """
 
 
-def link_packages(names: list[str], target: Path) -> None:
-    """Make installed packages, and what they require, importable from another environment."""
-    for name in names:
-        for file in importlib.metadata.files(name) or ():
-            first = file.parts[0]
-            if first != ".." and not (target / first).exists():
-                (target / first).symlink_to(Path(str(file.locate())).parents[len(file.parts) - 1] / first)
-
-
 def test_an_installed_wheel_runs_a_program_without_torch(distributions, tmp_path):
     """A fresh environment has NumPy, flatbuffers and LiteRT, and no part of the checkout."""
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Softmax(1))
@@ -121,23 +111,25 @@ def test_an_installed_wheel_runs_a_program_without_torch(distributions, tmp_path
     assert_runs(program, "xnnpack")
     program.save(tmp_path / "model.dlg")
     np.save(tmp_path / "input.npy", x.numpy())
-    venv.create(tmp_path / "venv", with_pip=False)
-    python = tmp_path / "venv" / "bin" / "python"
-    packages = next((tmp_path / "venv").glob("lib/python3*/site-packages"))
-    link_packages(
+    environment = Environment.create(
+        tmp_path / "venv",
         ["numpy", "flatbuffers", "ai-edge-litert", "backports.strenum", "ml_dtypes", "protobuf", "tqdm",
          "typing-extensions"],
-        packages,
     )  # fmt: skip
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*install, wheel(distributions, "delegate")], check=True)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment.install(wheel(distributions, "delegate"))
     done = subprocess.run(
-        [python, "-c", RUN], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [environment.python, "-c", RUN],
+        cwd=tmp_path,
+        env=environment.variables(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).is_relative_to(tmp_path / "venv")
     assert_same(np.load(tmp_path / "result.npy"), module(x).detach().numpy())
     command = [tmp_path / "venv" / "bin" / "delegate", "--version"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment.variables(), capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (1, "error: the command line needs rich: pip install 'delegate[cli]'\n")

@@ -45,6 +45,8 @@ class Row:
         file_bytes: size of the program file; None for torch.
         devices: what the backend runs on.
         stand_in: true if a CPU imitates the device.
+        layers: number of layers with weights; 0 for torch.
+        integer_layers: how many of them the scheme runs in integers.
     """
 
     backend: str
@@ -54,6 +56,8 @@ class Row:
     file_bytes: int | None
     devices: tuple[str, ...] = ()
     stand_in: bool = False
+    layers: int = 0
+    integer_layers: int = 0
 
     @property
     def name(self) -> str:
@@ -130,6 +134,17 @@ def _print(real: Sequence[Row], stand_ins: Sequence[Row], count: int) -> None:
         print(f"{name}: {devices[0]}")
     if any(r.scheme == SCHEMES[0] for r in real):
         print("static_int8 has one range for bright and dark images: dark ones lose detail.")
+    for line in partly_quantized((*real, *stand_ins)):
+        print(line)
+
+
+def partly_quantized(rows: Sequence[Row]) -> list[str]:
+    """Return a line for each row whose scheme leaves layers in float, since such a row is close to that of float."""
+    return [
+        f"{r.name} runs {r.integer_layers} of {r.layers} layers in int8, and the others in float."
+        for r in rows
+        if r.scheme in SCHEMES and r.integer_layers < r.layers
+    ]
 
 
 def conclusion(real: Sequence[Row]) -> str:
@@ -284,7 +299,8 @@ class _Demo:
         import delegate
 
         file = self.file(choice.name, scheme)
-        delegate.to_backend(self._quantized(choice.name, scheme), [choice.name]).save(file)
+        exported = self._quantized(choice.name, scheme)
+        delegate.to_backend(exported, [choice.name]).save(file)
         result_file = self._work / "result.json"
         paths = map(str, (file, self._work / "images.npy", result_file))
         done = subprocess.run([sys.executable, "-m", "delegate.cli.demo.measuring", *paths], check=False)
@@ -293,7 +309,18 @@ class _Demo:
         result = json.loads(result_file.read_text())
         accuracy = _accuracy(result["classes"], self.held_out)
         size = file.stat().st_size
-        return Row(choice.name, scheme, accuracy, result["latency"], size, choice.devices, choice.stand_in)
+        layers = _layers(exported)
+        return Row(
+            choice.name,
+            scheme,
+            accuracy,
+            result["latency"],
+            size,
+            choice.devices,
+            choice.stand_in,
+            len(layers),
+            sum(layers),
+        )
 
     def _quantized(self, backend: str, scheme: str) -> ExportedProgram:
         from delegate.quantization import Settings, quantize
@@ -327,6 +354,15 @@ class _Demo:
         data = replace(Report.from_json(saved.report), memory=memory_pictures(saved)).page_data(best.name, profile)
         write(page([data]), REPORT)
         return str(REPORT)
+
+
+def _layers(exported: ExportedProgram) -> list[bool]:
+    """Return for each layer with weights if these are integers."""
+    from delegate.edge.node import arguments, decodes
+
+    operators = [n for n in exported.graph.nodes if n.op == "call_function"]
+    weights = [w for n in operators if (w := arguments(n).get("weight")) is not None]
+    return [decodes(w) for w in weights]
 
 
 def _eager(network: Any, held_out: Digits) -> Row:

@@ -6,7 +6,7 @@ not need it, so it then counts as absent.
 
 import sys
 
-from delegate.quantization import quiet  # noqa: F401 - transformers imports torchao too
+from delegate.quantization.quiet import silence
 
 try:
     import torchvision  # noqa: F401
@@ -14,5 +14,8 @@ except (ImportError, RuntimeError):
     sys.modules["torchvision"] = None  # type: ignore[assignment]
 
 import transformers
+
+with silence():
+    transformers.PreTrainedModel  # noqa: B018 - transformers imports its models, and more of torchao, at their first use
 
 __all__ = ["transformers"]
