@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from delegate.errors import ConfigError
@@ -121,6 +122,13 @@ class _Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._header_bytes = -1
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body if self.cycle.body else b"")
+        if not self.cycle.body and not self.cycle.response_complete:
+            self.cycle.body = body  # type: ignore[assignment]  # the application takes it as it is, without two copies
+            if len(body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         self._end()

@@ -161,9 +161,9 @@ class Worker:
                     self._serve([job])
             return
         seconds = monotonic() - start
+        _finish([(job, result, None) for job, result in zip(jobs, results, strict=True)])
         self._mean += _SMOOTHING * (seconds / len(jobs) - self._mean)
         self.metrics.ran(len(jobs), seconds)
-        _finish([(job, result, None) for job, result in zip(jobs, results, strict=True)])
 
     def _call(self, jobs: Sequence[Job]) -> list[list[Any]]:
         if len(jobs) == 1 or self._batching is None:
