@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,7 @@ class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = (3, 16, 32, 64)
-        self.body = torch.nn.Sequential(
-            *(torch.nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in zip(widths, widths[1:], strict=False))
-        )
+        self.body = torch.nn.Sequential(*(torch.nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(widths)))
         self.head = torch.nn.Linear(widths[-1], 10)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
@@ -116,18 +115,21 @@ def latency(path: Path, image: Any, count: int) -> None:
     own: list[float] = []
     served: list[float] = []
     message = request(image)
-    with delegate.load(path) as program, server(f"net={path}") as port:
-        with socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for number in range(count + 20):
-                start = time.perf_counter()
-                program(image)
-                middle = time.perf_counter()
-                ask(connection, message)
-                end = time.perf_counter()
-                if number >= 20:
-                    own.append(middle - start)
-                    served.append(end - middle)
+    with (
+        delegate.load(path) as program,
+        server(f"net={path}") as port,
+        socket.create_connection(("127.0.0.1", port)) as connection,
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number in range(count + 20):
+            start = time.perf_counter()
+            program(image)
+            middle = time.perf_counter()
+            ask(connection, message)
+            end = time.perf_counter()
+            if number >= 20:
+                own.append(middle - start)
+                served.append(end - middle)
     over = statistics.median(served) - statistics.median(own)
     print("| concurrency 1 | p50, us | p99, us |\n|---|---|---|")
     for name, times in (("own call", own), ("server", served)):
