@@ -30,6 +30,7 @@ from delegate.errors import (
 )
 from delegate.plugins import (
     BLOCK_VARIABLE,
+    COMMANDS,
     OWN,
     PORTABLE,
     Plugin,
@@ -92,7 +93,8 @@ class Registry:
         from delegate.kernels.libraries import KERNELS
         from delegate.measurements import MEASUREMENTS
 
-        known = {*self._plugins, *discover(KERNELS).claims, *discover(MEASUREMENTS).claims}
+        groups = (KERNELS, MEASUREMENTS, COMMANDS)
+        known = {*self._plugins, *(name for group in groups for name in discover(group).claims)}
         import difflib  # every process imports this module
 
         return {

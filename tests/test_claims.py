@@ -67,8 +67,9 @@ def unknown_commands(text: str) -> list[str]:
     for line in _COMMAND.findall(indented):
         words = line.split("  ")[0].split()
         command: Any = typer.main.get_command(app)
-        while words and hasattr(command, "commands") and words[0] in command.commands:
-            command = command.commands[words.pop(0)]
+        while words and hasattr(command, "commands") and (inner := command.get_command(None, words[0])):
+            command = inner
+            words.pop(0)
         if hasattr(command, "commands"):
             if words and re.fullmatch(r"[a-z-]+", words[0]):
                 found.append(line)
@@ -161,7 +162,8 @@ _BLOCK = re.compile(r"^( *)```(python|yaml|toml)\n(.*?)^ *```", re.MULTILINE | r
 _INLINE = re.compile(r"`([^`\n]+)`")
 _ERROR = re.compile(r"`([A-Z]\w*(?:Error|Failed|Unavailable|Broken|Incompatible|NotFound|Refused|Stopped))`")
 _VARIABLE = re.compile(r"\bDELEGATE_[A-Z_]+")
-FILES = {"delegate.lock", "delegate.schema.json"}  # names of files in commands
+# Names of files in commands, and of a group of entry points.
+FILES = {"delegate.lock", "delegate.schema.json", "delegate.commands"}
 UNKNOWN = object()  # of an attribute whose class nothing states
 MADE = {"to_backend": "delegate.compiled.CompiledProgram", "load": "delegate.runtime.loaded.LoadedProgram"}
 

@@ -28,6 +28,7 @@ from delegate.cli import (
     new_backend,
     ops,
     output,
+    plugin_commands,
     report,
     run,
     strip,
@@ -44,6 +45,15 @@ class Commands(commands.Group):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with output.escaped():
             return super().main(*args, **kwargs)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of this project's commands, then of those of other packages."""
+        own = super().list_commands(ctx)
+        return [*own, *(name for name in plugin_commands.names() if name not in own)]
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        """Return a command by name; those of other packages are imported now."""
+        return super().get_command(ctx, name) or plugin_commands.find(name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--debug" in args:

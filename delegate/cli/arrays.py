@@ -1,8 +1,8 @@
-"""The inputs of a run: arrays from .npy and .npz files, or seeded random ones."""
+"""The inputs of a run: arrays from .npy and .npz files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +10,17 @@ import numpy as np
 
 from delegate.array_files import load_arrays
 from delegate.errors import InputError, ProgramError, did_you_mean
-from delegate.program.dtypes import DType
-from delegate.program.expr import evaluate
-from delegate.program.model import Input, Method, Value
+from delegate.program.model import Method
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method as Runnable
+from delegate.runtime.random_inputs import free_inputs
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_SIZE = 2  # of a dynamic dimension of random inputs, where its range allows that
 
 
 def input_names(method: Method) -> list[str]:
     """Return the names of the inputs that the caller chooses, in order."""
-    return [method.inputs[i].name for i in _free_inputs(method)]
+    return [method.inputs[i].name for i in free_inputs(method)]
 
 
 def chosen_method(program: LoadedProgram, name: str | None, where: str = "") -> Runnable:
@@ -79,44 +77,6 @@ def read_inputs(method: str, names: Sequence[str], arguments: Sequence[str]) -> 
         raise InputError(problem, where=f"method {method}", remedy=f"it takes {', '.join(names) or 'no tensors'}")
     files.update(zip(free, in_order, strict=True))
     return {name: read_array(name, files[name]) for name in names}
-
-
-def random_inputs(method: Method) -> dict[str, Array]:
-    """Return random arrays by input name: floats are normal, integers are 0 or 1, which are valid indices.
-
-    Dynamic dimensions, and numbers, are 2, or the nearest value in their range.
-    """
-    generator = np.random.default_rng(0)
-    sizes = {i: max(s.minimum, min(_SIZE, s.maximum or _SIZE)) for i, s in enumerate(method.symbols)}
-    numbers = {s.input: np.asarray(sizes[i]) for i, s in enumerate(method.symbols) if s.dim < 0}
-    free = [(i, method.inputs[i]) for i in _free_inputs(method)]
-    return {
-        leaf.name: numbers[i] if i in numbers else _random(generator, method.values[leaf.value], sizes)
-        for i, leaf in free
-    }
-
-
-def leaves(inputs: Sequence[Input], arrays: Mapping[str, Array]) -> list[Any]:
-    """Return the leaves of the arguments in order: arrays, and the literals that export fixed."""
-    return [arrays.get(i.name, i.literal) for i in inputs]
-
-
-def _free_inputs(method: Method) -> list[int]:
-    """Return the indices of the inputs that the caller chooses: tensors, and numbers that are symbols."""
-    numbers = {s.input for s in method.symbols if s.dim < 0}
-    return [n for n, i in enumerate(method.inputs) if i.value >= 0 or n in numbers]
-
-
-def _random(generator: np.random.Generator, value: Value, sizes: Mapping[int, int]) -> Array:
-    shape = [evaluate(d, sizes) for d in value.shape]
-    dtype = value.dtype.numpy
-    if value.dtype is DType.bfloat16:  # the upper half of a float32
-        return (generator.standard_normal(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16).view()
-    if dtype.kind == "f":
-        return np.asarray(generator.standard_normal(shape)).astype(dtype)
-    if dtype.kind == "c":
-        return np.asarray(generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
-    return generator.integers(0, 2, shape).astype(dtype)
 
 
 def read_archive(method: str, names: Sequence[str], path: str) -> dict[str, Array]:

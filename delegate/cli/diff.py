@@ -14,7 +14,7 @@ import typer
 
 import delegate
 from delegate.cli import output
-from delegate.cli.arrays import Array, input_names, leaves, read_inputs
+from delegate.cli.arrays import Array, input_names, read_inputs
 from delegate.cli.completions import method_names
 from delegate.devtools.diff import differences
 from delegate.errors import InputError
@@ -23,6 +23,7 @@ from delegate.program import file
 from delegate.program.dtypes import DType
 from delegate.program.model import Ref
 from delegate.runtime.loaded import LoadedProgram
+from delegate.runtime.random_inputs import leaves
 
 _RUNS = 10  # timed runs of each program, in turn
 

@@ -7,13 +7,14 @@ checked before any work.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -162,3 +163,24 @@ def require_distinct(written: Mapping[str, Path | None], read: Mapping[str, Path
         other = seen.setdefault(os.path.realpath(path), option)
         if other != option:
             raise ConfigError(f"{option} would overwrite {other}", where=str(path), remedy="name another file")
+
+
+def parse_load_options(items: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the options of `--option` by backend; a value that is valid JSON is decoded, others are text.
+
+    Raises:
+        InputError: an item is not of the form BACKEND.NAME=VALUE.
+    """
+    options: dict[str, dict[str, Any]] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        backend, dot, option = name.rpartition(".")
+        if not (equals and dot and backend and option):
+            remedy = "write BACKEND.NAME=VALUE, e.g. xnnpack.threads=4"
+            raise InputError(f"--option {item!r} is not an option", remedy=remedy)
+        own = options.setdefault(backend, {})
+        try:
+            own[option] = json.loads(value)
+        except ValueError:
+            own[option] = value
+    return options

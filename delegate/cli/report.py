@@ -11,7 +11,6 @@ import typer
 
 import delegate
 from delegate.cli import options, output
-from delegate.cli.arrays import leaves, random_inputs
 from delegate.cli.inspect import is_program, plan_model
 from delegate.cli.lower import Backends, ConfigFile, Inputs
 from delegate.cli.options import Imports, import_modules
@@ -22,6 +21,7 @@ from delegate.program import file
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report
 from delegate.runtime.profile import Profile
+from delegate.runtime.random_inputs import leaves, random_inputs
 
 
 def report(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 import warnings
@@ -17,16 +16,26 @@ import typer
 
 import delegate
 from delegate.cli import output
-from delegate.cli.arrays import Array, chosen_method, input_names, leaves, random_inputs, read_inputs
+from delegate.cli.arrays import Array, chosen_method, input_names, read_inputs
 from delegate.cli.completions import kernel_names, method_names
-from delegate.cli.options import OUTPUTS, Imports, TraceFile, import_modules, require_distinct, tracing
+from delegate.cli.options import (
+    OUTPUTS,
+    Imports,
+    TraceFile,
+    import_modules,
+    parse_load_options,
+    require_distinct,
+    tracing,
+)
 from delegate.devtools.first_nan import first_nan
 from delegate.errors import BackendFailed, InputError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
-from delegate.program.model import Ref, Tree
+from delegate.program.model import Ref
+from delegate.runtime.arguments import leaf_names
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
+from delegate.runtime.random_inputs import leaves, random_inputs
 
 _NOT_FINITE = {"nan": "NaN", "infinite": "infinite"}  # key of the JSON -> word of the table
 
@@ -95,7 +104,7 @@ def run(
                 kernels=kernels,
                 trust_code=trust_code,
                 isolate=isolate,
-                options=_load_options(options or []),
+                options=parse_load_options(options or []),
             )
         program = stack.enter_context(_warn_if_close_fails(loaded))
         chosen = chosen_method(program, method, str(path))
@@ -110,7 +119,7 @@ def run(
                 start = time.perf_counter()
                 results = chosen.run(arguments)
                 seconds.append(time.perf_counter() - start)
-        named = dict(zip(_paths(chosen.definition.out_tree, ""), results, strict=True))
+        named = dict(zip(leaf_names(chosen.definition.out_tree), results, strict=True))
         files = _save(named, out) if out else {}
         outputs = [
             _Output(name, chosen.definition.values[ref.index].dtype if isinstance(ref, Ref) else None, result)
@@ -188,14 +197,6 @@ def _save(results: Mapping[str, Any], directory: Path) -> dict[str, str]:
         raise InputError(what, remedy="give another directory") from error
 
 
-def _paths(tree: Tree, path: str) -> list[str]:
-    """Return a name for every leaf, e.g. "output", "0", "logits", "cache.0.1"."""
-    if tree.kind == "leaf":
-        return [path.removeprefix(".") or "output"]
-    keys = tree.keys or range(len(tree.children))
-    return [leaf for key, child in zip(keys, tree.children, strict=True) for leaf in _paths(child, f"{path}.{key}")]
-
-
 def _file_name(name: str) -> str:
     """Return a safe file name: keys of a result may hold any text."""
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in name).lstrip(".") or "output"
@@ -264,20 +265,3 @@ def _times(seconds: Sequence[float]) -> str:
         return f"once: {seconds[0] * 1e3:.3g} ms"
     median, least = statistics.median(seconds) * 1e3, min(seconds) * 1e3
     return f"{len(seconds)} times: median {median:.3g} ms, least {least:.3g} ms"
-
-
-def _load_options(items: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the options by backend; a value that is valid JSON is decoded, others are text."""
-    options: dict[str, dict[str, Any]] = {}
-    for item in items:
-        name, equals, value = item.partition("=")
-        backend, dot, option = name.rpartition(".")
-        if not (equals and dot and backend and option):
-            remedy = "write BACKEND.NAME=VALUE, e.g. xnnpack.threads=4"
-            raise InputError(f"--option {item!r} is not an option", remedy=remedy)
-        own = options.setdefault(backend, {})
-        try:
-            own[option] = json.loads(value)
-        except ValueError:
-            own[option] = value
-    return options

@@ -85,6 +85,22 @@ def _count(tree: Tree) -> int:
     return 1 if tree.kind == "leaf" else sum(map(_count, tree.children))
 
 
+def leaf_names(tree: Tree) -> list[str]:
+    """Return a name for each leaf of a result: its path, or "output" of a result that is one leaf.
+
+    The names of {"logits": x, "cache": (y, z)} are logits, cache.0 and cache.1.
+    """
+    return [path.removeprefix(".") or "output" for path in _paths(tree, "")]
+
+
+def _paths(tree: Tree, path: str) -> Iterator[str]:
+    if tree.kind == "leaf":
+        yield path
+        return
+    for key, child in zip(tree.keys or range(len(tree.children)), tree.children, strict=True):
+        yield from _paths(child, f"{path}.{key}")
+
+
 def flatten(tree: Tree, value: Any, path: str = "inputs") -> list[Any]:
     """Return the leaves of a value in the tree's order.
 

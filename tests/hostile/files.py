@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from delegate.cli.arrays import leaves, random_inputs
 from delegate.errors import DelegateError
 from delegate.kernels.portable import TABLE
 from delegate.program import file
@@ -32,6 +31,7 @@ from delegate.program.text import program_lines
 from delegate.registry import Registry
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.platform import Platform, allocate
+from delegate.runtime.random_inputs import leaves, random_inputs
 from tests.hostile.mutator import forged
 from tests.support.children import Finding, Slow, run_cases
 

@@ -1,0 +1,127 @@
+"""`delegate serve`: serve program files by the open inference protocol."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+import delegate
+from delegate.cli import output
+from delegate.cli.completions import kernel_names
+from delegate.cli.options import parse_load_options
+from delegate.errors import ConfigError
+from delegate_serve.runtime.settings import MIB, Settings
+
+if TYPE_CHECKING:
+    from delegate_serve.runtime.models import Models
+
+_MICROSECONDS = 1e6
+_DEFAULT = Settings()
+
+
+def serve(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="[NAME=]FILE", help="Program files. Default name: that of the file."),
+    ],
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port for HTTP; 0: a free one.")] = 8000,
+    batch: Annotated[
+        int,
+        typer.Option(min=1, metavar="ROWS", help="Join requests of programs with a dynamic batch, up to these rows."),
+    ] = _DEFAULT.batch,
+    batch_delay: Annotated[
+        float,
+        typer.Option(min=0, max=_MICROSECONDS, metavar="MICROSECONDS", help="With --batch: time to wait for others."),
+    ] = _DEFAULT.batch_delay,
+    queue: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Requests of a model that may wait; others get the status 429.")
+    ] = _DEFAULT.queue,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.001, max=86400, metavar="SECONDS", help="Limit for a request to arrive, and then for its answer."
+        ),
+    ] = _DEFAULT.timeout,
+    max_body: Annotated[
+        int, typer.Option(min=1, metavar="MIB", help="Limit for the size of a request.")
+    ] = _DEFAULT.max_body // MIB,
+    kernels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kernels",
+            "-k",
+            metavar="NAME",
+            autocompletion=kernel_names,
+            help="Kernel library, e.g. aten; repeat it in order of preference.",
+        ),
+    ] = None,
+    fallback: Annotated[
+        Literal["allow", "warn", "error"] | None,
+        typer.Option(case_sensitive=False, help="Reaction if a delegate fails whose partition has kernels."),
+    ] = None,
+    trust_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-code", help="Open partitions of machine code, as of TVM and QNN, which runs with your permissions."
+        ),
+    ] = False,
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="Run delegates in a separate process, for an untrusted file.")
+    ] = False,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="BACKEND.NAME=VALUE", help="Option of a backend, e.g. xnnpack.threads=4."),
+    ] = None,
+) -> None:
+    """Serve program files over HTTP, by the open inference protocol of KServe and Triton, until SIGINT or SIGTERM."""
+    from delegate_serve.runtime.http import Application  # not for the help
+    from delegate_serve.runtime.metrics import Metrics
+    from delegate_serve.runtime.models import Models
+    from delegate_serve.runtime.server import Server, bind, url_of
+
+    paths = _paths_by_name(files)
+    settings = Settings(batch, batch_delay / _MICROSECONDS, queue, timeout, max_body * MIB)
+    load = functools.partial(
+        delegate.load,
+        fallback=fallback,
+        kernels=kernels,
+        trust_code=trust_code,
+        isolate=isolate,
+        options=parse_load_options(options or []),
+    )
+    metrics = Metrics()
+    with bind(host, port) as bound:
+        with output.working(f"loading {', '.join(map(str, paths.values()))}"):
+            models = Models(paths, load, settings, metrics)
+        with models:
+            start = functools.partial(_describe, models, url_of(bound))
+            Server(Application(models.by_name, settings, metrics), settings, start).run([bound])
+    print("ended: all requests are answered")
+
+
+def _describe(models: Models, url: str) -> None:
+    for model in models.by_name.values():
+        rows = f", up to {model.batching.most} rows in a call" if model.batching else ""
+        print(f"{url}/v2/models/{model.name}{rows}")
+    print(f"serving {len(models.by_name)} models, until SIGINT or SIGTERM", flush=True)
+
+
+def _paths_by_name(files: Sequence[str]) -> dict[str, Path]:
+    """Return the file of each program by its name; raise ConfigError if two programs have one name."""
+    paths: dict[str, Path] = {}
+    for text in files:
+        name, equals, path = text.partition("=")
+        if not equals or Path(text).exists():
+            name, path = Path(text).stem, text
+        if not name or "/" in name:
+            raise ConfigError(f"{text!r} has no name that a URL can have", remedy="give it one: NAME=FILE")
+        if name in paths:
+            what = f"two programs have the name {name!r}: {paths[name]} and {path}"
+            raise ConfigError(what, remedy="give one of them another name: NAME=FILE")
+        paths[name] = Path(path)
+    return paths

@@ -1,0 +1,1 @@
+"""The server: models, requests, batching, HTTP and metrics. It never imports torch."""

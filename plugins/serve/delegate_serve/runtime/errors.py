@@ -1,0 +1,18 @@
+"""The error of a request: its HTTP status and message."""
+
+from __future__ import annotations
+
+
+class RequestError(Exception):
+    """A request that is answered with an error.
+
+    Args:
+        status: of HTTP.
+        message: what is wrong, and what to do about it.
+        retry_after: seconds after which the client may try again; None: the request will never succeed.
+        allow: the HTTP methods of the path, if another one was used.
+    """
+
+    def __init__(self, status: int, message: str, *, retry_after: int | None = None, allow: str = "") -> None:
+        super().__init__(message)
+        self.status, self.message, self.retry_after, self.allow = status, message, retry_after, allow

@@ -1,0 +1,281 @@
+"""Application: the open inference protocol over HTTP, as an ASGI application.
+
+https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md describes the paths
+and the JSON of their answers; `/v2/repository/index` is Triton's list of the models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from time import monotonic
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+import delegate
+from delegate.errors import did_you_mean
+from delegate.runtime.backend import Array
+from delegate_serve.runtime.errors import RequestError
+from delegate_serve.runtime.metrics import CONTENT_TYPE, Metrics
+from delegate_serve.runtime.models import VERSION, Model
+from delegate_serve.runtime.requests import decode, encode
+from delegate_serve.runtime.settings import BODIES_IN_MEMORY, MAX_JSON, MIB, Settings
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_LOG = logging.getLogger("delegate")
+_JSON_SIZE = b"inference-header-content-length"
+_SLOW_JSON = 64 << 10  # bytes of JSON from which on another thread parses and writes it
+_ALIGNMENT = 64
+_NO_PATH = "there is no such path: the paths begin with /v2, and /metrics has the metrics"
+
+
+class Answer(NamedTuple):
+    """An answer.
+
+    Args:
+        status: of HTTP.
+        parts: of the body.
+        content_type: of the body.
+        headers: further headers.
+    """
+
+    status: int
+    parts: list[bytes | memoryview]
+    content_type: str = "application/json"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Disconnected(Exception):
+    """The client has gone before its request was complete."""
+
+
+class Application:
+    """The ASGI application of a server.
+
+    Args:
+        models: by name.
+        settings: the limits.
+        metrics: of the server.
+    """
+
+    def __init__(self, models: Mapping[str, Model], settings: Settings, metrics: Metrics) -> None:
+        self._models, self._settings = models, settings
+        self._in_memory = 0  # bytes of the bodies of all requests
+        self.is_closing = False
+        self._pages: dict[str, tuple[str, Callable[[], Answer]]] = {  # path -> the HTTP method, and the answer
+            "v2": ("GET", self._server),
+            "v2/health/live": ("GET", lambda: _json({"live": True})),
+            "v2/health/ready": ("GET", lambda: self._readiness(self._models.values())),
+            "v2/repository/index": ("POST", self._index),
+            "metrics": ("GET", lambda: Answer(200, [metrics.text()], CONTENT_TYPE)),
+        }
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            answer = await self._answer(scope, receive)
+        except Disconnected:
+            return
+        except RequestError as error:
+            answer = _error(error)
+        except Exception as error:
+            _LOG.exception("the request for %r failed", scope["path"])
+            answer = _error(RequestError(500, f"the request failed: {type(error).__name__}"))
+        size = sum(map(len, answer.parts))
+        headers = [(b"content-type", answer.content_type.encode()), (b"content-length", b"%d" % size), *answer.headers]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"".join(answer.parts)})
+
+    async def _answer(self, scope: Mapping[str, Any], receive: Receive) -> Answer:
+        verb, path = scope["method"], scope["path"].strip("/")
+        if path.startswith("v2/models/"):
+            name, *rest = path.split("/")[2:]
+            return await self._answer_for(self._model(name), rest, scope, receive)
+        if path not in self._pages:
+            raise RequestError(404, _NO_PATH)
+        expected, page = self._pages[path]
+        _require(expected, verb)
+        return page()
+
+    async def _answer_for(
+        self, model: Model, path: Sequence[str], scope: Mapping[str, Any], receive: Receive
+    ) -> Answer:
+        """Answer a request for a model; `path` is the rest of its path."""
+        if path[:1] == ["versions"] and len(path) > 1:
+            if path[1] != VERSION:
+                raise RequestError(404, f"model {model.name!r} has no version {path[1][:100]!r}: it has {VERSION}")
+            path = path[2:]
+        if list(path) not in ([], ["ready"], ["infer"]):
+            raise RequestError(404, _NO_PATH)
+        if list(path) == ["infer"]:
+            _require("POST", scope["method"])
+            return await self._infer(model, dict(scope["headers"]), receive)
+        _require("GET", scope["method"])
+        return self._readiness([model], {"name": model.name}) if path else _json(model.metadata())
+
+    def _server(self) -> Answer:
+        extensions = ["binary_tensor_data"]
+        return _json({"name": "delegate", "version": delegate.__version__, "extensions": extensions})
+
+    def _index(self) -> Answer:
+        return _json([{"name": name, "version": VERSION, "state": "READY"} for name in self._models])
+
+    def _readiness(self, models: Iterable[Model], names: Mapping[str, str] = MappingProxyType({})) -> Answer:
+        is_ready = not self.is_closing and all(model.worker.is_alive for model in models)
+        return _json({**names, "ready": is_ready}, 200 if is_ready else 503)
+
+    def _model(self, name: str) -> Model:
+        if name not in self._models:
+            raise RequestError(404, f"there is no model {name[:100]!r}: {did_you_mean(name[:100], self._models)}")
+        return self._models[name]
+
+    async def _infer(self, model: Model, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
+        """Run an inference request, and count it."""
+        start, status = monotonic(), 500
+        body = _Body(self._reserve)
+        try:
+            if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+                raise RequestError(415, "compressed requests are not supported: send the request without compression")
+            data, json_size = await body.read(headers, receive, self._settings.max_body)
+            start = monotonic()
+            request = await _in_thread_if(json_size > _SLOW_JSON, decode, data, json_size, model.signature)
+            results = await model.worker.run(request.leaves, request.timeout)
+            is_slow = any(not is_binary and results[t.leaf].nbytes > _SLOW_JSON for t, is_binary in request.outputs)
+            parts, size = await _in_thread_if(is_slow, encode, request, results, model.name, VERSION)
+            status = 200
+            if size is None:
+                return Answer(200, parts)
+            return Answer(200, parts, "application/octet-stream", ((_JSON_SIZE, b"%d" % size),))
+        except RequestError as error:
+            status = error.status
+            raise
+        except Disconnected:
+            status = 499  # as nginx counts clients that have gone
+            raise
+        finally:
+            body.release()
+            model.worker.metrics.answered(status, monotonic() - start)
+
+    def _reserve(self, size: int) -> None:
+        """Count bytes of bodies in memory; a negative number releases them."""
+        limit = BODIES_IN_MEMORY * self._settings.max_body
+        if size > 0 and self._in_memory + size > limit:
+            what = f"requests of {limit // MIB} MiB are being received or answered"
+            raise RequestError(429, f"{what}: try again in 1 s", retry_after=1)
+        self._in_memory += size
+
+
+class _Body:
+    """The body of a request, whose binary data begins at an aligned address.
+
+    Args:
+        reserve: counts bytes of memory, and raises RequestError if there are too many.
+    """
+
+    def __init__(self, reserve: Callable[[int], None]) -> None:
+        self._reserve, self._reserved = reserve, 0
+
+    async def read(self, headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> tuple[Array, int]:
+        """Return the bytes of the body, and the size of its JSON.
+
+        Raises:
+            RequestError: the body, its JSON or all bodies together are too large, or its size is wrong.
+            Disconnected: the client has gone.
+        """
+        declared = _number(headers, b"content-length")
+        json_size = _number(headers, _JSON_SIZE)
+        if declared is not None and declared > limit:
+            raise _too_large(limit)
+        if json_size is not None and json_size > MAX_JSON:
+            raise _too_much_json()
+        if declared is None:
+            data = await self._chunks(receive, limit)
+        else:
+            data = _aligned(declared, declared if json_size is None else json_size)
+            received, more = 0, True
+            while more:
+                chunk, more = await self._chunk(receive)
+                data[received : received + len(chunk)] = np.frombuffer(chunk, np.uint8)
+                received += len(chunk)
+        json_size = data.size if json_size is None else json_size
+        if json_size > data.size:
+            raise RequestError(400, f"{_JSON_SIZE.decode()} is {json_size}, but the body has {data.size} bytes")
+        if json_size > MAX_JSON:
+            raise _too_much_json()
+        return data, json_size
+
+    def release(self) -> None:
+        """Count the bytes of the body as free."""
+        self._reserve(-self._reserved)
+        self._reserved = 0
+
+    async def _chunks(self, receive: Receive, limit: int) -> Array:
+        """Return a body without a declared size."""
+        data, more = bytearray(), True
+        while more:
+            chunk, more = await self._chunk(receive)
+            data += chunk
+            if len(data) > limit:
+                raise _too_large(limit)
+        return np.frombuffer(data, np.uint8)
+
+    async def _chunk(self, receive: Receive) -> tuple[bytes, bool]:
+        """Return the next bytes, and True if more follow."""
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        chunk: bytes = message["body"]
+        self._reserve(len(chunk))
+        self._reserved += len(chunk)
+        return chunk, message["more_body"]
+
+
+def _aligned(size: int, json_size: int) -> Array:
+    """Return uninitialised bytes whose part after the JSON begins at an aligned address."""
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    first = -(memory.ctypes.data + json_size) % _ALIGNMENT
+    return memory[first : first + size]
+
+
+def _number(headers: Mapping[bytes, bytes], name: bytes) -> int | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if not value.isdigit() or len(value) > 18:
+        raise RequestError(400, f"the header {name.decode()} is no number of bytes")
+    return int(value)
+
+
+def _too_large(limit: int) -> RequestError:
+    return RequestError(413, f"the body has more than {limit} bytes: the server's option --max-body is the limit")
+
+
+def _too_much_json() -> RequestError:
+    return RequestError(413, f"the request has more than {MAX_JSON // MIB} MiB of JSON: send tensors as binary data")
+
+
+async def _in_thread_if(is_slow: bool, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function, in another thread if it is slow."""
+    return await asyncio.to_thread(function, *args) if is_slow else function(*args)
+
+
+def _require(expected: str, verb: str) -> None:
+    if verb != expected:
+        raise RequestError(405, f"the path takes {expected}, not {verb}", allow=expected)
+
+
+def _json(value: Any, status: int = 200) -> Answer:
+    return Answer(status, [orjson.dumps(value)])
+
+
+def _error(error: RequestError) -> Answer:
+    headers = [] if error.retry_after is None else [(b"retry-after", b"%d" % error.retry_after)]
+    headers += [(b"allow", error.allow.encode())] if error.allow else []
+    return Answer(error.status, [orjson.dumps({"error": error.message})], headers=tuple(headers))

@@ -1,0 +1,253 @@
+"""Inference requests and responses of the open inference protocol, with tensors as JSON or as binary data.
+
+https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md has the requests.
+Binary data is an extension of Triton, which follows the JSON part:
+https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import orjson
+
+from delegate.errors import did_you_mean
+from delegate.program.dtypes import DType
+from delegate.runtime.backend import Array
+from delegate_serve.runtime.datatypes import NAMES, from_json, to_json
+from delegate_serve.runtime.errors import RequestError
+from delegate_serve.runtime.signature import Signature, Tensor
+
+_MICROSECONDS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A checked inference request.
+
+    Args:
+        id: of the client, returned with the response; may be empty.
+        leaves: the leaves of the arguments.
+        outputs: the requested outputs, each with True if it is requested as binary data.
+        timeout: seconds that the client waits; None: the limit of the server.
+    """
+
+    id: str
+    leaves: list[Any]
+    outputs: tuple[tuple[Tensor, bool], ...]
+    timeout: float | None
+
+
+def decode(body: Array, json_size: int, signature: Signature) -> Request:
+    """Return the request in a body.
+
+    Args:
+        body: the bytes: JSON, and then binary data. Tensors are views of it, if they are aligned.
+        json_size: bytes of JSON.
+        signature: of the method.
+
+    Raises:
+        RequestError: the request is invalid, or does not fit the method.
+    """
+    try:
+        fields = orjson.loads(body.data[:json_size])
+    except orjson.JSONDecodeError as error:
+        raise RequestError(400, f"the request is not valid JSON: {error}") from error
+    fields = _mapping(fields, "the request")
+    parameters = _mapping(fields.get("parameters", {}), "the parameters of the request")
+    if parameters.get("sequence_id"):
+        raise RequestError(400, "the request has a sequence_id, but the model has no states")
+    binary = _Binary(body[json_size:])
+    return Request(
+        _text(fields.get("id", ""), "the id of the request"),
+        _leaves(fields.get("inputs"), binary, signature),
+        _outputs(fields.get("outputs"), parameters.get("binary_data_output", False), signature),
+        _timeout(parameters.get("timeout", 0)),
+    )
+
+
+def encode(
+    request: Request, results: Sequence[Any], model: str, version: str
+) -> tuple[list[bytes | memoryview], int | None]:
+    """Return the parts of the body of a response, and the size of its JSON if binary data follows.
+
+    Args:
+        request: the request.
+        results: the leaves of the result.
+        model, version: the model.
+
+    Raises:
+        RequestError: an output has no form in JSON.
+    """
+    outputs, parts = [], []
+    for tensor, is_binary in request.outputs:
+        array = results[tensor.leaf]
+        row: dict[str, Any] = {"name": tensor.name, "datatype": NAMES[tensor.dtype], "shape": list(array.shape)}
+        if is_binary:
+            parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            row["parameters"] = {"binary_data_size": array.nbytes}
+        else:
+            row["data"] = to_json(array, tensor.dtype, f"output {tensor.name!r}")
+        outputs.append(row)
+    response: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": outputs}
+    if request.id:
+        response["id"] = request.id
+    text = orjson.dumps(response, option=orjson.OPT_SERIALIZE_NUMPY)
+    return [text, *parts], len(text) if parts else None
+
+
+class _Binary:
+    """The binary data of a request, which its inputs take in their order."""
+
+    def __init__(self, data: Array) -> None:
+        self._data, self._used = data, 0
+
+    def take(self, size: int, tensor: Tensor, shape: Sequence[int], where: str) -> Array:
+        """Return the next bytes as an aligned array."""
+        expected = math.prod(shape) * tensor.dtype.itemsize
+        if size != expected:
+            what = f"{where} has {size} bytes of binary data, but {NAMES[tensor.dtype]} of shape {list(shape)}"
+            raise RequestError(400, f"{what} has {expected}")
+        if size > self._data.size - self._used:
+            raise RequestError(400, f"{where} has {size} bytes of binary data, but the body ends before")
+        data = self._data[self._used : self._used + size]
+        self._used += size
+        array = _reshape(data.view(tensor.dtype.numpy) if size else np.empty(0, tensor.dtype.numpy), shape, where)
+        return array if array.flags.aligned else array.copy()
+
+    def require_end(self) -> None:
+        """Raise RequestError if data is left."""
+        if self._used != self._data.size:
+            left = self._data.size - self._used
+            raise RequestError(400, f"the body has {left} bytes after the data of the last input")
+
+
+def _leaves(inputs: Any, binary: _Binary, signature: Signature) -> list[Any]:
+    """Return the leaves of the arguments."""
+    leaves: list[Any] = list(signature.literals)
+    seen: set[str] = set()
+    for item in _list(inputs, "the inputs of the request"):
+        row = _mapping(item, "an input")
+        name = _text(row.get("name"), "the name of an input")
+        where = f"input {name!r}"
+        if name not in signature.inputs:
+            _unknown(where, name, signature.inputs)
+        if name in seen:
+            raise RequestError(400, f"{where} is given twice")
+        seen.add(name)
+        tensor = signature.inputs[name]
+        array = _array(row, tensor, binary, where)
+        if tensor.dtype is DType.bool and "data" not in row and array.view(np.uint8).max(initial=0) > 1:
+            raise RequestError(400, f"{where} has bytes that are no BOOL: each must be 0 or 1")
+        leaves[tensor.leaf] = int(array[0]) if tensor.is_number else array
+    if missing := [name for name in signature.inputs if name not in seen]:
+        raise RequestError(400, f"the request has no input {missing[0]!r}")
+    binary.require_end()
+    return leaves
+
+
+def _array(row: Mapping[str, Any], tensor: Tensor, binary: _Binary, where: str) -> Array:
+    """Return the array of an input; bfloat16 as a view of its bits."""
+    if row.get("datatype") != NAMES[tensor.dtype]:
+        raise RequestError(400, f"{where} has the datatype {row.get('datatype')!r}, not {NAMES[tensor.dtype]!r}")
+    shape = _shape(row.get("shape"), where)
+    _require_shape(shape, tensor, where)
+    parameters = _parameters(row, "binary_data_size", where)
+    if "binary_data_size" not in parameters:
+        if "data" not in row:
+            raise RequestError(400, f"{where} has no data")
+        return _reshape(from_json(row["data"], tensor.dtype, shape, where), shape, where).view()
+    if "data" in row:
+        raise RequestError(400, f"{where} has data both as JSON and as binary data")
+    size = parameters["binary_data_size"]
+    if type(size) is not int or size < 0:
+        raise RequestError(400, f"the binary_data_size of {where} is no number of bytes")
+    return binary.take(size, tensor, shape, where)
+
+
+def _shape(shape: Any, where: str) -> list[int]:
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise RequestError(400, f"the shape of {where} is no array of sizes")
+    return shape
+
+
+def _require_shape(shape: Sequence[int], tensor: Tensor, where: str) -> None:
+    if len(shape) != len(tensor.shape) or any(
+        expected not in (-1, size) for size, expected in zip(shape, tensor.shape, strict=True)
+    ):
+        what = f"{where} has the shape {list(shape)}, but the model takes {list(tensor.shape)}"
+        raise RequestError(400, f"{what}; -1 is any size" if -1 in tensor.shape else what)
+
+
+def _reshape(array: Array, shape: Sequence[int], where: str) -> Array:
+    try:
+        return array.reshape(shape)
+    except (ValueError, OverflowError) as error:  # of sizes that no array has
+        raise RequestError(400, f"the shape of {where} is too large") from error
+
+
+def _outputs(rows: Any, binary_by_default: Any, signature: Signature) -> tuple[tuple[Tensor, bool], ...]:
+    """Return the requested outputs; all, if the request names none."""
+    default = _truth(binary_by_default, "binary_data_output")
+    if rows is None or rows == []:
+        return tuple((tensor, default) for tensor in signature.outputs.values())
+    requested: dict[str, tuple[Tensor, bool]] = {}
+    for item in _list(rows, "the outputs of the request"):
+        row = _mapping(item, "an output")
+        name = _text(row.get("name"), "the name of an output")
+        where = f"output {name!r}"
+        if name not in signature.outputs:
+            _unknown(where, name, signature.outputs)
+        if name in requested:
+            raise RequestError(400, f"{where} is requested twice")
+        parameters = _parameters(row, "binary_data", where)
+        is_binary = _truth(parameters.get("binary_data", default), f"the binary_data of {where}")
+        requested[name] = signature.outputs[name], is_binary
+    return tuple(requested.values())
+
+
+def _unknown(where: str, name: str, known: Mapping[str, Tensor]) -> NoReturn:
+    raise RequestError(400, f"the model has no {where[:100]}: {did_you_mean(name[:100], known)}")
+
+
+def _parameters(row: Mapping[str, Any], known: str, where: str) -> Mapping[str, Any]:
+    """Return the parameters of a tensor, which has at most this one: others would change its meaning."""
+    parameters = _mapping(row.get("parameters", {}), f"the parameters of {where}")
+    for name in parameters:
+        if name != known:
+            raise RequestError(400, f"the parameter {name[:100]!r} of {where} is not supported")
+    return parameters
+
+
+def _timeout(microseconds: Any) -> float | None:
+    if type(microseconds) is not int or microseconds < 0:
+        raise RequestError(400, "the timeout is no number of microseconds")
+    return microseconds / _MICROSECONDS or None
+
+
+def _mapping(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise RequestError(400, f"{what} should be a JSON object")
+    return value
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise RequestError(400, f"{what} should be a JSON array")
+    return value
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise RequestError(400, f"{what} should be a text")
+    return value
+
+
+def _truth(value: Any, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise RequestError(400, f"{what} should be true or false")
+    return value

@@ -1,0 +1,30 @@
+"""The settings of a server: batching, and the limits of requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+MAX_JSON = 8 * MIB  # bytes of JSON in a request: parsing is fast, but nothing else runs meanwhile
+MAX_HEADERS = 64 << 10  # bytes of the headers of a request
+MAX_CONNECTIONS = 900  # below the usual limit of 1,024 open files
+BODIES_IN_MEMORY = 16  # of the largest size, for all requests together
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a server.
+
+    Args:
+        batch: rows that one call of a method may have, over all requests of the call; 1: no batching.
+        batch_delay: seconds that a request waits for others of its batch.
+        queue: requests of a model that may wait; one more gets the status 429.
+        timeout: seconds for a request to arrive, and then for its answer.
+        max_body: bytes of the body of a request.
+    """
+
+    batch: int = 1
+    batch_delay: float = 0.0
+    queue: int = 128
+    timeout: float = 60.0
+    max_body: int = 64 * MIB

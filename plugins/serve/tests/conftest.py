@@ -1,0 +1,221 @@
+"""The surroundings of the project's own tests, and a server in a thread of the test process."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
+
+import http.client
+import json
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Thread
+from time import sleep
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import tritonclient.http as triton
+from delegate_serve.runtime.http import Application
+from delegate_serve.runtime.metrics import Metrics
+from delegate_serve.runtime.models import Models
+from delegate_serve.runtime.server import Server, bind
+from delegate_serve.runtime.settings import Settings
+
+import delegate
+import tests.conftest  # noqa: F401
+
+TYPES = {  # datatype of the protocol -> type of torch
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "UINT16": torch.uint16,
+    "UINT32": torch.uint32,
+    "UINT64": torch.uint64,
+    "INT8": torch.int8,
+    "INT16": torch.int16,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "FP16": torch.float16,
+    "BF16": torch.bfloat16,
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+}
+
+
+class Reply(NamedTuple):
+    """The answer to a plain HTTP request."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        assert self.headers["content-type"] == "application/json"
+        return str(self.json["error"])
+
+
+class Served:
+    """A server in a thread.
+
+    Args:
+        models: name -> file.
+        settings: the limits.
+    """
+
+    def __init__(self, models: Mapping[str, Path], settings: Settings) -> None:
+        metrics = Metrics()
+        self.models = Models(models, delegate.load, settings, metrics)
+        bound = bind("127.0.0.1", 0)
+        self.port = bound.getsockname()[1]
+        self.server = Server(Application(self.models.by_name, settings, metrics), settings)
+        self._thread = Thread(target=self.server.run, args=([bound],))
+        self._thread.start()
+        while not self.server.started:
+            sleep(0.001)
+
+    def request(self, verb: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Reply:
+        """Send a request on a new connection; a body that is no bytes is sent as JSON."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request(verb, path, data, dict(headers or {}))
+            response = connection.getresponse()
+            return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+    def infer(self, model: str, body: Any, headers: Mapping[str, str] | None = None) -> Reply:
+        """Send an inference request."""
+        return self.request("POST", f"/v2/models/{model}/infer", body, headers)
+
+    def client(self, **settings: Any) -> triton.InferenceServerClient:
+        """Return a client of Triton's."""
+        return triton.InferenceServerClient(f"127.0.0.1:{self.port}", **settings)
+
+    def connect(self) -> socket.socket:
+        """Return a connection for bytes that no client sends."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+
+    def metric(self, name: str) -> float:
+        """Return a metric by its name and labels, 0 if there is none yet."""
+        lines = self.request("GET", "/metrics").body.decode().splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} ")), 0.0)
+
+    def close(self) -> None:
+        """Shut the server down as SIGTERM does."""
+        self.server.should_exit = True
+        self._thread.join()
+        self.models.__exit__(None, None, None)
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """A function that starts a server of models by name, with settings."""
+    with ExitStack() as stack:
+
+        def start(models: Mapping[str, Path], **settings: Any) -> Served:
+            served = Served(models, Settings(**settings))
+            stack.callback(served.close)
+            return served
+
+        yield start
+
+
+class Flip(torch.nn.Module):
+    """Reverses rows, in any type."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flip(1)
+
+
+class Pair(torch.nn.Module):
+    """Has two inputs and two outputs."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"sum": x + y, "product": x * y}
+
+
+class Net(torch.nn.Module):
+    """An image classifier on XNNPACK."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(4, 5)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.head(self.conv(image).relu().mean((2, 3)))
+
+
+class Mean(torch.nn.Module):
+    """Has rows that depend on each other."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0, keepdim=True)
+
+
+class Lookup(torch.nn.Module):
+    """Fails for indices out of range."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(8, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.table(ids)
+
+
+class Counter(torch.nn.Module):
+    """Has a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total += x
+        return self.total.clone()
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The files of programs by name."""
+    folder = tmp_path_factory.mktemp("programs")
+    torch.manual_seed(0)
+    batch = torch.export.Dim("batch", min=1, max=64)
+
+    def export(module: torch.nn.Module, *args: torch.Tensor, dynamic: bool = False) -> torch.export.ExportedProgram:
+        shapes = tuple({0: batch} for _ in args) if dynamic else None
+        return torch.export.export(module.eval(), args, dynamic_shapes=shapes)
+
+    types = {name.lower(): export(Flip(), torch.zeros(2, 3).to(dtype)) for name, dtype in TYPES.items()}
+    lowered = {
+        "types": delegate.to_backend(types, []),
+        "pair": delegate.to_backend(export(Pair(), torch.zeros(2), torch.zeros(2)), []),
+        "net": delegate.to_backend(export(Net(), torch.zeros(2, 3, 8, 8), dynamic=True), "xnnpack"),
+        "mean": delegate.to_backend(export(Mean(), torch.zeros(2, 3), dynamic=True), []),
+        "lookup": delegate.to_backend(export(Lookup(), torch.zeros(2, 3, dtype=torch.int64), dynamic=True), []),
+        "counter": delegate.to_backend(export(Counter(), torch.zeros(3)), []),
+    }
+    files = {name: folder / f"{name}.dlg" for name in lowered}
+    for name, program in lowered.items():
+        program.save(files[name])
+    return files
+
+
+@pytest.fixture(scope="module")
+def served(programs: dict[str, Path]) -> Iterator[Served]:
+    """A server of several models without batching."""
+    server = Served({name: programs[name] for name in ("types", "pair", "net", "lookup")}, Settings(max_body=1 << 20))
+    yield server
+    server.close()

@@ -1,0 +1,150 @@
+"""`delegate serve` as a process: what it prints, its end by signals, and errors before any work begins."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import delegate
+from delegate.cli.app import app
+from tests.support.exit_codes import FAILED, USAGE, require_exit
+from tests.support.hostile import EVIL, require_printable
+
+
+@contextmanager
+def serving(*args: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Yield the process of `delegate serve`, and the URL that it prints last."""
+    command = [sys.executable, "-W", "error", "-m", "delegate", "serve", "--port", "0", *args]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = ""
+        for line in process.stdout:
+            if line.startswith("serving"):
+                break
+            url = line.split()[0].rstrip(",")
+        try:
+            yield process, url
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(programs: dict[str, Path], number: int) -> None:
+    with serving(str(programs["pair"]), "--batch", "4") as (process, url):
+        with urllib.request.urlopen(f"{url}/ready", timeout=20) as response:
+            assert response.read() == b'{"name":"pair","ready":true}'
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stdout, stderr) == (0, "ended: all requests are answered\n", "")
+
+
+def test_what_it_prints(programs: dict[str, Path]) -> None:
+    with serving(f"image={programs['net']}", "--batch", "4") as (process, url):
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/v2/models/image", url)
+        with urllib.request.urlopen(url, timeout=20) as response:
+            assert b'"name":"image"' in response.read()
+        assert process.poll() is None
+
+
+def fails(*args: str) -> str:
+    """Run the command, assert that it fails, and return its one line of stderr."""
+    require_exit(["serve", "--port", "0", *args], FAILED)
+    return CliRunner().invoke(app, ["serve", "--port", "0", *args]).stderr
+
+
+def test_a_port_in_use(programs: dict[str, Path]) -> None:
+    """The model is not there either: it is not looked at yet."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        stderr = CliRunner().invoke(app, ["serve", "absent.dlg", "--port", port]).stderr
+    assert f"cannot serve on port {port} of '127.0.0.1': Address already in use" in stderr
+    assert stderr.endswith("end the other server, or choose another --host or --port\n")
+
+
+def test_an_address_of_another_machine() -> None:
+    assert "cannot serve on port 0 of '192.0.2.1'" in fails("absent.dlg", "--host", "192.0.2.1")
+    assert "cannot serve on port 0 of 'no host'" in fails("absent.dlg", "--host", "no host")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.dlg"
+    damaged.write_bytes(b"x" * 100)
+    assert "absent.dlg" in fails("absent.dlg")
+    assert "damaged.dlg" in fails(str(damaged))
+
+
+def test_two_models_of_one_name(programs: dict[str, Path]) -> None:
+    net, pair, types = (str(programs[name]) for name in ("net", "pair", "types"))
+    stderr = fails(net, f"net={pair}")
+    assert f"two programs have the name 'net': {net} and {pair}: give one of them another name: NAME=FILE" in stderr
+    assert "two models have the name 'types.bool'" in fails(types, f"types.bool={pair}")
+    assert "has no name that a URL can have" in fails(f"a/b={pair}")
+    assert "has no name that a URL can have" in fails(f"={pair}")
+
+
+def test_a_file_that_needs_absent_hardware(programs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime,xnnpack")
+    from delegate.registry import default_registry
+
+    default_registry.cache_clear()
+    try:
+        stderr = fails(str(programs["net"]))
+    finally:
+        monkeypatch.undo()
+        default_registry.cache_clear()
+    assert "xnnpack" in stderr
+    assert "is blocked" in stderr
+
+
+def test_programs_that_cannot_be_served(programs: dict[str, Path], tmp_path: Path) -> None:
+    assert "program 'counter' has states, which requests of several clients would share" in fails(
+        str(programs["counter"])
+    )
+    assert "depend on each other: serve it without --batch" in fails(str(programs["mean"]), "--batch", "4")
+
+    class Complex(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.view_as_complex(x)
+
+    path = tmp_path / "complex.dlg"
+    delegate.to_backend(torch.export.export(Complex(), (torch.zeros(3, 2),)), []).save(path)
+    assert "'output' of method forward is complex64, which the protocol does not have" in fails(str(path))
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("--port", "-1"), ("x", "--batch", "0"), ("x", "--timeout", "0"), ("x", "--queue", "0")]
+)
+def test_wrong_usage(args: tuple[str, ...]) -> None:
+    require_exit(["serve", *args], USAGE)
+
+
+@pytest.mark.parametrize("form", [(EVIL,), (f"{EVIL}=x.dlg",), ("x.dlg", "--host", EVIL)], ids=ascii)
+def test_it_prints_no_control_characters(form: tuple[str, ...]) -> None:
+    require_printable(["serve", "--port", "0", *form])
+
+
+def test_it_needs_no_torch(programs: dict[str, Path]) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from pathlib import Path\n"
+        "import delegate\n"
+        "from delegate_serve.runtime import http, metrics, models, server, settings\n"
+        f"with models.Models({{'net': Path({str(programs['net'])!r})}}, delegate.load,"
+        " settings.Settings(batch=4), metrics.Metrics()) as loaded:\n"
+        "    print(loaded.by_name['net'].metadata()['inputs'])\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert "'datatype': 'FP32'" in done.stdout, done.stderr
