@@ -29,7 +29,6 @@ KNOWN = {
     "aten.*index_put.default[[]bfloat16]": ROUNDS_IN_BETWEEN,
     "aten.conv*[[]*float16]": ROUNDS_IN_BETWEEN,
     "aten.grid_sampler_*[[]*float16]": ROUNDS_IN_BETWEEN,
-    "aten.div.Tensor_mode[[]bfloat16]": "torch rounds the quotient to bfloat16 before it cuts off the fraction",
     "aten.*matrix_exp.default[[]*float16]": ROUNDS_IN_BETWEEN,
     "aten.*matrix_exp.default[[]float32]": "torch squares in float32, the kernel in float64",
     "aten.grid_sampler_2d.default[[]float32]": "the last bit of a coordinate decides between pixels of a large image",
@@ -50,6 +49,7 @@ KNOWN = {
 # The same for rows that fail with some CPUs only: torch has vectorized code for AVX2 and for AVX-512.
 KNOWN_OF_SOME_CPUS = {
     "aten.addr.default[[]bfloat16]": ROUNDS_IN_BETWEEN,
+    "aten.div.Tensor_mode[[]bfloat16]": "torch rounds the quotient to bfloat16 before it cuts off the fraction",
     "aten.log1p.default[[]complex64]": INFINITE,
     "aten.reciprocal.default[[]complex64]": INFINITE,
     "aten.special_airy_ai.default*": "float32 has few digits of the phase of a wave at large arguments",

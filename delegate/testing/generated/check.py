@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import delegate
 from delegate.compiled import CompiledProgram
-from delegate.errors import DelegateError, ExecutionError
+from delegate.errors import BackendFailed, DelegateError, ExecutionError
 from delegate.testing.comparison import assert_same
 from delegate.testing.generated.images import adaptive_pools, convolutions, pads, pools, resizes, shuffles
 from delegate.testing.generated.places import places
@@ -120,7 +120,7 @@ def _by_columns(x: torch.Tensor) -> torch.Tensor:
 def _assert_refused(program: Any, inputs: Sequence[torch.Tensor]) -> None:
     try:
         results = program(*inputs)
-    except ExecutionError:
+    except (ExecutionError, BackendFailed):  # a backend's library may be the first to find that sizes do not fit
         return
     except DelegateError as error:
         raise AssertionError(

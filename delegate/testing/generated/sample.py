@@ -89,7 +89,7 @@ class FunctionSample:
 def vary(draw: Draw, samples: st.SearchStrategy[FunctionSample], dynamic: bool = True) -> FunctionSample:
     """Draw samples, some with dynamic sizes and further sizes to call them with; inputs are smooth or on a grid."""
     sample: FunctionSample = draw(samples)
-    sample.grid = draw(st.booleans())
+    sample.grid = draw(st.booleans()) or sample.grid
     if not dynamic or draw(st.booleans()):
         return sample
     tied = {place for group in sample.tied for place in group}

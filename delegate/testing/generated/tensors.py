@@ -45,6 +45,7 @@ def activations(draw: Draw) -> FunctionSample:
     return FunctionSample(name, function, [shape], options={k: draw(v) for k, v in options.items()})
 
 
+_REMAINDERS = ("remainder", "fmod")
 _BINARY: dict[str, tuple[Any, dict[str, st.SearchStrategy[Any]]]] = {
     "add": (torch.add, {"alpha": _NUMBERS}),
     "sub": (torch.sub, {"alpha": _NUMBERS}),
@@ -52,7 +53,9 @@ _BINARY: dict[str, tuple[Any, dict[str, st.SearchStrategy[Any]]]] = {
     "div": (torch.div, {"rounding_mode": st.sampled_from([None, "floor", "trunc"])}),
     "where": (lambda x, y: torch.where(x > y, x, y * 2), {}),
     "masked": (lambda x, y: x.masked_fill(y > 0, 7.0), {}),
-    **{name: (getattr(torch, name), {}) for name in ("mul", "maximum", "minimum", "fmax", "fmin", "atan2", "remainder", "fmod")},
+    **{name: (getattr(torch, name), {}) for name in ("mul", "maximum", "minimum", "fmax", "fmin", "atan2")},
+    # On a grid the quotient is no integer, where these jump, and 16 bits represent the operands.
+    **{name: (lambda x, y, f=getattr(torch, name): f(x + 0.125, abs(y) + 0.25), {}) for name in _REMAINDERS},
     **{f"{name} as numbers": (lambda x, y, f=getattr(torch, name): f(x, y).float(), {}) for name in ("eq", "lt", "ge", "ne")},
 }  # fmt: skip
 
@@ -70,20 +73,25 @@ def binaries(draw: Draw) -> FunctionSample:
     """Draw functions of two tensors that broadcast, of a tensor and a constant, or of a tensor and a number."""
     name = draw(st.sampled_from(sorted(_BINARY)))
     function, strategies = _BINARY[name]
+    grid = name in _REMAINDERS
     options: dict[str, Any] = {k: draw(v) for k, v in strategies.items()}
     shape = shape_of(draw)
     with_numbers = ("add", "sub", "rsub", "div", "mul", "remainder", "fmod")
     how = draw(st.sampled_from(["tensor", "constant", *(["number"] if name in with_numbers else [])]))
     if how == "number":
         number = draw(st.sampled_from([0.5, 2, -3, 1.5]))
-        return FunctionSample(name, _with_number, [shape], options={"function": function, "number": number, **options})
+        return FunctionSample(
+            name, _with_number, [shape], options={"function": function, "number": number, **options}, grid=grid
+        )
     other = tuple(1 if draw(st.integers(0, 3)) == 0 else s for s in shape)[draw(st.integers(0, len(shape) - 1)) :]
     offset = len(shape) - len(other)
     if how == "constant":
         constant = weight(*other) * 2 + 1 / 16
-        return FunctionSample(name, _against, [shape], [constant], {"function": function, **options})
+        return FunctionSample(name, _against, [shape], [constant], {"function": function, **options}, grid=grid)
     tied = [((0, d + offset), (1, d)) for d, s in enumerate(other) if s == shape[d + offset] and s > 1]
-    return FunctionSample(name, _against, [shape, other], options={"function": function, **options}, tied=tied)
+    return FunctionSample(
+        name, _against, [shape, other], options={"function": function, **options}, tied=tied, grid=grid
+    )
 
 
 @st.composite

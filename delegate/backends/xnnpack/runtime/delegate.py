@@ -25,6 +25,7 @@ LARGE = 1 << 24  # bytes of a partition's constants from which a separate file a
 MANY = 1 << 26  # bytes of constants of a large program, e.g. a language model with a partition per layer
 LAYER = 1 << 20  # the same as LARGE, in such a program
 _DAMAGED = "the file is damaged: lower the program again"
+_OTHER_SIZES = "call it with sizes that the model accepts; if it accepts these, the file is damaged: lower it again"
 
 
 # Opens a model again, with a function that receives its operators; None if LiteRT reports none here.
@@ -103,7 +104,7 @@ class XnnpackDelegate(Delegate):
                     problem = (
                         f"the model's {what} are {expected.name}{list(own)}, but the program has {dtype}{list(shape)}"
                     )
-                    raise BackendFailed(problem, remedy=_DAMAGED)
+                    raise BackendFailed(problem, remedy=_OTHER_SIZES if self._dynamic else _DAMAGED)
 
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         engine = self._engine
