@@ -156,7 +156,7 @@ def select(
         settings.verify,
         settings.quantization,
         settings.cache,
-        settings.placement,
+        settings.measuring(),
     )
 
 

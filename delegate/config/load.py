@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from delegate.config.model import BackendChoice, Config, PlacementCandidate, Quantization
+from delegate.config.model import AUTO, BackendChoice, Config, PlacementCandidate, Quantization
 from delegate.config.plain_yaml import Path, dotted
 from delegate.config.source import Source, problems, raise_all, read_yaml
 from delegate.errors import BackendError, ConfigError, did_you_mean
@@ -217,6 +217,8 @@ def _schemes(
     if not known:
         return
     known.append("off")
+    if section.is_auto:
+        known.append(AUTO)
     rules = {(*path, key, pattern): s for key in _RULES for pattern, s in getattr(section, key).items()}
     for place, scheme in {(*path, "scheme"): section.scheme or known[0], **rules}.items():
         if in_known_spelling(scheme, known) not in known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
@@ -146,6 +146,25 @@ class AccuracyPolicy(_Model):
     )
 
 
+AUTO = "auto"  # the scheme of a quantization that measures all schemes
+
+
+def _seconds(value: Any) -> Any:
+    """Return a number of seconds for texts such as 90s and 2min; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    for unit, seconds in (("min", 60), ("s", 1)):
+        if value.endswith(unit):
+            try:
+                return float(value.removesuffix(unit)) * seconds
+            except ValueError:
+                break
+    raise ValueError("should be a number of seconds, e.g. 60, 90s or 2min")
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+
+
 class Quantization(_Model):
     """The quantization of a float model, before it is lowered, for a backend that runs integers."""
 
@@ -156,8 +175,21 @@ class Quantization(_Model):
     scheme: str | None = Field(
         default=None,
         description="Scheme of all operators without a more specific rule: static_int8, dynamic_int8, dynamic_int4, "
-        "weight_only_int8, weight_only_int4 of xnnpack and onnxruntime, or off. Without the key: the first scheme of "
-        "the backend.",
+        "weight_only_int8, weight_only_int4 of xnnpack and onnxruntime, or off. auto: each scheme of each backend is "
+        "measured, and the fastest that keeps sqnr_db is chosen. Without the key: the first scheme of the backend.",
+    )
+    sqnr_db: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="For auto, which requires it: the least ratio of the power of the float result to that of the "
+        "difference, in dB.",
+    )
+    budget: Seconds | None = Field(
+        default=None,
+        description="For auto: seconds for quantization and measurement. 90s and 2min are also accepted. Without the "
+        "key: that of `placement`.",
+        json_schema_extra={"type": ["number", "string"]},
     )
     operators: dict[str, str] = Field(
         default={}, description="Operator pattern, e.g. aten.add*: the scheme of these operators, or off."
@@ -209,6 +241,19 @@ class Quantization(_Model):
         is_off = value is False or (isinstance(value, str) and value.casefold() == "off")
         return "off" if is_off else value  # YAML reads an unquoted `off` as false
 
+    @model_validator(mode="after")
+    def _bounded(self) -> Quantization:
+        if self.is_auto and self.sqnr_db is None:
+            raise ValueError("scheme: auto requires sqnr_db, the least accuracy of the result, e.g. 30")
+        if not self.is_auto and (self.sqnr_db, self.budget) != (None, None):
+            raise ValueError("sqnr_db and budget are only for scheme: auto; `verify` has bounds for one scheme")
+        return self
+
+    @property
+    def is_auto(self) -> bool:
+        """Return if the scheme is chosen by measurement."""
+        return self.scheme is not None and self.scheme.casefold() == AUTO
+
 
 class PlacementCandidate(_Model):
     """A candidate of placement. In a file, its bare name is short for a mapping with only `name`."""
@@ -228,6 +273,12 @@ class PlacementCandidate(_Model):
         if not isinstance(data, str | Mapping | PlacementCandidate):
             raise ValueError("should be the name of a backend, or a mapping that holds it")
         return {"name": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _one_scheme(self) -> PlacementCandidate:
+        if self.quantization is not None and self.quantization.is_auto:
+            raise ValueError("scheme: auto has candidates of its own: give it in `quantization` of the configuration")
+        return self
 
 
 class PlacementAccuracy(_Model):
@@ -253,10 +304,8 @@ class PlacementSection(_Model):
         description="preference: a node runs on the first backend that supports it. measured: plans of each candidate, "
         "and plans that mix candidates, run on this machine, and the best plan is chosen. See how-to/placement.md.",
     )
-    budget: float = Field(
+    budget: Seconds = Field(
         default=60.0,
-        gt=0,
-        allow_inf_nan=False,
         description="Seconds for the compilation and measurement of all candidates. 90s and 2min are also accepted.",
         json_schema_extra={"type": ["number", "string"]},
     )
@@ -277,19 +326,6 @@ class PlacementSection(_Model):
         description="Bound on errors of candidates with lower precision. Without the key: only the program's own "
         "precision.",
     )
-
-    @field_validator("budget", mode="before")
-    @classmethod
-    def _seconds(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        for unit, seconds in (("min", 60), ("s", 1)):
-            if value.endswith(unit):
-                try:
-                    return float(value.removesuffix(unit)) * seconds
-                except ValueError:
-                    break
-        raise ValueError("should be a number of seconds, e.g. 60, 90s or 2min")
 
     @model_validator(mode="after")
     def _bounded(self) -> PlacementSection:
@@ -367,6 +403,22 @@ class Config(_Model):
         if value is None:
             raise ValueError("has no value: write [] for no backend, or leave the key out for all that are available")
         return value
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> Config:
+        placement, section = self.placement, self.quantization
+        if section is not None and section.is_auto and (placement.candidates, placement.accuracy) != (None, None):
+            raise ValueError("scheme: auto has candidates and a bound of its own: leave out those of `placement`")
+        return self
+
+    def measuring(self) -> PlacementSection:
+        """Return the section `placement`, with the measurement that scheme: auto of the quantization requests."""
+        section = self.quantization
+        if section is None or not section.is_auto or section.sqnr_db is None:
+            return self.placement
+        accuracy = PlacementAccuracy(sqnr_db=section.sqnr_db)
+        budget = self.placement.budget if section.budget is None else section.budget
+        return self.placement.model_copy(update={"policy": "measured", "accuracy": accuracy, "budget": budget})
 
     def rules(self, backends: Collection[str]) -> PartitionRules:
         """Return the rules for the partitioner.

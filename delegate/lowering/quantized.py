@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.export import ExportedProgram
@@ -25,6 +27,23 @@ _MARGIN = 0.8  # of the noise that the bounds allow: libraries round in other pl
 Progress = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class QuantizedPrograms:
+    """Quantized programs, and what it took to keep bounds.
+
+    Args:
+        programs: by method.
+        section: the settings, with rules for the layers that stay in float.
+        float_layers: the layers that stay in float so that the bounds hold.
+        records: the warnings of the last quantization.
+    """
+
+    programs: dict[str, ExportedProgram]
+    section: Quantization
+    float_layers: tuple[LayerNoise, ...]
+    records: Sequence[warnings.WarningMessage]
+
+
 def quantized(
     programs: dict[str, ExportedProgram],
     selection: Selection,
@@ -35,7 +54,7 @@ def quantized(
     """Return the programs, quantized if the configuration requests it, and the selection with notes on that.
 
     `verify.on_failure: move` keeps the layers with the most noise in float until the bounds hold in torch. The notes of
-    the selection name these layers.
+    the selection name these layers. A scheme that is chosen by measurement is the placement's to choose.
 
     Args:
         programs: the float programs by method.
@@ -49,31 +68,68 @@ def quantized(
         AccuracyError: torch cannot run a program.
     """
     section, policy = selection.quantization, selection.verify
-    if section is None:
+    if section is None or section.is_auto:
         return programs, selection
-    quantize, report_progress = configured(), progress or (lambda text: None)
+    bounds = Bounds.of(policy)
+    samples: Mapping[str, Sequence[Sample]] = {}
+    if policy is not None and policy.on_failure == "move" and bounds:
+        samples = samples_to_verify(verify, programs)
+    made = quantize_within(
+        programs, section, bounds, samples, tuple(selection.backends), registry, progress or (lambda text: None)
+    )
+    for record in made.records:
+        warnings.warn(record.message, record.category, stacklevel=4)
+    if not made.float_layers:
+        return made.programs, selection
+    names = ", ".join(map(str, made.float_layers))
+    count_text = "1 layer stays" if len(made.float_layers) == 1 else f"{len(made.float_layers)} layers stay"
+    note = f"{count_text} in float, so that {bounds} holds against the float reference: {names}"
+    return made.programs, replace(selection, quantization=made.section, notes=(*selection.notes, note))
+
+
+def quantize_within(
+    programs: dict[str, ExportedProgram],
+    section: Quantization,
+    bounds: Bounds,
+    samples: Mapping[str, Sequence[Sample]],
+    backends: Sequence[str],
+    registry: Registry,
+    progress: Progress,
+    end: float = math.inf,
+) -> QuantizedPrograms:
+    """Quantize programs, and again with the layers with the most noise in float, until bounds hold in torch.
+
+    Args:
+        programs: the float programs by method.
+        section: the settings.
+        bounds: of results against the float programs.
+        samples: the calls to compare by method; methods without samples, or with random numbers, are not compared.
+        backends: the backends in use. The first that runs integers is the default of the section.
+        registry: the registry of backends.
+        progress: called with short progress texts.
+        end: by `time.monotonic`, after which nothing is quantized again, and the bounds may not hold.
+
+    Raises:
+        ConfigError, InputError, ExportError: as of `quantize_as_configured`.
+        AccuracyError: torch cannot run a program.
+    """
+    quantize = configured()
 
     def quantize_by(section: Quantization) -> tuple[dict[str, ExportedProgram], list[warnings.WarningMessage]]:
         with warnings.catch_warnings(record=True) as records:  # of earlier rounds, they are about other programs
             warnings.simplefilter("always")
             count = "calibrating: batch {}".format
-            return quantize(
-                programs, section, tuple(selection.backends), registry, lambda n: report_progress(count(n))
-            ), records
+            return quantize(programs, section, backends, registry, lambda n: progress(count(n))), records
 
     quantized_programs, records = quantize_by(section)
-    bounds = Bounds.of(policy)
-    samples: Mapping[str, Sequence[Sample]] = {}
-    if policy is not None and policy.on_failure == "move" and bounds:
-        samples = samples_to_verify(verify, programs)
-        samples = {name: calls for name, calls in samples.items() if not is_random(programs[name].graph_module)}
-    operators = _layer_operators(section, tuple(selection.backends), registry)
+    samples = {name: calls for name, calls in samples.items() if not is_random(programs[name].graph_module)}
+    operators = _layer_operators(section, backends, registry)
     float_layers: dict[tuple[str, ...], LayerNoise] = {}  # by method and nodes
     expected, runs = torch_results(programs, samples), dict[str, FloatRun]()
     for number in range(_ROUNDS):
         figures = reference_figures(torch_results(quantized_programs, samples), expected)
         missed = [name for name, accuracy in figures.items() if bounds.excess(accuracy) > _MARGIN]
-        if not missed:
+        if not missed or time.monotonic() > end:
             break
         for name in missed:
             if name not in runs:
@@ -83,17 +139,10 @@ def quantized(
             float_layers.update(((name, *noise.nodes), noise) for noise in noisiest(noises, allowed))
         from delegate.quantization.settings import keep_in_float
 
-        report_progress(f"quantizing again with {len(float_layers)} layers in float")
+        progress(f"quantizing again with {len(float_layers)} layers in float")
         section = keep_in_float(section, nodes=[node for noise in float_layers.values() for node in noise.nodes])
         quantized_programs, records = quantize_by(section)
-    for record in records:
-        warnings.warn(record.message, record.category, stacklevel=4)
-    if not float_layers:
-        return quantized_programs, selection
-    names = ", ".join(map(str, float_layers.values()))
-    count_text = "1 layer stays" if len(float_layers) == 1 else f"{len(float_layers)} layers stay"
-    note = f"{count_text} in float, so that {bounds} holds against the float reference: {names}"
-    return quantized_programs, replace(selection, quantization=section, notes=(*selection.notes, note))
+    return QuantizedPrograms(quantized_programs, section, tuple(float_layers.values()), records)
 
 
 def blamed(

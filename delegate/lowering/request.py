@@ -12,6 +12,7 @@ from delegate.accuracy.bounds import Verify, with_bounds
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.config import Config, load_config
 from delegate.edge.sources import Model, exported_programs
+from delegate.errors import ConfigError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
@@ -76,7 +77,10 @@ class LoweringRequest:
         registry = default_registry()
         check = verify if isinstance(verify, Verify) else Verify(verify)
         settings = with_bounds(load_config({} if config is None else config, registry=registry), check)
-        strategy = create_strategy(placement, settings.placement)
+        strategy = create_strategy(placement, settings.measuring())
+        if settings.quantization is not None and settings.quantization.is_auto and not strategy.can_quantize:
+            remedy = "leave placement out, or replay a lockfile"
+            raise ConfigError("quantization with scheme: auto is measured", where="placement", remedy=remedy)
         selection = select(backends, settings, registry, kernels, strategy.backends, cache)
         sources = exported_programs(model)
         strategy.require_model(sources, selection)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import warnings
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +19,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
+from delegate.accuracy.bounds import Bounds
+from delegate.accuracy.samples import Sample
 from delegate.cache.aot.placements import MOST_BYTES
 from delegate.cache.runtime.environment import machine
 from delegate.cache.runtime.folder import CHOICES
@@ -30,7 +33,7 @@ from delegate.files import require_file
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
-from delegate.lowering.quantized import configured, quantized
+from delegate.lowering.quantized import configured, quantize_within, quantized
 from delegate.measured import Placement
 from delegate.measurements import BUNDLE, CLUSTER
 from delegate.partitioner.plan import Plan
@@ -111,6 +114,7 @@ class Strategy:
 
     backends: Collection[str] = ()  # to select although their device is absent here
     is_cacheable = True  # the cache of whole programs may have its result
+    can_quantize = False  # it chooses the scheme of a quantization with scheme: auto
 
     def __init__(self, lockfile: str | os.PathLike[str] | None = None, plan: SavedPlan | None = None) -> None:
         if lockfile is not None:
@@ -149,6 +153,8 @@ class Strategy:
 
 class _Locked(Strategy):
     """Place as in a lockfile."""
+
+    can_quantize = True
 
     def __init__(self, locked: str | os.PathLike[str], lockfile: str | os.PathLike[str] | None = None) -> None:
         self._lock, self._where = Lock.load(locked), str(locked)
@@ -220,6 +226,8 @@ class _Measuring(Strategy):
         cluster: the cluster that measures, if it is requested.
     """
 
+    can_quantize = True
+
     def __init__(
         self,
         settings: PlacementSection,
@@ -248,7 +256,9 @@ class _Measuring(Strategy):
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
         begun, settings = time.monotonic(), self._settings
-        bases, not_tried = self._bases(compiler, exported, begun)
+        samples = samples_to_place(settings, inputs.verify, exported, compiler)
+        progress = inputs.progress or (lambda text: None)
+        bases, warned, not_tried = self._bases(compiler, exported, samples, begun, progress)
         begun = max(begun, time.monotonic() - _QUANTIZED * settings.budget)  # the rest of the budget is for measuring
         selection, artifacts = compiler.selection, compiler.artifact_cache
         identities = {} if artifacts is None else {name: artifacts.identity(name) for name in selection.backends}
@@ -257,14 +267,14 @@ class _Measuring(Strategy):
         with contextlib.ExitStack() as stack:
             context = PlacementContext(
                 settings=settings,
-                samples=samples_to_place(settings, inputs.verify, exported, compiler),
+                samples=samples,
                 floats=inputs.references,
                 registry=default_registry(),
                 kernels=_names(selection.kernels),
                 identities={name: text for name, text in identities.items() if text is not None},
                 rules=repr(selection.rules),
                 store=Store(folder / CHOICES, MOST_BYTES) if folder is not None and is_here else None,
-                progress=inputs.progress or (lambda text: None),
+                progress=progress,
                 begun=begun,
                 not_tried=not_tried,
                 remote=self._remote,
@@ -276,31 +286,117 @@ class _Measuring(Strategy):
         chosen = outcome.base.compiler
         assert isinstance(chosen, Compiler)
         chosen.apply(outcome.plan, MEASURED)
+        for record in warned.get(id(chosen), ()):
+            warnings.warn(record.message, record.category, stacklevel=4)
         return Placed(chosen, outcome.base.exported, outcome.placements, outcome.options, outcome.base.quantization)
 
     def _bases(
-        self, compiler: Compiler, exported: Mapping[str, ExportedProgram], begun: float
-    ) -> tuple[list[BaseProgram], list[str]]:
-        """Return the program and its quantized candidates, and the candidates for which there was no time."""
+        self,
+        compiler: Compiler,
+        exported: Mapping[str, ExportedProgram],
+        samples: Mapping[str, Sequence[Sample]],
+        begun: float,
+        progress: Callable[[str], None],
+    ) -> tuple[list[BaseProgram], dict[int, Sequence[warnings.WarningMessage]], list[str]]:
+        """Return the program and its quantized candidates.
+
+        Layers of a candidate of scheme: auto stay in float if the bound requires it. Also returned: the warnings of each
+        quantization, by id of its compiler, and the candidates that are not tried, with the reason.
+        """
         settings, selection, registry = self._settings, compiler.selection, default_registry()
-        not_tried = list[str]()
         bases = [BaseProgram(compiler, exported, unquantized_candidates(settings, tuple(selection.backends)))]
-        for candidate in settings.candidates or ():
-            if candidate.quantization is None:
+        candidates, not_tried = _quantized_candidates(settings, selection, registry)
+        end = begun + _QUANTIZED * settings.budget
+        is_auto = selection.quantization is not None and selection.quantization.is_auto
+        bounds = Bounds(sqnr_db=settings.accuracy.sqnr_db) if is_auto and settings.accuracy is not None else Bounds()
+        warned, failures = dict[int, Sequence[warnings.WarningMessage]](), list[ConfigError]()
+        for candidate in candidates:
+            names = {candidate.name(backend): backend for backend in candidate.backends}
+            if time.monotonic() > end and self._remote is None and any(base.candidates for base in bases):
+                not_tried.append(f"{', '.join(names)}: the budget was spent before it was quantized")
                 continue
-            section = candidate.quantization.model_copy(update={"backend": candidate.name})
-            name = f"{candidate.name} {section.scheme or 'quantized'}"
-            same = sum(label.startswith(name) for base in bases for label in base.candidates)
-            name += f" ({same + 1})" * bool(same)
-            is_late = time.monotonic() - begun > _QUANTIZED * settings.budget
-            if is_late and self._remote is None and any(base.candidates for base in bases):
-                not_tried.append(f"{name}: the budget was spent before it was quantized")
+            progress(f"quantizing for {', '.join(names)}")
+            try:
+                made = quantize_within(
+                    dict(exported),
+                    candidate.section,
+                    bounds,
+                    samples,
+                    tuple(selection.backends),
+                    registry,
+                    progress,
+                    end,
+                )
+            except ConfigError as error:
+                if not is_auto:
+                    raise
+                failures.append(error)  # e.g. groups that do not divide the inputs of a layer
+                not_tried.append(f"{', '.join(names)}: {error.what}")
                 continue
-            programs = configured()(exported, section, tuple(selection.backends), registry)
             other = Compiler(selection, compiler.kernels, None, compiler.artifact_cache)
-            other.add_methods(programs)
-            bases.append(BaseProgram(other, programs, {name: candidate.name}, section.model_dump(mode="json")))
-        return bases, not_tried
+            other.add_methods(made.programs)
+            if made.float_layers:
+                count = len(made.float_layers)
+                kept = f", {count} {'layer' if count == 1 else 'layers'} in float"
+                names = {f"{name}{kept}": backend for name, backend in names.items()}
+            earlier = [label for base in bases for label in base.candidates]
+            counts = {name: sum(label.startswith(name) for label in earlier) for name in names}
+            own = {f"{n} ({counts[n] + 1})" if counts[n] else n: backend for n, backend in names.items()}
+            bases.append(BaseProgram(other, made.programs, own, made.section.model_dump(mode="json")))
+            warned[id(other)] = made.records
+        if failures and len(bases) == 1:
+            raise failures[0]
+        return bases, warned, not_tried
+
+
+@dataclass(frozen=True, slots=True)
+class _QuantizedCandidates:
+    """Candidates that compile one quantized program.
+
+    Args:
+        section: the settings of the quantization.
+        backends: one candidate each.
+    """
+
+    section: Quantization
+    backends: tuple[str, ...]
+
+    def name(self, backend: str) -> str:
+        """Return the name of a candidate."""
+        size = self.section.group_size
+        group = "" if size is None else f" in groups of {size}" if size else " per channel"
+        return f"{backend} {self.section.scheme or 'quantized'}{group}"
+
+
+def _quantized_candidates(
+    settings: PlacementSection, selection: Selection, registry: Registry
+) -> tuple[list[_QuantizedCandidates], list[str]]:
+    """Return the quantized candidates, and those that cannot be tried, with the reason.
+
+    Those of scheme: auto are all schemes of all backends, in groups of the default size and per channel. Backends share
+    a program if their schemes have the same name. Schemes that compute in floats only save memory.
+    """
+    section = selection.quantization
+    if section is None or not section.is_auto:
+        given = [(c.name, c.quantization) for c in settings.candidates or () if c.quantization is not None]
+        return [_QuantizedCandidates(s.model_copy(update={"backend": name}), (name,)) for name, s in given], []
+    backends = tuple(selection.backends) if section.backend is None else (section.backend,)
+    known = {name: {s.name: s for s in registry.aot(name, absent_ok=True).quantization()} for name in backends}
+    candidates, not_tried = list[_QuantizedCandidates](), list[str]()
+    for scheme in {s.name: s for schemes in reversed(known.values()) for s in schemes.values()}.values():
+        if scheme.activations is None and settings.objective in ("latency", "throughput"):
+            continue
+        if section.calibration is None and scheme.activations is not None and not scheme.dynamic:
+            not_tried.append(f"{scheme.name}: there is no calibration data")
+            continue
+        own = tuple(name for name in backends if scheme.name in known[name])
+        for size in [section.group_size] if section.group_size is not None or not scheme.weights.group else [None, 0]:
+            update = {"backend": own[0], "scheme": scheme.name, "sqnr_db": None, "budget": None, "group_size": size}
+            candidates.append(_QuantizedCandidates(section.model_copy(update=update), own))
+    if not candidates and not not_tried:
+        what = f"none of the backends supports quantized programs: {', '.join(backends)}"
+        raise ConfigError(what, where="quantization", remedy="add one that does, or leave quantization out")
+    return candidates, not_tried
 
 
 def _names(kernels: KernelRequest | None) -> list[str] | None:
