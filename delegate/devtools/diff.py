@@ -55,11 +55,11 @@ class ProgramDifferences:
 def differences(before: Program, after: Program) -> ProgramDifferences:
     """Return the differences between two programs; raises ProgramError if a report in them cannot be read.
 
-    The time and the text are linear in the programs. Constants are compared by name and content. The placement is
-    compared if both programs have debug info, which holds it.
+    The time and the text are linear in the programs. Constants are compared by name and content. The placement and
+    the weights of the model are compared if both programs have debug info, which holds them.
     """
     sections = {}
-    unknown = {"placement"} if not (before.report and after.report) else set()
+    unknown = {"placement", "weights"} if not (before.report and after.report) else set()
     for name, facts in _SECTIONS.items():
         if name in unknown:
             continue
@@ -92,6 +92,12 @@ def _placement(program: Program) -> Facts:
     """Return the backend of each node, as the report has it."""
     nodes = Report.from_json(program.report).nodes
     return {f"{node.method} {node.name} ({node.op})": node.backend for node in nodes}
+
+
+def _weights(program: Program) -> Facts:
+    """Return the checksum of each weight of the model, also of those inside partitions."""
+    known = Report.from_json(program.report).fingerprints
+    return {f"{method} {name}": text for method, own in known.items() for name, text in own.items() if name}
 
 
 def _operators(program: Program) -> Facts:
@@ -154,6 +160,7 @@ def _digest(program: Program, *segments: int) -> str:
 _SECTIONS: Mapping[str, Callable[[Any], Facts]] = {
     "methods": _methods,
     "placement": _placement,
+    "weights": _weights,
     "kernels": _operators,
     "partitions": _partitions,
     "constants": _constants,

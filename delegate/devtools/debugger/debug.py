@@ -123,7 +123,11 @@ class _Debugger:
 
     def _lower(self, compiler: Compiler) -> tuple[Program, Sequence[LoweredProgram]]:
         """Return the program to run, and its methods."""
-        return compiler.compile() if self.saved is None else (self.saved.program, self.saved.lower(compiler))
+        if self.saved is None:
+            return compiler.compile()
+        lowered = self.saved.lower(compiler)
+        self.notes += self.saved.compare_weights(self.model.placed.exported)
+        return self.saved.program, lowered
 
     def _context(self, isolated: Isolated, bounds: Bounds) -> SearchContext:
         return SearchContext(
@@ -149,7 +153,8 @@ class _Debugger:
         place = "  ".join(filter(None, (entry.operator, entry.source)))
         if entry.name in self._delegates:
             place = self._delegates[entry.name].backend
-        return ErrorRow(entry.name, place, added.sqnr_db, None if total is None else total.sqnr_db)
+        name = entry.name if entry.region is not None else f"{entry.prefix}{entry.name}"
+        return ErrorRow(name, place, added.sqnr_db, None if total is None else total.sqnr_db)
 
     def _quantized(self, run: ProgramRun) -> list[str]:
         exported = self.model.placed.exported
@@ -199,7 +204,7 @@ def _faults(entry: RecordedInstruction, searches: Mapping[str, PartitionSearch])
         yield from searches[entry.name].faults()
     elif entry.worst is not None:
         kind = failure_of(entry) or kind_of(entry.worst, None)
-        node = FaultyNode(entry.name, entry.operator, source=entry.source)
+        node = FaultyNode(f"{entry.prefix}{entry.name}", entry.operator, source=entry.source)
         yield Fault(entry.method, "portable kernels", "", (node,), kind, figures_of(entry.worst))
 
 
