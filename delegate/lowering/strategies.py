@@ -298,6 +298,7 @@ class _Measuring(Strategy):
                 continue
             programs = configured()(exported, section, tuple(selection.backends), registry)
             other = Compiler(selection, compiler.kernels, None, compiler.artifact_cache)
+            other.share_artifacts_of(compiler)
             other.add_methods(programs)
             bases.append(BaseProgram(other, programs, {name: candidate.name}, section.model_dump(mode="json")))
         return bases, not_tried

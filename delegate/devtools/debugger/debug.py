@@ -11,7 +11,7 @@ from pathlib import Path
 from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
 from delegate.accuracy.verification import FLOAT, samples_to_verify
 from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultyNode
-from delegate.devtools.debugger.failures import compile_faults, continue_after_errors, record_unopened
+from delegate.devtools.debugger.failures import all_compile_faults, continue_after_errors, record_unopened
 from delegate.devtools.debugger.faults import kind_of
 from delegate.devtools.debugger.not_finite import not_finite
 from delegate.devtools.debugger.program_run import ProgramRun
@@ -81,10 +81,15 @@ class _Debugger:
         request = self.request
         self._report("lowering")
         artifacts = open_artifact_cache(request.selection, request.registry, request.cache)
-        self.model = request.place(artifacts)
+        self.model = request.place(artifacts, continue_after_errors)
+        self.notes += (
+            f"plan {plan.name} of method {placement.method} was dropped: {plan.why}"
+            for placement in self.model.placed.placements
+            for plan in placement.plans
+            if plan.why
+        )
         samples = samples_to_verify(request.check.inputs, self.model.placed.exported)
         compiler = self.model.placed.compiler
-        continue_after_errors(compiler)
         program, lowered = self._lower(compiler)
         self._delegates = {name: d for method in lowered for name, d in method.delegates.items()}
         self._report("running the program beside torch")
@@ -95,7 +100,7 @@ class _Debugger:
         isolated = Isolated(program, request.registry, trust_code=True, limit=limit)
         with closing(isolated):
             context = self._context(isolated, bounds)
-            faults = [fault for failure in compiler.failures for fault in compile_faults(context, failure)]
+            faults = list(all_compile_faults(context, compiler.failures))
             if not run.is_loaded:
                 record_unopened(context, run)
             searches = {
