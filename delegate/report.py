@@ -130,15 +130,16 @@ class Report:
         return frame(page([self.page_data("model")]))
 
     @classmethod
-    def from_json(cls, text: str) -> Report:
-        """Return the report of a JSON text.
+    def from_json(cls, text: str, where: str = "") -> Report:
+        """Return the report of a JSON text, from the file `where`.
 
         Raises:
             ProgramError: the text is no report. Or it is empty, as in a program without debug info.
         """
         if not text:
             what = "the report cannot be read: the program has no debug info"
-            raise ProgramError(what, remedy="lower the model again, or use the file before `delegate strip`")
+            remedy = "lower the model again, or use the file before `delegate strip`"
+            raise ProgramError(what, where=where, remedy=remedy)
         try:
             data = json.loads(text)
             if data["format"] != _FORMAT:
@@ -159,7 +160,7 @@ class Report:
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             remedy = "lower the model again"
-            raise ProgramError(f"the report cannot be read, {fault(error)}", remedy=remedy) from error
+            raise ProgramError(f"the report cannot be read, {fault(error)}", where=where, remedy=remedy) from error
 
     def accuracy_lines(self) -> list[str]:
         """Return a line per method, verified or not, its layers and its partitions; nothing if none was verified."""

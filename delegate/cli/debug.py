@@ -90,7 +90,7 @@ def debug(
     elif nan:
         output.show("\n".join(diagnosis.not_finite) or "no result has NaN or infinity")
     else:
-        output.show(str(diagnosis))
+        output.show(*diagnosis.blocks())
 
 
 def _no_model(program_file: Path | None) -> Exception:

@@ -159,7 +159,7 @@ class _Debugger:
         if entry.name in self._delegates:
             place = self._delegates[entry.name].backend
         name = entry.name if entry.region is not None else f"{entry.prefix}{entry.name}"
-        return ErrorRow(name, place, added.sqnr_db, None if total is None else total.sqnr_db)
+        return ErrorRow(name, place, added.sqnr_db, None if total is None else total.sqnr_db, entry.method)
 
     def _quantized(self, run: ProgramRun) -> list[str]:
         exported = self.model.placed.exported
@@ -175,10 +175,9 @@ class _Debugger:
 
     def _layer_rows(self, run: ProgramRun, name: str) -> Iterator[ErrorRow]:
         if name in self.model.floats:
-            method = f" in method {name}" if len(run.samples) > 1 else ""
             floats, quantized = self.model.floats[name], self.model.placed.exported[name]
             for layer in layers_of(name, floats, quantized, run.samples[name][0]):
-                yield ErrorRow(layer.node, f"{layer.place}{method}", layer.added_db, layer.total_db)
+                yield ErrorRow(layer.node, layer.place, layer.added_db, layer.total_db, name)
 
     def _explain_accumulation(self, run: ProgramRun) -> None:
         """Add a note if a method misses the bounds although the search found no fault."""

@@ -15,7 +15,7 @@ from delegate.devtools.debugger.recording import torch_operator
 from delegate.edge.keys import fingerprints
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
-from delegate.errors import InputError, ProgramError
+from delegate.errors import InputError
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.strategies import Placed, PlacementInputs, Strategy
 from delegate.partitioner.artifacts import Artifacts
@@ -53,11 +53,8 @@ class SavedProgram:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SavedProgram:
         """Read a program file; raises ProgramError if it cannot be read, or has no debug info."""
-        program = file.load(path)
-        try:
-            return cls(program, Report.from_json(program.report), os.fspath(path))
-        except ProgramError as error:
-            raise error.at(os.fspath(path)) from error
+        program, where = file.load(path), os.fspath(path)
+        return cls(program, Report.from_json(program.report, where), where)
 
     @property
     def backends(self) -> list[str]:

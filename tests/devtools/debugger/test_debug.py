@@ -15,7 +15,9 @@ import yaml
 from torch import nn
 
 import delegate
+from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow
 from delegate.errors import ConfigError, InputError
+from delegate.text_table import Table
 from tests.support.planting import aten, followed_by, in_place_of, planted
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -227,6 +229,17 @@ def test_the_total_error_inside_control_flow() -> None:
         diagnosis = delegate.debug(ep, backends)
         assert names <= {row.name for row in diagnosis.errors}
         assert all(row.total is not None and row.total > 100 for row in diagnosis.errors), str(diagnosis)
+
+
+def test_the_table_folds_its_cells() -> None:
+    rows = (ErrorRow("body_graph_0.add", "aten.add.Tensor  model.py:7, in forward", 40.0, None, "forward"),) * 2
+    table = next(block for block in Diagnosis({}, (), 2, errors=rows).blocks() if isinstance(block, Table))
+    head, body = table.folded(50)
+    assert head == ["  added  total  where             operator or", "                                  backend"]
+    assert body[:2] == [
+        "40.0 dB      -  body_graph_0.add  aten.add.Tensor",
+        "                                  model.py:7, in",
+    ]
 
 
 def test_a_constant_result_is_not_saturation() -> None:
