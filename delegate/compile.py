@@ -16,6 +16,7 @@ from delegate.accuracy.verification import MeasuredAccuracy, Verification, verif
 from delegate.cache.aot.programs import CompilationResult, ProgramCache
 from delegate.compiled import CompiledProgram
 from delegate.edge.control_flow import CONTROL_FLOW
+from delegate.edge.keys import fingerprints
 from delegate.edge.restore_torch_on_error import restore_torch_on_error
 from delegate.edge.sources import Model, exported_programs
 from delegate.edge.training import warn_of_training
@@ -124,7 +125,8 @@ def to_backend(
     strategy.require_applied(placed.compiler.plans)
     program = with_load_options(program, partition_options(placed.options, program), registry)
 
-    report = replace(placed.compiler.report(), placements=placed.placements)
+    known = fingerprints(placed.exported)
+    report = replace(placed.compiler.report(), placements=placed.placements, fingerprints=known)
     report = strategy.finish(report, lock_of(sources, placed, registry))
     report = with_device_copies(report, program, lowered)
     if verifying is not None and measured is not None:

@@ -60,6 +60,8 @@ class Report:
         portable_shares: method -> the share of portable kernels in the time of its instructions, 0 to 1, in its last
             profile; only of profiled methods.
         layers: the errors of quantized layers in the order of the program; only of verified methods.
+        fingerprints: method -> name of a weight, buffer or constant -> its checksum, dtype and shape; "" -> the
+            checksum of the graph. Only of compiled programs.
         memory: the memory of the methods of a compiled program. It follows from the program, so the JSON does not have
             it.
     """
@@ -72,6 +74,7 @@ class Report:
     placements: tuple[Placement, ...] = ()
     portable_shares: Mapping[str, float] = field(default_factory=dict)
     layers: tuple[LayerAccuracy, ...] = ()
+    fingerprints: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     memory: tuple[MemoryPicture, ...] = field(default=(), compare=False)
 
     @property
@@ -127,15 +130,16 @@ class Report:
         return frame(page([self.page_data("model")]))
 
     @classmethod
-    def from_json(cls, text: str) -> Report:
-        """Return the report of a JSON text.
+    def from_json(cls, text: str, where: str = "") -> Report:
+        """Return the report of a JSON text, from the file `where`.
 
         Raises:
             ProgramError: the text is no report. Or it is empty, as in a program without debug info.
         """
         if not text:
             what = "the report cannot be read: the program has no debug info"
-            raise ProgramError(what, remedy="lower the model again, or use the file before `delegate strip`")
+            remedy = "lower the model again, or use the file before `delegate strip`"
+            raise ProgramError(what, where=where, remedy=remedy)
         try:
             data = json.loads(text)
             if data["format"] != _FORMAT:
@@ -149,10 +153,14 @@ class Report:
                 placements=tuple(map(Placement.from_data, data.get("placements", ()))),
                 portable_shares={str(name): float(s) for name, s in data.get("portable_shares", {}).items()},
                 layers=tuple(map(layer_of, data.get("layers", ()))),
+                fingerprints={
+                    str(method): {str(name): str(text) for name, text in known.items()}
+                    for method, known in data.get("fingerprints", {}).items()
+                },
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             remedy = "lower the model again"
-            raise ProgramError(f"the report cannot be read, {fault(error)}", remedy=remedy) from error
+            raise ProgramError(f"the report cannot be read, {fault(error)}", where=where, remedy=remedy) from error
 
     def accuracy_lines(self) -> list[str]:
         """Return a line per method, verified or not, its layers and its partitions; nothing if none was verified."""

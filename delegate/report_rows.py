@@ -70,6 +70,8 @@ class Accuracy:
     calls: int = 1
 
     def __str__(self) -> str:
+        if math.isnan(self.sqnr_db):
+            return "no element is finite"
         top1 = "" if self.top1 is None else f", top-1 {100 * self.top1:.4g}%"
         return f"{decibels(self.sqnr_db)}, max error {self.max_error:.2g} ({self.relative_error:.2g} relative){top1}"
 

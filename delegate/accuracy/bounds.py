@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from pydantic import ValidationError
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
 from delegate.config import AccuracyPolicy, Config
+from delegate.config.source import sentences
 from delegate.edge.node import arguments, base_name, draws, tensors
 from delegate.edge.subclasses import with_plain_tensors
 from delegate.errors import ConfigError
-from delegate.plugins import one_line
 from delegate.report_rows import Accuracy
 
 OnFailure = Literal["error", "warn", "move"]
@@ -66,8 +67,9 @@ def with_bounds(config: Config, check: Verify) -> Config:
     configured = {} if config.verify is None else config.verify.model_dump()
     try:
         policy = AccuracyPolicy.model_validate(configured | bounds)
-    except ValueError as error:
-        raise ConfigError(f"the bounds of Verify are invalid: {one_line(error)}", where="verify") from error
+    except ValidationError as error:
+        what = f"the bounds of Verify are invalid: {sentences(error, AccuracyPolicy)}"
+        raise ConfigError(what, where="verify") from error
     return config.model_copy(update={"verify": policy})
 
 

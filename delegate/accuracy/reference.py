@@ -150,10 +150,13 @@ def _copy_buffers(module: torch.nn.Module) -> None:
 def edge_values(edge: EdgeProgram, leaves: Sequence[Any], names: Set[str]) -> dict[str, torch.Tensor]:
     """Return values of a method in edge dialect, run by torch, by node.
 
+    The names of nodes in bodies of control flow have a prefix, e.g. "true_graph_0.relu". Their values are those of the
+    first execution.
+
     Args:
         edge: the method. States have their initial values.
         leaves: the leaves of the arguments, in order.
-        names: the nodes whose values are returned, if they have one tensor.
+        names: the nodes whose values are returned, if they have one tensor; without prefixes.
 
     Raises:
         AccuracyError: torch cannot run the method.
@@ -163,10 +166,19 @@ def edge_values(edge: EdgeProgram, leaves: Sequence[Any], names: Set[str]) -> di
     values: dict[str, torch.Tensor] = {}
 
     class Recording(_Runner):
+        def __init__(self, module: GraphModule, prefix: str = "") -> None:
+            super().__init__(module)
+            self.prefix = prefix
+
+        def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+            value = super().get_attr(target, args, kwargs)
+            return Recording(value, f"{self.prefix}{target}.").run if isinstance(value, GraphModule) else value
+
         def run_node(self, n: Node) -> Any:
             result = super().run_node(n)
-            if n.name in names and isinstance(result, torch.Tensor):
-                values[n.name] = result.clone()
+            name = f"{self.prefix}{n.name}"
+            if n.name in names and name not in values and isinstance(result, torch.Tensor):
+                values[name] = result.clone()
             return result
 
     try:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from delegate.cli import options, output
-from delegate.cli.lower import Backends, ConfigFile, Inputs
+from delegate.cli.lower import Backends, Calibration, ConfigFile, Inputs
 from delegate.cli.options import Imports, import_modules
 from delegate.errors import InputError
 
@@ -32,6 +32,7 @@ def debug(
             help="Input to run on, by order or by name, or one .npz. Default: the example inputs of the export.",
         ),
     ] = None,
+    calibration: Calibration = None,
     program_file: Annotated[
         Path | None,
         typer.Option(
@@ -66,17 +67,18 @@ def debug(
         raise _no_model(program_file)
     with output.working("importing torch"):
         import delegate
-        from delegate.cli.models import load_model, read_sample
+        from delegate.cli.models import load_model, read_sample, read_settings
     import_modules(imports)
     with output.working(f"exporting {model}"):
         source = load_model(model, example_inputs or ())
         source, sample = read_sample(source, inputs) if inputs else (source, None)
+    settings = read_settings(config, calibration)
     check = delegate.Verify(sample, sqnr_db=sqnr_db)
     with output.working(f"debugging {model}") as progress:
         diagnosis = delegate.debug(
             source,
             backend or None,
-            config=config,
+            config=settings,
             inputs=check,
             budget=budget,
             output=out,
@@ -88,7 +90,7 @@ def debug(
     elif nan:
         output.show("\n".join(diagnosis.not_finite) or "no result has NaN or infinity")
     else:
-        output.show(str(diagnosis))
+        output.show(*diagnosis.blocks())
 
 
 def _no_model(program_file: Path | None) -> Exception:

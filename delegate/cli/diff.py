@@ -51,7 +51,7 @@ def diff(
         sections = {name: [asdict(change) for change in changes] for name, changes in found.sections.items()}
         output.print_json({"differences": sections, "runs": {} if run is None else {run.method: run.to_json()}})
         return
-    output.show(str(found))
+    output.show(*found.lines(width=output.width()))
     for line in () if run is None else run.lines():
         output.show(line)
 

@@ -96,7 +96,7 @@ def explain(
     if is_program(Path(model)):
         if config or backend or inputs or imports:
             raise typer.BadParameter("a saved program is already planned: -c, -b, -i and --import are for models")
-        report, refusal = Report.from_json(file.load(model).report), None
+        report, refusal = Report.from_json(file.load(model).report, str(model)), None
     else:
         import_modules(imports)
         report, refusal = plan_model(model, config, backend, inputs or [])

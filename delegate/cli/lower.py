@@ -39,6 +39,13 @@ Backends = Annotated[
         help="Backend; repeat it in order of preference. Default: all available.",
     ),
 ]
+Calibration = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DATA",
+        help="Data to quantize with, in place of the configuration's: .npz, a folder of these, or module:function.",
+    ),
+]
 Verify = Annotated[
     list[str] | None,
     typer.Option(
@@ -64,13 +71,7 @@ def lower(
     config: ConfigFile = None,
     backend: Backends = None,
     inputs: Inputs = None,
-    calibration: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA",
-            help="Data to quantize with, in place of the configuration's: .npz, a folder of these, or module:function.",
-        ),
-    ] = None,
+    calibration: Calibration = None,
     verify: Verify = None,
     imports: Imports = None,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Use compiled partitions of the cache.")] = True,
@@ -121,20 +122,12 @@ def lower(
     _require_one_decision({"--locked": locked, "--bundle": bundle, "--costs": costs, "--ray": ray})
     with output.working("importing torch"):
         import delegate
-        from delegate.cli.models import load_model, read_sample
-        from delegate.config import load_config
-        from delegate.errors import ConfigError
+        from delegate.cli.models import load_model, read_sample, read_settings
     import_modules(imports)
     with output.working(f"exporting {model}"):
         source = load_model(model, inputs or ())
         source, sample = read_sample(source, verify) if verify else (source, None)
-    settings = None if config is None else load_config(config)
-    if calibration is not None:
-        if settings is None or settings.quantization is None:
-            remedy = "add a `quantization` section to the configuration, and give it with --config"
-            raise ConfigError("--calibration is only for models that are quantized", remedy=remedy)
-        section = settings.quantization.model_copy(update={"calibration": calibration})
-        settings = settings.model_copy(update={"quantization": section})
+    settings = read_settings(config, calibration)
     is_measured = measure or (settings is not None and settings.placement.policy == "measured")
     placement = _placement(is_measured, lock, locked, bundle, costs or [], ray)
     with output.working(f"lowering {model}") as progress, options.tracing(trace):

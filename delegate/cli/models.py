@@ -16,8 +16,9 @@ from torch.export import ExportedProgram
 from delegate.accuracy.samples import Sample, input_names, sample_of
 from delegate.cli.arrays import read_array, read_inputs
 from delegate.cli.options import import_module
+from delegate.config import Config, load_config
 from delegate.edge.sources import export, export_module, exported_programs, is_torchscript, require_no_program
-from delegate.errors import ExportError, did_you_mean
+from delegate.errors import ConfigError, ExportError, did_you_mean
 from delegate.plugins import one_line
 
 _EXPORT = "export it: torch.export.save(torch.export.export(module.eval(), example_inputs), 'model.pt2')"
@@ -44,6 +45,22 @@ def load_model(text: str, inputs: Sequence[str] = ()) -> ExportedProgram | Path:
     if path.exists() or ":" not in text:
         return _check_file(path)
     return _call(text)
+
+
+def read_settings(config: Path | None, calibration: str | None) -> Config | None:
+    """Read a configuration, with other calibration data if these are given; None without a configuration.
+
+    Raises:
+        ConfigError: the configuration is wrong, or has no quantization although there are calibration data.
+    """
+    settings = None if config is None else load_config(config)
+    if calibration is None:
+        return settings
+    if settings is None or settings.quantization is None:
+        remedy = "add a `quantization` section to the configuration, and give it with --config"
+        raise ConfigError("--calibration is only for models that are quantized", remedy=remedy)
+    section = settings.quantization.model_copy(update={"calibration": calibration})
+    return settings.model_copy(update={"quantization": section})
 
 
 def read_sample(model: ExportedProgram | Path, files: Sequence[str]) -> tuple[ExportedProgram, Sample]:

@@ -82,17 +82,21 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Iterabl
 
 def show(*blocks: str | Table) -> None:
     """Print texts and tables on stdout, folded to the width of a terminal."""
-    width = _columns() if sys.stdout.isatty() else None
     for block in blocks:
         if isinstance(block, str):
             print("\n".join(_folded(block, sys.stdout)))
             continue
         rows = tuple(tuple(map(printable, row)) for row in block.rows)
-        head, body = replace(block, rows=rows).folded(width)
+        head, body = replace(block, rows=rows).folded(width())
         if head:
             _styled("\n".join(head), "bold", sys.stdout)
         if body:
             print("\n".join(body))
+
+
+def width() -> int | None:
+    """Return the columns of the terminal that stdout is; None if it is another file."""
+    return _columns() if sys.stdout.isatty() else None
 
 
 def _folded(text: str, stream: TextIO) -> list[str]:

@@ -81,7 +81,7 @@ def read_report(source: str, config: Path | None, backends: list[str] | None, in
         if config or backends or inputs:
             raise typer.BadParameter("a saved program is already planned: -c, -b and -i are for models")
         program = file.load(source)
-        return replace(Report.from_json(program.report), memory=memory_pictures(program))
+        return replace(Report.from_json(program.report, source), memory=memory_pictures(program))
     planned, refusal = plan_model(source, config, backends, inputs)
     return replace(planned, notes=(*planned.notes, *([f"lowering fails: {refusal}"] if refusal else [])))
 

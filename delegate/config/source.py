@@ -45,6 +45,11 @@ def problems(error: ValidationError, model: type[BaseModel], source: Source, pre
     return [_problem(details, schema, source, prefix) for details in error.errors(include_url=False)]
 
 
+def sentences(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return the problems of a validation of values that are in no file, separated by semicolons."""
+    return "; ".join(problem.what for problem in problems(error, model, Source({})))
+
+
 def raise_all(problems: Iterable[ConfigError]) -> None:
     """Raise the problems as one ConfigError, one line each; nothing for none."""
     errors = list(problems)

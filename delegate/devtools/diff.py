@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,15 @@ class Change:
     def __str__(self) -> str:
         return f"{self.name}: {self.before} -> {self.after}"
 
+    def lines(self, width: int | None) -> Sequence[str]:
+        """Return the difference in one line if it fits, else its values below its name."""
+        values = f"  {self.before} -> {self.after}"
+        if width is None or len(str(self)) <= width:
+            return (str(self),)
+        if len(values) <= width:
+            return f"{self.name}:", values
+        return f"{self.name}:", f"  {self.before}", f"  -> {self.after}"
+
 
 @dataclass(frozen=True, slots=True)
 class ProgramDifferences:
@@ -41,13 +50,19 @@ class ProgramDifferences:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def lines(self, most: int = 20) -> Iterator[str]:
-        """Yield a line per section and per difference, at most `most` per section."""
+    def lines(self, most: int = 20, width: int | None = None) -> Iterator[str]:
+        """Yield a line per section and per difference.
+
+        Args:
+            most: differences of a section.
+            width: of a line. A longer difference has its values below its name. None: no limit.
+        """
         if not self.sections:
             yield "the programs are equal"
         for section, changes in self.sections.items():
             yield f"{section}: {len(changes)} difference{'s' * (len(changes) != 1)}"
-            yield from (f"  {change}" for change in changes[:most])
+            for change in changes[:most]:
+                yield from (f"  {line}" for line in change.lines(None if width is None else width - 2))
             if len(changes) > most:
                 yield f"  and {len(changes) - most} more"
 
@@ -55,11 +70,11 @@ class ProgramDifferences:
 def differences(before: Program, after: Program) -> ProgramDifferences:
     """Return the differences between two programs; raises ProgramError if a report in them cannot be read.
 
-    The time and the text are linear in the programs. Constants are compared by name and content. The placement is
-    compared if both programs have debug info, which holds it.
+    The time and the text are linear in the programs. Constants are compared by name and content. The placement and
+    the weights of the model are compared if both programs have debug info, which holds them.
     """
     sections = {}
-    unknown = {"placement"} if not (before.report and after.report) else set()
+    unknown = {"placement", "weights"} if not (before.report and after.report) else set()
     for name, facts in _SECTIONS.items():
         if name in unknown:
             continue
@@ -92,6 +107,12 @@ def _placement(program: Program) -> Facts:
     """Return the backend of each node, as the report has it."""
     nodes = Report.from_json(program.report).nodes
     return {f"{node.method} {node.name} ({node.op})": node.backend for node in nodes}
+
+
+def _weights(program: Program) -> Facts:
+    """Return the checksum of each weight of the model, also of those inside partitions."""
+    known = Report.from_json(program.report).fingerprints
+    return {f"{method} {name}": text for method, own in known.items() for name, text in own.items() if name}
 
 
 def _operators(program: Program) -> Facts:
@@ -154,6 +175,7 @@ def _digest(program: Program, *segments: int) -> str:
 _SECTIONS: Mapping[str, Callable[[Any], Facts]] = {
     "methods": _methods,
     "placement": _placement,
+    "weights": _weights,
     "kernels": _operators,
     "partitions": _partitions,
     "constants": _constants,

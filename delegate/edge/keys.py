@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch.nn import Parameter
 from torch.utils._pytree import TreeSpec
 
 from delegate.edge.build import raw_bytes
-from delegate.edge.graphs import PRESERVED_METADATA
+from delegate.edge.graphs import PRESERVED_METADATA, described
 from delegate.edge.node import SYMBOLIC, source_line
 from delegate.edge.program import META_VALUE
 from delegate.program.segments import checksums
@@ -42,6 +44,28 @@ def digests_of(constants: Iterable[torch.Tensor]) -> dict[int, tuple[Any, ...]]:
         key: (str(value.dtype), tuple(value.shape), digest)
         for (key, value), digest in zip(tensors.items(), digests, strict=True)
     }
+
+
+def fingerprints(programs: Mapping[str, ExportedProgram]) -> dict[str, dict[str, str]]:
+    """Return checksums by method: of each parameter, buffer and constant by its name, and of the graph by "".
+
+    Tensors whose bytes are unknown, such as those of subclasses, have none.
+    """
+    known: dict[int, str] = {}  # methods may share weights
+
+    def checksum(value: torch.Tensor) -> str:
+        if id(value) not in known:
+            known[id(value)] = f"{value.dtype}{list(value.shape)}, crc32 {zlib.crc32(raw_bytes(value).data):08x}"
+        return known[id(value)]
+
+    found: dict[str, dict[str, str]] = {}
+    for name, ep in programs.items():
+        found[name] = {"": f"{zlib.crc32(described(ep.graph_module)):08x}"}
+        for target, value in _constants(ep).items():
+            if type(value) in (torch.Tensor, Parameter):
+                with suppress(RuntimeError, TypeError, NotImplementedError):  # of a sparse tensor, or similar
+                    found[name][target] = checksum(value)
+    return found
 
 
 def known_of_sizes(sizes: Iterable[Any]) -> Iterator[str]:
@@ -83,11 +107,15 @@ def exported_key(programs: Mapping[str, ExportedProgram]) -> str:
 
 def _held(ep: ExportedProgram) -> dict[str, torch.Tensor]:
     """Return the parameters, buffers and constants of a program, by their names in the module."""
-    targets = [spec.target for spec in ep.graph_signature.input_specs if spec.target is not None]
-    held = {target: ep.state_dict.get(target, ep.constants.get(target)) for target in targets}
+    held = _constants(ep)
     if not all(type(value) in (torch.Tensor, Parameter) for value in held.values()):
         raise NotCacheable  # the contents of subclasses of Tensor, and of other objects, are unknown
     return {target: value for target, value in held.items() if isinstance(value, torch.Tensor)}
+
+
+def _constants(ep: ExportedProgram) -> dict[str, Any]:
+    targets = [spec.target for spec in ep.graph_signature.input_specs if spec.target is not None]
+    return {target: ep.state_dict.get(target, ep.constants.get(target)) for target in targets}
 
 
 def _signature(ep: ExportedProgram) -> tuple[Any, ...]:

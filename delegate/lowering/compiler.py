@@ -141,7 +141,9 @@ class Compiler:
     def fork_for_method(
         self, method: str, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, *, keep_all: bool = False
     ) -> Compiler:
-        """Return a compiler of one method, in its present form, with other partitioners; both share their artifacts.
+        """Return a compiler of one method, in its present form, with other partitioners.
+
+        Both share their artifacts and failures.
 
         Args:
             method: the name of the method.
@@ -153,8 +155,13 @@ class Compiler:
         rules = replace(rules, min_partition_size=0) if keep_all else rules
         fork = Compiler(replace(self.selection, rules=rules), self.kernels, None, self.artifact_cache)
         fork.methods[method] = _Method(self.methods[method].edge)
-        fork.partitioners, fork.artifacts, fork.concurrency_plan = tuple(partitioners), self.artifacts, plan
+        fork.partitioners, fork.concurrency_plan = tuple(partitioners), plan
+        fork.share_artifacts_of(self)
         return fork
+
+    def share_artifacts_of(self, other: Compiler) -> None:
+        """Use the artifacts of another compiler with the same backends, and add failures to its list."""
+        self.artifacts, self.failures = other.artifacts, other.failures
 
     def plan(self) -> None:
         """Plan all methods."""

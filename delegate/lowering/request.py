@@ -86,13 +86,21 @@ class LoweringRequest:
         strategy.require_model(sources, selection)
         return cls(sources, check, strategy, selection, registry, cache, progress)
 
-    def place(self, artifacts: ArtifactCache | None) -> PlacedModel:
-        """Quantize the methods, if requested, convert them to edge dialect, and place their nodes."""
+    def place(
+        self, artifacts: ArtifactCache | None, prepare: Callable[[Compiler], None] = lambda compiler: None
+    ) -> PlacedModel:
+        """Quantize the methods, if requested, convert them to edge dialect, and place their nodes.
+
+        Args:
+            artifacts: the cache of artifacts; None without a cache.
+            prepare: called with the compiler before it compiles anything.
+        """
         inputs, registry = self.check.inputs, self.registry
         exported, selection = quantized(self.sources, self.selection, registry, inputs, self.progress)
         exported = self.strategy.quantize(exported, selection, registry)
         references = self.sources if self.check.reference is None else exported_programs(self.check.reference)
         compiler = Compiler(selection, kernels_of(registry, selection.kernels), self.strategy.plan, artifacts)
+        prepare(compiler)
         compiler.add_methods(exported)
         placed = self.strategy.place(compiler, exported, PlacementInputs(references, inputs, self.cache, self.progress))
         floats = {name: ep for name, ep in references.items() if ep is not placed.exported.get(name)}

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from pydantic import ValidationError
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Bounds
@@ -26,6 +27,7 @@ from delegate.cache.runtime.environment import machine
 from delegate.cache.runtime.folder import CHOICES
 from delegate.cache.runtime.store import Store
 from delegate.config import PlacementSection, Quantization
+from delegate.config.source import sentences
 from delegate.edge.keys import NotCacheable
 from delegate.edge.sources import Model, exported_programs
 from delegate.errors import ConfigError, PartitionError
@@ -59,7 +61,6 @@ from delegate.placement.program_placement import (
 )
 from delegate.placement.reference_comparator import samples_to_place
 from delegate.placement.runtime.remote import Cluster, OpenCluster, OpenRemotePlacement, RemotePlacement
-from delegate.plugins import one_line
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.selection import ConfigSource, Request, Selection, configured_cache_folder, select
@@ -177,8 +178,8 @@ class _Locked(Strategy):
             return exported
         try:
             section = Quantization.model_validate(self._lock.quantization)
-        except ValueError as error:
-            what = f"the quantization in the lock is invalid: {one_line(error)}"
+        except ValidationError as error:
+            what = f"the quantization in the lock is invalid: {sentences(error, Quantization)}"
             raise PartitionError(what, where=self._where, remedy=AGAIN) from error
         return configured()(exported, section, tuple(selection.backends), registry)
 
@@ -334,6 +335,7 @@ class _Measuring(Strategy):
                 not_tried.append(f"{', '.join(names)}: {error.what}")
                 continue
             other = Compiler(selection, compiler.kernels, None, compiler.artifact_cache)
+            other.share_artifacts_of(compiler)
             other.add_methods(made.programs)
             if made.float_layers:
                 count = len(made.float_layers)
@@ -457,8 +459,9 @@ def _changed(settings: PlacementSection, budget: float | None, objective: str | 
     changes = {k: v for k, v in {"budget": budget, "objective": objective}.items() if v is not None}
     try:
         checked = PlacementSection.model_validate(changes)
-    except ValueError as error:
-        raise ConfigError(f"the placement is invalid: {one_line(error)}", where=_WHERE) from error
+    except ValidationError as error:
+        what = f"the placement is invalid: {sentences(error, PlacementSection)}"
+        raise ConfigError(what, where=_WHERE) from error
     return settings.model_copy(update={name: getattr(checked, name) for name in changes})
 
 

@@ -195,11 +195,12 @@ class Profile:
     def table(self) -> Table:
         """Return the timings as a table for people, which `str` formats.
 
-        `share` is that of an instruction in the time of all instructions, by its runs times the mean. `mean us`,
-        `median us` and `least us` exclude warm-up runs if there are others. Operators of a vendor library follow their
-        partition.
+        A profile without runs has one row, which states that. `share` is that of an instruction in the time of all
+        instructions, by its runs times the mean. `mean us`, `median us` and `least us` exclude warm-up runs if there
+        are others. Operators of a vendor library follow their partition.
         """
-        return Table(_HEADER, tuple(self._rows()))
+        nothing = ("nothing ran", *[""] * (len(_HEADER) - 1))
+        return Table(_HEADER, tuple(self._rows()) or (nothing,))
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         timings = self.timings

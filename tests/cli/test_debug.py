@@ -39,6 +39,19 @@ def test_debug_of_a_saved_program() -> None:
     assert "MODEL is missing" in call("debug", code=2)[1]
 
 
+def test_weights_that_differ() -> None:
+    torch.manual_seed(1)
+    other = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()).eval()
+    torch.export.save(torch.export.export(other, (X,)), "other.pt2")
+    for name in ("net", "other"):
+        call("lower", f"{name}.pt2", "-b", "xnnpack", "-o", f"{name}.dlg")
+    error = call("debug", "other.pt2", "--from", "net.dlg", code=1)[1]
+    assert "weights 0.weight, 0.bias of method forward differ (net.dlg): give the model with the weights" in error
+    lines = call("diff", "net.dlg", "other.dlg")[0].splitlines()
+    assert lines[0] == "weights: 2 differences"
+    assert lines[1].startswith("  forward 0.weight: torch.float32[8, 8], crc32 ")
+
+
 def test_diff() -> None:
     for backend, path in (("xnnpack", "a.dlg"), ("portable", "b.dlg")):
         call("lower", "net.pt2", "-b", backend, "-o", path)

@@ -28,7 +28,8 @@ def reports_of(path: Path) -> list[dict]:
 def test_a_file_without_debug_info_is_a_clear_error(tmp_path):
     save(stripped(load(save_sum(tmp_path / "sum.dlg"))), tmp_path / "small.dlg")
     error = call("report", str(tmp_path / "small.dlg"), "-o", str(tmp_path / "x.html"), code=1)[1]
-    assert "the program has no debug info: lower the model again, or use the file before `delegate strip`" in error
+    assert f"the program has no debug info ({tmp_path / 'small.dlg'}): lower the model again, or use the file" in error
+    assert "before `delegate strip`" in error
     assert not (tmp_path / "x.html").exists()
 
 
@@ -60,10 +61,10 @@ def test_a_model_a_lowered_one_and_measured_times(tmp_path, monkeypatch):
 def test_the_result_of_the_debugger(tmp_path):
     program = str(save_sum(tmp_path / "sum.dlg"))
     out, result = str(tmp_path / "x.html"), tmp_path / "result.json"
-    diagnosis = Diagnosis({}, (), 1, (ErrorRow("adder_0", "adder", 30.0, None),))
+    diagnosis = Diagnosis({}, (), 1, (ErrorRow("adder_0", "adder", 30.0, None, "forward"),))
     result.write_text(diagnosis.to_json())
     call("report", program, "--debug-result", str(result), "-o", out)
-    assert reports_of(tmp_path / "x.html")[0]["diagnosis"]["errors"] == [["adder_0", "adder", 30.0, None]]
+    assert reports_of(tmp_path / "x.html")[0]["methods"][0]["errors"] == [["adder_0", "adder", 30.0, None]]
     (tmp_path / "x.html").unlink()
     result.write_text("no JSON")
     assert (

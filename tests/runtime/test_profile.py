@@ -68,6 +68,12 @@ def test_every_instruction_is_counted(backends, dynamic):
     assert "test_profile.py" in str(profile.table())
 
 
+def test_a_profile_without_runs_states_that():
+    header, row = str(Profile().table()).splitlines()
+    assert header.split()[:3] == ["method", "value", "what"]
+    assert row == "nothing ran"
+
+
 def test_warm_up_runs_are_apart():
     timing = Timing("forward", "y", "aten.add.Tensor")
     assert (timing.count, timing.per_run, timing.median, timing.minimum) == (0, 0, 0, 0)

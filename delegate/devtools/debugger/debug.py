@@ -11,7 +11,7 @@ from pathlib import Path
 from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
 from delegate.accuracy.verification import FLOAT, samples_to_verify
 from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultyNode
-from delegate.devtools.debugger.failures import compile_faults, continue_after_errors, record_unopened
+from delegate.devtools.debugger.failures import all_compile_faults, continue_after_errors, record_unopened
 from delegate.devtools.debugger.faults import kind_of
 from delegate.devtools.debugger.not_finite import not_finite
 from delegate.devtools.debugger.program_run import ProgramRun
@@ -81,10 +81,15 @@ class _Debugger:
         request = self.request
         self._report("lowering")
         artifacts = open_artifact_cache(request.selection, request.registry, request.cache)
-        self.model = request.place(artifacts)
+        self.model = request.place(artifacts, continue_after_errors)
+        self.notes += (
+            f"plan {plan.name} of method {placement.method} was dropped: {plan.why}"
+            for placement in self.model.placed.placements
+            for plan in placement.plans
+            if plan.why
+        )
         samples = samples_to_verify(request.check.inputs, self.model.placed.exported)
         compiler = self.model.placed.compiler
-        continue_after_errors(compiler)
         program, lowered = self._lower(compiler)
         self._delegates = {name: d for method in lowered for name, d in method.delegates.items()}
         self._report("running the program beside torch")
@@ -95,7 +100,7 @@ class _Debugger:
         isolated = Isolated(program, request.registry, trust_code=True, limit=limit)
         with closing(isolated):
             context = self._context(isolated, bounds)
-            faults = [fault for failure in compiler.failures for fault in compile_faults(context, failure)]
+            faults = list(all_compile_faults(context, compiler.failures))
             if not run.is_loaded:
                 record_unopened(context, run)
             searches = {
@@ -123,7 +128,11 @@ class _Debugger:
 
     def _lower(self, compiler: Compiler) -> tuple[Program, Sequence[LoweredProgram]]:
         """Return the program to run, and its methods."""
-        return compiler.compile() if self.saved is None else (self.saved.program, self.saved.lower(compiler))
+        if self.saved is None:
+            return compiler.compile()
+        lowered = self.saved.lower(compiler)
+        self.notes += self.saved.compare_weights(self.model.placed.exported)
+        return self.saved.program, lowered
 
     def _context(self, isolated: Isolated, bounds: Bounds) -> SearchContext:
         return SearchContext(
@@ -149,7 +158,8 @@ class _Debugger:
         place = "  ".join(filter(None, (entry.operator, entry.source)))
         if entry.name in self._delegates:
             place = self._delegates[entry.name].backend
-        return ErrorRow(entry.name, place, added.sqnr_db, None if total is None else total.sqnr_db)
+        name = entry.name if entry.region is not None else f"{entry.prefix}{entry.name}"
+        return ErrorRow(name, place, added.sqnr_db, None if total is None else total.sqnr_db, entry.method)
 
     def _quantized(self, run: ProgramRun) -> list[str]:
         exported = self.model.placed.exported
@@ -165,10 +175,9 @@ class _Debugger:
 
     def _layer_rows(self, run: ProgramRun, name: str) -> Iterator[ErrorRow]:
         if name in self.model.floats:
-            method = f" in method {name}" if len(run.samples) > 1 else ""
             floats, quantized = self.model.floats[name], self.model.placed.exported[name]
             for layer in layers_of(name, floats, quantized, run.samples[name][0]):
-                yield ErrorRow(layer.node, f"{layer.place}{method}", layer.added_db, layer.total_db)
+                yield ErrorRow(layer.node, layer.place, layer.added_db, layer.total_db, name)
 
     def _explain_accumulation(self, run: ProgramRun) -> None:
         """Add a note if a method misses the bounds although the search found no fault."""
@@ -199,7 +208,7 @@ def _faults(entry: RecordedInstruction, searches: Mapping[str, PartitionSearch])
         yield from searches[entry.name].faults()
     elif entry.worst is not None:
         kind = failure_of(entry) or kind_of(entry.worst, None)
-        node = FaultyNode(entry.name, entry.operator, source=entry.source)
+        node = FaultyNode(f"{entry.prefix}{entry.name}", entry.operator, source=entry.source)
         yield Fault(entry.method, "portable kernels", "", (node,), kind, figures_of(entry.worst))
 
 

@@ -13,6 +13,7 @@ from delegate.field_checks import fault as fault_of
 from delegate.field_checks import flag, items, plain_json, text
 from delegate.field_checks import number as number_of
 from delegate.report_rows import Accuracy, accuracy_of
+from delegate.text_table import Table
 
 _ROWS = 20  # of a table of layers in the text
 
@@ -116,12 +117,14 @@ class ErrorRow:
         place: what runs it, or its module path and operator.
         added: the SQNR of its result on its own inputs.
         total: the SQNR of its result against the reference, with the error that it inherits; None if unknown.
+        method: the name of the method.
     """
 
     name: str
     place: str
     added: float
     total: float | None
+    method: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +154,10 @@ class Diagnosis:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return "\n".join(map(str, self.blocks()))
 
-    def lines(self) -> Iterator[str]:
-        """Return the lines for people."""
+    def blocks(self) -> Iterator[str | Table]:
+        """Yield the lines and tables for people."""
         for name, figures in self.figures.items():
             yield f"{name}: {figures or 'nothing to compare'}"
         count = len(self.faults)
@@ -167,12 +170,14 @@ class Diagnosis:
             yield f"{number}. {first}"
             yield from others
         yield from self.not_finite
-        for title, rows in (("added   total    where", self.errors), ("added   total    layer", self.layers)):
+        for header, rows in ((("where", "operator or backend"), self.errors), (("layer", "operator"), self.layers)):
             if len(rows) > 1:
                 yield ""
-                yield title
                 worst = sorted(sorted(rows, key=lambda r: r.added)[:_ROWS], key=rows.index)
-                yield from (f"{_db(r.added)}  {_db(r.total)}  {r.name}  {r.place}" for r in worst)
+                has_several = len({row.method for row in rows}) > 1
+                places = (f"{r.place} in method {r.method}" if has_several else r.place for r in worst)
+                cells = tuple((_db(r.added), _db(r.total), r.name, p) for r, p in zip(worst, places, strict=True))
+                yield Table(("added", "total", *header), cells, numbers=frozenset({0, 1}))
                 if len(rows) > len(worst):
                     yield f"the {len(worst)} noisiest of {len(rows)}"
         yield from (f"note: {note}" for note in self.notes)
@@ -204,7 +209,8 @@ class Diagnosis:
 
 def _error_row(data: Mapping[str, Any]) -> ErrorRow:
     total = None if data["total"] is None else number_of(data, "total")
-    return ErrorRow(name=text(data, "name"), place=text(data, "place"), added=number_of(data, "added"), total=total)
+    texts = {key: text(data, key) for key in ("name", "place", "method")}
+    return ErrorRow(**texts, added=number_of(data, "added"), total=total)
 
 
 def _fault(data: Mapping[str, Any]) -> Fault:
@@ -224,6 +230,4 @@ def _fault(data: Mapping[str, Any]) -> Fault:
 
 
 def _db(decibels: float | None) -> str:
-    if decibels is None:
-        return "      -"
-    return f"{'exact' if decibels == math.inf else f'{decibels:.1f} dB':>8}"
+    return "-" if decibels is None else "exact" if decibels == math.inf else f"{decibels:.1f} dB"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp
 from delegate.backends.bisection import Unit, part_of, units_of
-from delegate.devtools.debugger.diagnosis import Fault, FaultKind
+from delegate.devtools.debugger.diagnosis import Fault, FaultKind, FaultyNode
 from delegate.devtools.debugger.faults import faulty_node
 from delegate.devtools.debugger.minimize import Minimization, OutOfTime, nodes_of
 from delegate.devtools.debugger.program_run import ProgramRun
@@ -36,8 +36,22 @@ def _fail_by_region(preprocess: Callable[[Region], PreprocessResult], region: Re
         raise RegionFailed(error.what) from error
 
 
-def compile_faults(context: SearchContext, failure: CompileFailure) -> Iterator[Fault]:
-    """Yield the smallest sets of operators of a region at which the compiler of its backend fails."""
+def all_compile_faults(context: SearchContext, failures: Iterable[CompileFailure]) -> Iterator[Fault]:
+    """Yield the faults of all regions that are not compiled, each set of operators once.
+
+    The plans that a measured placement tries have regions in common.
+    """
+    seen = set[tuple[str, str, tuple[FaultyNode, ...]]]()
+    for failure in failures:
+        for fault, part in _compile_faults(context, failure):
+            key = fault.method, fault.place, fault.nodes
+            if key not in seen:
+                seen.add(key)
+                yield replace(fault, reproduction=context.reproduce_compilation(fault, part))
+
+
+def _compile_faults(context: SearchContext, failure: CompileFailure) -> Iterator[tuple[Fault, Region]]:
+    """Yield the smallest sets of operators of a region at which its backend's compiler fails, each with its region."""
     region, units, found = failure.region, units_of(failure.region), set[Unit]()
     reasons: dict[int, str] = {}  # number of operators -> the library's message
     rejected = 0
@@ -76,7 +90,7 @@ def compile_faults(context: SearchContext, failure: CompileFailure) -> Iterator[
                 is_confirmed=not (rest := [unit for unit in units if unit not in found]) or not fails(rest),
                 remedy=pins(nodes),
             )
-            yield replace(fault, reproduction=context.reproduce_compilation(fault, part_of(region, search.found)))
+            yield fault, part_of(region, search.found)
     except OutOfTime:
         context.end_early(region.name)
 

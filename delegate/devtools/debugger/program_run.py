@@ -15,6 +15,8 @@ from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import FLOAT, reference_figures, torch_results
 from delegate.compiled import LoadedContext, to_array
 from delegate.devtools.debugger.recording import RunRecorder
+from delegate.edge.control_flow import prefixes_of_bodies
+from delegate.edge.graphs import graph_modules
 from delegate.errors import AccuracyError, DelegateError, InputError
 from delegate.lowering.request import LoweringRequest, PlacedModel
 from delegate.partitioner.extraction import LoweredProgram
@@ -67,7 +69,9 @@ class ProgramRun:
         self._calls = {name: [_leaves(definitions[name], c) for c in own] for name, own in self.samples.items()}
         self.samples = {name: [self._sample(name, c) for c in own] for name, own in self._calls.items()}
         self.values = self._torch_values()
-        self.recorder = RunRecorder(regions, self.bounds, self.values)
+        edges = {name: method.edge for name, method in self.model.placed.compiler.methods.items()}
+        bodies = {name: dict(prefixes_of_bodies(edge.graph_module)) for name, edge in edges.items()}
+        self.recorder = RunRecorder(regions, self.bounds, self.values, bodies)
 
     def run(self) -> None:
         """Run all calls; raises AccuracyError if torch cannot run the reference."""
@@ -150,7 +154,8 @@ class ProgramRun:
             name = method.program.name
             if name in self.samples and not is_random_method(method):
                 inside = {n.name for d in method.delegates.values() for n in d.region.outputs}
-                inside |= {n.name for n in method.program.graph.nodes}
+                modules = graph_modules(method.program.graph_module)
+                inside |= {node.name for module in modules for node in module.graph.nodes}
                 ep, call = self.model.placed.exported[name], self.samples[name][0]
                 edge = self.model.placed.compiler.methods[name].edge
                 values[name] = edge_values(edge, flat_arguments(ep, call.args, call.kwargs), inside)

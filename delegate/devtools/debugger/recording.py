@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,7 +21,17 @@ from delegate.compiled import to_tensor
 from delegate.edge.node import torch_dtype
 from delegate.errors import DelegateError
 from delegate.program.dtypes import DType
-from delegate.program.model import Arg, DelegateCall, Instruction, KernelCall, Method, Program, Ref
+from delegate.program.model import (
+    Arg,
+    DelegateCall,
+    Instruction,
+    KernelCall,
+    Method,
+    Program,
+    Ref,
+    Structure,
+    StructuredCall,
+)
 from delegate.report_rows import Accuracy
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
 from delegate.runtime.watch import Shapes, StepWatch, WrappedStep
@@ -54,6 +64,7 @@ class RecordedInstruction:
         last: of a partition, the last call.
         is_stable: a second execution on the same inputs returned the same.
         failure: the error that the instruction raised.
+        prefix: that of the nodes in its body of control flow, e.g. "true_graph_0."; empty outside of bodies.
         nan, infinity: the first call whose results have NaN or infinity, and whose inputs have none.
     """
 
@@ -70,6 +81,7 @@ class RecordedInstruction:
     failure: DelegateError | None = None
     nan: RecordedCall | None = None
     infinity: RecordedCall | None = None
+    prefix: str = ""
     _excess: float = 1.0
 
     def add(self, call: RecordedCall, bounds: Bounds, values: Sequence[torch.Tensor]) -> None:
@@ -95,6 +107,7 @@ class RunRecorder(StepWatch):
         regions: the regions of partitions by name.
         bounds: the error that an instruction may have.
         values: results of torch in the first call, by method and node.
+        bodies: by method and name of a control-flow node, the prefixes of the nodes in its bodies.
 
     Attributes:
         instructions: those that ran, in the order of their first calls.
@@ -102,9 +115,14 @@ class RunRecorder(StepWatch):
     """
 
     def __init__(
-        self, regions: Mapping[str, Region], bounds: Bounds, values: Mapping[str, Mapping[str, torch.Tensor]]
+        self,
+        regions: Mapping[str, Region],
+        bounds: Bounds,
+        values: Mapping[str, Mapping[str, torch.Tensor]],
+        bodies: Mapping[str, Mapping[str, Sequence[str]]],
     ) -> None:
-        self._regions, self._bounds, self._values = regions, bounds, values
+        self._regions, self._bounds, self._values, self._bodies = regions, bounds, values, bodies
+        self._prefixes: dict[str, dict[tuple[int, ...], str]] = {}  # by method and results of an instruction
         self._eager: dict[str, EagerRegion] = {}
         self._by_name: dict[tuple[str, str], RecordedInstruction] = {}
         self.not_compared: set[str] = set()
@@ -121,16 +139,25 @@ class RunRecorder(StepWatch):
         return [self._wrapped(program, method, call, step) for step in steps]
 
     def _wrapped(self, program: Program, method: Method, call: Instruction, step: Step) -> Step:
+        prefix = self._prefix(method, call)
         if isinstance(call, DelegateCall) and isinstance(step, DelegateStep):
             name = program.delegates[call.delegate].name
-            return WrappedStep(step, partial(self._run_partition, step, method.name, name))
+            return WrappedStep(step, partial(self._run_partition, step, method, name, prefix))
         if isinstance(call, KernelCall) and isinstance(step, KernelStep):
-            return WrappedStep(step, _OperatorRun(self, step, method, call, program.operators[call.operator]))
+            name = program.operators[call.operator]
+            return WrappedStep(step, _OperatorRun(self, step, method, call, name, prefix))
         return step
+
+    def _prefix(self, method: Method, call: Instruction) -> str:
+        """Return the prefix of the names of nodes in the body that has an instruction; empty outside of bodies."""
+        if method.name not in self._prefixes:
+            bodies = self._bodies.get(method.name, {})
+            self._prefixes[method.name] = dict(_prefixes(method, method.instructions, bodies))
+        return self._prefixes[method.name].get(tuple(call.outputs), "")
 
     def entry(self, entry: RecordedInstruction) -> RecordedInstruction:
         """Return the record of an instruction that runs, which may be in another loop iteration."""
-        return self._by_name.setdefault((entry.method, entry.name), entry)
+        return self._by_name.setdefault((entry.method, entry.prefix + entry.name), entry)
 
     def _expected(self, name: str, inputs: Sequence[torch.Tensor]) -> Tensors:
         """Return the results of a partition in torch; raises AccuracyError if torch cannot run it."""
@@ -141,13 +168,13 @@ class RunRecorder(StepWatch):
     def add(self, entry: RecordedInstruction, call: RecordedCall) -> None:
         """Add a completed call."""
         names = [entry.name] if entry.region is None else [node.name for node in entry.region.outputs]
-        known = self._values.get(entry.method, {})
+        known, names = self._values.get(entry.method, {}), [entry.prefix + name for name in names]
         values = [known[name] for name in names] if all(name in known for name in names) else []
         entry.add(call, self._bounds, values if len(values) == len(call.actual) else [])
 
-    def _run_partition(self, step: DelegateStep, method: str, name: str) -> None:
+    def _run_partition(self, step: DelegateStep, method: Method, name: str, prefix: str) -> None:
         region = self._regions[name]
-        entry = self.entry(RecordedInstruction(method, name, region=region))
+        entry = self.entry(RecordedInstruction(method.name, name, region=region, prefix=prefix))
         inputs = tuple(tensor_of(a, n).clone() for a, n in zip(step.inputs, region.inputs, strict=True))
         try:
             step()
@@ -174,11 +201,14 @@ class _OperatorRun:
 
     __slots__ = ("call", "entry", "method", "operator", "recorder", "step")
 
-    def __init__(self, recorder: RunRecorder, step: KernelStep, method: Method, call: KernelCall, name: str) -> None:
+    def __init__(
+        self, recorder: RunRecorder, step: KernelStep, method: Method, call: KernelCall, name: str, prefix: str
+    ) -> None:
         self.recorder, self.step, self.method, self.call = recorder, step, method, call
         self.operator = torch_operator(name)
         source = method.sources[call.source] if call.source >= 0 else ""
-        self.entry = RecordedInstruction(method.name, method.values[call.outputs[0]].name, name, source)
+        first = method.values[call.outputs[0]].name
+        self.entry = RecordedInstruction(method.name, first, name, source, prefix=prefix)
 
     def __call__(self) -> None:
         entry = self.recorder.entry(self.entry)
@@ -219,6 +249,19 @@ class _OperatorRun:
             return None
         results = result if isinstance(result, tuple | list) else (result,)
         return tuple(torch.as_tensor(r) for r in results)
+
+
+def _prefixes(
+    method: Method, instructions: Iterable[Instruction], bodies: Mapping[str, Sequence[str]], prefix: str = ""
+) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Yield the results of each instruction, and the prefix of the names of nodes in its body."""
+    for call in instructions:
+        yield tuple(call.outputs), prefix
+        if isinstance(call, StructuredCall) and call.outputs:
+            name = method.values[call.outputs[0]].name.partition(".")[0]  # "name.0" if there are several results
+            known = [prefix] * len(call.blocks) if call.kind is Structure.PARALLEL else bodies.get(prefix + name, ())
+            for block, own in zip(call.blocks, known, strict=False):
+                yield from _prefixes(method, block.instructions, bodies, own)
 
 
 def torch_operator(name: str) -> Any:

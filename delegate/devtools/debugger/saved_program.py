@@ -12,9 +12,10 @@ from torch.fx import Node
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.decomposition import is_compound_operator
 from delegate.devtools.debugger.recording import torch_operator
+from delegate.edge.keys import fingerprints
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
-from delegate.errors import InputError, ProgramError
+from delegate.errors import InputError
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.strategies import Placed, PlacementInputs, Strategy
 from delegate.partitioner.artifacts import Artifacts
@@ -31,6 +32,8 @@ from delegate.report import Report
 from delegate.verdict import Verdict
 
 _REMEDY = "give the model, backends and options that the file was lowered with"
+_OWN_WEIGHTS = "give the model with the weights that the file was lowered with; random ones need the same seed"
+_NAMED = 3  # weights in a message
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,8 @@ class SavedProgram:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SavedProgram:
         """Read a program file; raises ProgramError if it cannot be read, or has no debug info."""
-        program = file.load(path)
-        try:
-            return cls(program, Report.from_json(program.report), os.fspath(path))
-        except ProgramError as error:
-            raise error.at(os.fspath(path)) from error
+        program, where = file.load(path), os.fspath(path)
+        return cls(program, Report.from_json(program.report, where), where)
 
     @property
     def backends(self) -> list[str]:
@@ -89,6 +89,27 @@ class SavedProgram:
                         raise self._other(f"partition {name} of {method.name} has other inputs or outputs")
         return lowered
 
+    def compare_weights(self, exported: Mapping[str, ExportedProgram]) -> list[str]:
+        """Return notes on differences between the model of the file and another one, of the same partitions.
+
+        Raises:
+            InputError: weights differ, so the model is no reference for the file.
+        """
+        notes = []
+        for method, here in fingerprints(exported).items():
+            there = self.report.fingerprints.get(method, {})
+            other = [name for name in dict.fromkeys((*there, *here)) if here.get(name) != there.get(name)]
+            if there and (weights := [name for name in other if name]):
+                more = f" and {len(weights) - _NAMED} more" * (len(weights) > _NAMED)
+                differ = f"weight{'s' * (len(weights) > 1)} {', '.join(weights[:_NAMED])}{more} of method {method}"
+                raise self._other(f"{differ} differ{'s' * (len(weights) == 1)}", _OWN_WEIGHTS)
+            if there and other:
+                notes.append(
+                    f"the graph of method {method} is not that of the file: numbers in it may differ, such as scales "
+                    "of a quantization, and errors may come from that"
+                )
+        return notes
+
     def _artifact(self, region: Region) -> PreprocessResult:
         spec = next(spec for spec in self.program.delegates if spec.name == region.name)
         blob, *data = (memoryview(self.program.segments[i]) for i in (spec.segment, *spec.data))
@@ -106,8 +127,8 @@ class SavedProgram:
         if absent := {name for _, name in there} - {spec.name for spec in self.program.delegates}:
             raise self._other(f"it has no artifact of partition {min(absent)}")
 
-    def _other(self, what: str) -> InputError:
-        return InputError(f"the file is not of this model: {what}", where=self.where, remedy=_REMEDY)
+    def _other(self, what: str, remedy: str = _REMEDY) -> InputError:
+        return InputError(f"the file is not of this model: {what}", where=self.where, remedy=remedy)
 
 
 class FromSavedProgram(Strategy):

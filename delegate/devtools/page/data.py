@@ -39,7 +39,7 @@ def report_data(
     pictures = {picture.method: picture for picture in memory}
     rows = {key: _by_method(report[key]) for key in ("nodes", "partitions", "accuracy", "layers", "placements")}
     times = _by_method(timings)
-    faults = _by_method(() if diagnosis is None else diagnosis["faults"])
+    found = {key: _by_method(() if diagnosis is None else diagnosis[key]) for key in ("faults", "errors", "layers")}
     methods = [
         {
             "name": printable(method),
@@ -49,10 +49,12 @@ def report_data(
                 {"reference": printable(a["reference"]), "why": printable(a["why"]), "figures": _figures(a["figures"])}
                 for a in rows["accuracy"].get(method, ())
             ],
-            "layers": [_layer(row) for row in rows["layers"].get(method, ())],
+            "layers": [_layer(row) for row in rows["layers"].get(method, ())]
+            or [_layer_of_debugger(row) for row in found["layers"].get(method, ())],
             "placements": [_placement(p) for p in rows["placements"].get(method, ())],
             "memory": _memory(pictures[method]) if method in pictures else None,
-            "faults": [_fault(f) for f in faults.get(method, ())],
+            "faults": [_fault(f) for f in found["faults"].get(method, ())],
+            "errors": [_error(e) for e in found["errors"].get(method, ())],
             "timings": [_timing(t) for t in times.get(method, ())],
         }
         for method in report["methods"]
@@ -142,10 +144,19 @@ def _layer(layer: Row) -> dict[str, Any]:
     return {**texts, "added": layer["added_db"], "total": layer["total_db"]}
 
 
+def _layer_of_debugger(layer: Row) -> dict[str, Any]:
+    texts = {"node": printable(layer["name"]), "place": printable(layer["place"])}
+    return {**texts, "added": layer["added"], "total": layer["total"]}
+
+
+def _error(error: Row) -> list[Any]:
+    """Return a row: name, place, added and total SQNR."""
+    return [printable(error["name"]), printable(error["place"]), error["added"], error["total"]]
+
+
 def _diagnosis(diagnosis: Row) -> dict[str, Any]:
     return {
         "figures": [[printable(name), _figures(figures)] for name, figures in diagnosis["figures"].items()],
-        "errors": [[printable(e["name"]), printable(e["place"]), e["added"], e["total"]] for e in diagnosis["errors"]],
         "sentences": _texts((*diagnosis["not_finite"], *diagnosis["notes"])),
     }
 

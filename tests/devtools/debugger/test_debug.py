@@ -15,7 +15,9 @@ import yaml
 from torch import nn
 
 import delegate
+from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow
 from delegate.errors import ConfigError, InputError
+from delegate.text_table import Table
 from tests.support.planting import aten, followed_by, in_place_of, planted
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -166,6 +168,11 @@ def test_nan_and_infinity_that_torch_has_too_are_right(backends: list[str]) -> N
     assert delegate.debug(torch.export.export(Same(), (X,)), backends).faults == ()
 
 
+def test_results_without_a_finite_element_have_no_figures() -> None:
+    ep = torch.export.export(Net().eval(), (X * math.nan,))
+    assert str(delegate.debug(ep, [])).startswith("forward against the float reference: no element is finite\n")
+
+
 def test_random_numbers_are_not_compared() -> None:
     class Noisy(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -200,6 +207,39 @@ def test_a_branch_that_does_not_run_is_a_note() -> None:
     exported_branches = torch.export.export(Branches(), (X,))
     notes = delegate.debug(exported_branches, "xnnpack", inputs=(X.abs(),)).notes
     assert any(note.startswith("not reached by the inputs: xnnpack_") for note in notes)
+
+
+def test_the_total_error_inside_control_flow() -> None:
+    """Bodies have nodes whose names are those of other nodes, and loops run several times."""
+
+    class Flow(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x.sin() - 1, (x,))
+
+            def is_small(i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+                return i < 3
+
+            def body(i: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+                return i + 1, y.sin() + y
+
+            return torch.ops.higher_order.while_loop(is_small, body, (torch.tensor(0), y), ())[1] + x
+
+    ep = torch.export.export(Flow(), (X.abs(),))
+    for backends, names in (([], {"while_loop_body_graph_0.add_1", "true_graph_0.sin"}), (["xnnpack"], set())):
+        diagnosis = delegate.debug(ep, backends)
+        assert names <= {row.name for row in diagnosis.errors}
+        assert all(row.total is not None and row.total > 100 for row in diagnosis.errors), str(diagnosis)
+
+
+def test_the_table_folds_its_cells() -> None:
+    rows = (ErrorRow("body_graph_0.add", "aten.add.Tensor  model.py:7, in forward", 40.0, None, "forward"),) * 2
+    table = next(block for block in Diagnosis({}, (), 2, errors=rows).blocks() if isinstance(block, Table))
+    head, body = table.folded(50)
+    assert head == ["  added  total  where             operator or", "                                  backend"]
+    assert body[:2] == [
+        "40.0 dB      -  body_graph_0.add  aten.add.Tensor",
+        "                                  model.py:7, in",
+    ]
 
 
 def test_a_constant_result_is_not_saturation() -> None:

@@ -74,6 +74,40 @@ def test_a_region_that_does_not_compile(
     compile(Path(fault.reproduction).read_text(), fault.reproduction, "exec")
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError(WHY), pytest.param(RegionFailed(WHY), marks=pytest.mark.slow)])
+def test_a_region_that_does_not_compile_while_plans_are_measured(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    preprocess = Vector.preprocess
+
+    def fails(self: Vector, region: Region) -> PreprocessResult:
+        if with_operators(region, "aten.add.Tensor"):
+            raise error
+        return preprocess(self, region)
+
+    monkeypatch.setattr(Vector, "preprocess", fails)
+    diagnosis = delegate.debug(
+        exported(), config=CONFIG, cache=False, placement=delegate.Measured(budget=0.1), output=tmp_path
+    )
+    (fault,) = diagnosis.faults
+    assert (fault.kind.name, [node.name for node in fault.nodes]) == ("failure", ["add"])
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_plans_that_measurement_drops_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    preprocess = Vector.preprocess
+
+    def planted(self: Vector, region: Region) -> PreprocessResult:
+        result = preprocess(self, region)
+        return PreprocessResult(json.dumps(json.loads(bytes(result.blob)) | {"execute": "raise"}).encode())
+
+    monkeypatch.setattr(Vector, "preprocess", planted)
+    config = {"backends": [*CONFIG["backends"], "xnnpack"]}
+    diagnosis = delegate.debug(exported(), config=config, cache=False, placement=delegate.Measured(budget=0.1))
+    assert diagnosis.faults == ()
+    assert any(note.startswith("plan vector of method forward was dropped: ") for note in diagnosis.notes)
+
+
 @pytest.mark.slow
 def test_a_compiler_whose_process_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(vector_backend.CRASHES, "aten.add.Tensor")

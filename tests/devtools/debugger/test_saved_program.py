@@ -63,6 +63,10 @@ def test_the_artifacts_of_the_file_are_debugged(model_file: Path, is_wrong_again
 def test_a_file_that_cannot_be_debugged(model_file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"the file is not of this model: partition .* has other nodes"):
         delegate.debug(exported(nn.Sequential(nn.Linear(8, 8), nn.Tanh())), program_file=model_file)
+    other = Net()
+    nn.init.ones_(other.linear.bias)
+    with pytest.raises(InputError, match=r"not of this model: weight linear.bias of method forward differs"):
+        delegate.debug(exported(other), program_file=model_file)
     with pytest.raises(ConfigError, match="placement of its own"):
         delegate.debug(exported(), program_file=model_file, placement=delegate.ByPreference())
     file.save(stripped(file.load(model_file)), tmp_path / "small.dlg")

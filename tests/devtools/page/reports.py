@@ -17,7 +17,11 @@ DIAGNOSIS = Diagnosis(
     (Fault("forward", "xnnpack", "xnnpack_0", (RELU,), FaultKind("wrong values", "all elements are zero"),
            Accuracy(-math.inf, 1.5, 0.6), 6, 3, remedy="partitioning:\n  node_pins:\n    relu_0: portable"),),
     3,
-    (ErrorRow("xnnpack_0", "xnnpack", 6.4, 6.0), ErrorRow("sort_0", "aten.sort.default", math.inf, None)),
+    (
+        ErrorRow("xnnpack_0", "xnnpack", 6.4, 6.0, "forward"),
+        ErrorRow("sort_0", "aten.sort.default", math.inf, None, "forward"),
+    ),
+    (ErrorRow("linear", "fc, aten.linear.default", 30.0, 20.0, "forward"),),
     not_finite=("first NaN here: none",),
     notes=("a note of the debugger",),
 )  # fmt: skip

@@ -47,7 +47,12 @@ def test_the_result_of_the_debugger_is_in_the_data():
     (data,) = data_of(page([report().page_data("net", diagnosis=DIAGNOSIS)]))["reports"]
     (fault,) = data["methods"][0]["faults"]
     assert fault["nodes"] == [["relu_0", "aten.relu.default"]]
-    assert data["diagnosis"]["errors"][1] == ["sort_0", "aten.sort.default", "inf", None]
+    assert data["methods"][0]["errors"][1] == ["sort_0", "aten.sort.default", "inf", None]
+    assert data["methods"][0]["layers"][0]["node"] == "linear_0"  # of the verified program
+    (data,) = data_of(page([replace(report(), layers=()).page_data("net", diagnosis=DIAGNOSIS)]))["reports"]
+    assert data["methods"][0]["layers"] == [
+        {"node": "linear", "place": "fc, aten.linear.default", "added": 30.0, "total": 20.0}
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", DIAGNOSIS.to_json().replace('"forward"', "3")])

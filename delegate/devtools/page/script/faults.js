@@ -1,7 +1,7 @@
 // The result of the debugger: the faults with their nodes, and the error of each instruction.
 
 function debugPanel(view) {
-  const { diagnosis, method: { faults } } = view.graph;
+  const { diagnosis, method: { faults, errors } } = view.graph;
   if (!diagnosis) return [];
   const operators = (f) => {
     const list = el("span", { class: "links" });
@@ -15,10 +15,10 @@ function debugPanel(view) {
   if (faults.length) parts.push(table(["Kind", "Operators", "On", "Partition", "Error by themselves", "Remedy"],
     faults.map((f) => [faultText(f), operators(f), f.place, f.partition, f.figures && figures(f.figures), f.remedy.length ? el("pre", {}, f.remedy.join("\n")) : ""]), "The smallest sets of operators that are wrong"));
   parts.push(...diagnosis.sentences.map((text) => el("p", {}, text)));
-  if (diagnosis.errors.length) {
-    const db = (v) => (v == null ? "" : decibels(number(v)));
+  if (errors.length) {
+    const db = (v) => (v == null ? "unknown" : decibels(number(v)));
     const noise = ([, , added]) => (Number.isNaN(number(added)) ? Infinity : number(added));
-    const rows = [...diagnosis.errors].sort((a, b) => (noise(a) > noise(b)) - (noise(a) < noise(b))).slice(0, 200);
+    const rows = [...errors].sort((a, b) => (noise(a) > noise(b)) - (noise(a) < noise(b))).slice(0, 200);
     parts.push(table(["Partition or node", "Place", "Added", "Total"], rows.map(([name, place, added, total]) => {
       const item = view.graph.byName.get(name);
       return [item ? nodeLink(view, item, name) : name, place, db(added), db(total)];

@@ -57,6 +57,7 @@ function faultText(fault) {
 // Set the measured time and the accuracy of nodes. The time of a partition is split by the estimated times of its nodes.
 function measure(method, leaves, partitions) {
   const times = new Map(method.timings.map((t) => [t.kind === "partition" ? t.what : t.name, t.perRun]));
+  const errors = new Map(method.errors.map(([name, , added]) => [name, added])); // of the debugger
   const totals = new Map();
   for (const leaf of leaves) totals.set(leaf.partition, (totals.get(leaf.partition) || 0) + (leaf.time || leaf.work));
   for (const leaf of leaves) {
@@ -64,7 +65,8 @@ function measure(method, leaves, partitions) {
     const total = totals.get(leaf.partition);
     leaf.measured = spent === undefined ? null : leaf.partition ? (total ? (spent * (leaf.time || leaf.work)) / total : 0) : spent;
     const accuracy = partitions.get(leaf.partition)?.accuracy;
-    leaf.sqnr = accuracy ? number(accuracy.sqnr) : null;
+    const debugged = errors.get(leaf.partition || leaf.name);
+    leaf.sqnr = accuracy ? number(accuracy.sqnr) : debugged === undefined ? null : number(debugged);
   }
 }
 
@@ -191,7 +193,7 @@ const OVERLAYS = [
   { key: "work", name: "Work", value: (i) => i.work, text: percent, help: "estimated share of the operations" },
   { key: "time", name: "Time", value: (i) => i.measured, text: (v) => duration(v), help: "measured time per call; a partition's time is split by estimates" },
   { key: "memory", name: "Memory", value: (i) => i.bytes, text: bytes, help: "bytes of the results" },
-  { key: "error", name: "Error", value: (i) => i.sqnr, text: decibels, help: "SQNR of the partition against torch", inverted: true },
+  { key: "error", name: "Error", value: (i) => i.sqnr, text: decibels, help: "SQNR of the partition or kernel against torch", inverted: true },
   { key: "copies", name: "Copies", value: (i) => i.copied, text: bytes, help: "bytes read from another backend" },
 ];
 

@@ -62,7 +62,7 @@ function nodeDetails(view, node) {
       ["Work", percent(node.work)], ["Time, estimated", node.time ? percent(node.time) : ""],
       ["Time, measured", node.measured != null ? duration(node.measured) + (node.partition ? " (share of its partition)" : "") : ""],
       ["Memory", node.bytes ? bytes(node.bytes) : ""], ["From other backends", node.copied ? bytes(node.copied) : ""],
-      ["Error", node.sqnr != null ? decibels(node.sqnr) + " (its partition)" : ""],
+      ["Error", node.sqnr != null ? decibels(node.sqnr) + (node.partition ? " (its partition)" : "") : ""],
       ["Fault", node.fault || ""],
       ["In the other report", node.moved || ""],
       ["Reads", links(view, node.sources)],
@@ -334,9 +334,9 @@ function bar(against) {
 function accuracyPanel(view) {
   const { accuracy, partitions } = view.graph.method;
   const parts = debugPanel(view);
+  if (view.graph.method.layers.length) parts.push(...layerPanel(view));
   if (!accuracy.length) return [...parts, el("p", {}, "The program was not verified: `delegate lower --verify`, or `verify=` of `to_backend`.")];
   parts.push(table(["Reference", "Result"], accuracy.map((a) => [a.reference, [a.figures && figures(a.figures), a.why].filter(Boolean).join("; ")]), "The method"));
-  if (view.graph.method.layers.length) parts.push(...layerPanel(view));
   const rows = partitions.filter((p) => p.accuracy);
   if (!rows.length) return parts;
   const value = (p) => number(p.accuracy.sqnr);
