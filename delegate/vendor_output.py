@@ -39,6 +39,8 @@ def separate() -> None:
     What vendors' libraries print is then no result, and `start` can filter it. Both streams must be open.
     """
     sys.stdout, sys.stderr = _own(sys.stdout, 1, buffering=-1), _own(sys.stderr, 2, buffering=1)
+    # Python asks this stream for the width of the terminal, and descriptor 1 may become a pipe.
+    sys.__stdout__ = sys.stdout  # type: ignore[assignment, misc]
     os.dup2(2, 1)
 
 

@@ -69,7 +69,8 @@ def commands() -> Iterator[tuple[str, Any]]:
 def _command(name: str, command: Any) -> str:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
-    usage = " ".join((name, *(_metavar(p) for p in arguments), *(["[OPTIONS]"] if options else [])))
+    words = (_metavar(p) if p.required else f"[{_metavar(p)}]" for p in arguments)
+    usage = " ".join((name, *words, *(["[OPTIONS]"] if options else [])))
     parts = [f"## `{name}`", inspect.cleandoc(command.help or ""), f"```text\n{usage}\n```"]
     if arguments:
         parts.append(

@@ -9,6 +9,7 @@ import warnings
 import pytest
 
 from delegate.backends.info import Availability, BackendInfo
+from delegate.backends.state import load_part
 from delegate.errors import (
     BackendBroken,
     BackendError,
@@ -185,6 +186,16 @@ def test_two_owners_of_one_name(site: Site) -> None:
     assert "first-dist 1.0" in str(caught.value)
     assert "second-dist 2.0" in str(caught.value)
     assert registry.aot("adder").name == "adder"
+
+
+def test_a_part_without_a_package_of_the_compiler(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    site.module("half", "import onnx")
+    half = BackendInfo("half", "", "half:Aot", "half:Runtime", probe, "")
+    with pytest.raises(BackendUnavailable) as caught:
+        load_part(half, "aot")
+    what = "the AOT part of backend 'half' needs onnx, which is not installed"
+    assert str(caught.value) == f"{what}: pip install 'delegate[onnx]'"
 
 
 def test_one_distribution_seen_twice_is_no_conflict(site: Site) -> None:

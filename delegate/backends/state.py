@@ -20,7 +20,8 @@ IN_PROCESS = "this process"
 _BASES = {"aot": ("delegate.backends.aot", "Backend"), "runtime": ("delegate.runtime.backend", "BackendRuntime")}
 _OPTIONS = ("delegate.backends.aot", "Options")
 _PART = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
-_AOT_NEEDS = frozenset({"torch", "pydantic", "yaml"})
+# Packages that AOT parts import -> the extra that installs them.
+_AOT_NEEDS = {"torch": "aot", "pydantic": "aot", "yaml": "aot", "onnx": "onnx", "onnxscript": "onnx"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def load_part(info: BackendInfo, part: str) -> type:
     except (Exception, SystemExit) as error:
         if part == "aot" and isinstance(error, ModuleNotFoundError) and error.name in _AOT_NEEDS:
             what = f"the AOT part of backend {info.name!r} needs {error.name}, which is not installed"
-            raise BackendUnavailable(what, remedy="pip install 'delegate[aot]'") from error
+            raise BackendUnavailable(what, remedy=f"pip install 'delegate[{_AOT_NEEDS[error.name]}]'") from error
         raise PartBroken(f"fails to import {path}: {one_line(error)}") from error
     if not (isinstance(made, type) and _BASES[part] in {(c.__module__, c.__qualname__) for c in made.__mro__}):
         raise PartBroken(f"provides {path}, which is not a subclass of {'.'.join(_BASES[part])}")

@@ -333,4 +333,5 @@ def _require_no_portable(plan: Plan, selection: Selection) -> None:
 
 
 def portable_message(names: list[str]) -> str:
-    return f"{len(names)} nodes stay on portable kernels: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+    what = "1 node stays on portable kernels" if len(names) == 1 else f"{len(names)} nodes stay on portable kernels"
+    return f"{what}: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"

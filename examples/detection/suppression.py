@@ -1,7 +1,8 @@
 """Suppression of overlapping boxes (NMS): torchvision's operator, which has a portable kernel.
 
 `nms` is the operator of torchvision if it loads beside the installed torch. Otherwise the same operator is defined
-here, in plain torch. Both export to `torchvision.nms`.
+here, in plain torch. Both export to `torchvision.nms`. The number of boxes may be 0 or 1, which torchvision's own
+shape function excludes: with it, an exported program rejects an image that has one object.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import torch
 
 try:
-    from torchvision.ops import nms
+    import torchvision.ops  # noqa: F401 - defines the operator
 except (ImportError, RuntimeError):  # not installed, or built for another torch
 
     @torch.library.custom_op("torchvision::nms", mutates_args=())
@@ -23,10 +24,12 @@ except (ImportError, RuntimeError):  # not installed, or built for another torch
                 kept.append(i)
         return torch.tensor(kept, dtype=torch.int64)
 
-    @_nms.register_fake
-    def _(dets: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
-        return dets.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
 
-    def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
-        """Return the indices of the boxes that overlap no better one, best first."""
-        return torch.ops.torchvision.nms(boxes, scores, iou_threshold)
+@torch.library.register_fake("torchvision::nms", allow_override=True)
+def _(dets: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+    return dets.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
+
+
+def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+    """Return the indices of the boxes that overlap no better one, best first."""
+    return torch.ops.torchvision.nms(boxes, scores, iou_threshold)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,8 +42,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def on_terminal(folder: Path, *args: str, columns: int) -> tuple[int, str]:
     """Run a command on a terminal; return its exit code and all that it shows."""
     ours, theirs = os.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
-    environment.pop("NO_COLOR", None)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {**os.environ, "TERM": "xterm"}
+    for name in ("NO_COLOR", "COLUMNS"):  # shells do not export COLUMNS
+        environment.pop(name, None)
     command = [sys.executable, "-m", "delegate", *args]
     child = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=folder)
     os.close(theirs)

@@ -54,6 +54,8 @@ def test_every_page_is_in_a_table_of_contents(generated: ModuleType) -> None:
 def test_commands_have_their_options(generated: ModuleType) -> None:
     text = generated.cli()
     assert "## `delegate lower`" in text
+    assert "delegate lower MODEL [OPTIONS]\n" in text
+    assert "delegate backends [NAME] [OPTIONS]\n" in text
     assert "## `delegate config check`" in text
     assert re.search(r"\| `--repeat` \| `1` \| Number of timed runs", text)
 

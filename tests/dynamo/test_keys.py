@@ -109,7 +109,7 @@ KEYS: dict[str, tuple[dict[str, Any], Callable[[CompiledProgram], bool] | str]] 
         lambda program: any("blocked" in note for note in program.report.notes),
     ),
     "policy.portable": (
-        {"partitioning": {"pins": {"head": "portable"}}, "policy": {"portable": "error"}}, "stay on portable kernels"
+        {"partitioning": {"pins": {"head": "portable"}}, "policy": {"portable": "error"}}, "stays? on portable kernels"
     ),
     "cache.enabled cache.folder cache.max_mb": (
         {"cache": {"enabled": True, "folder": "cache", "max_mb": 1}}, lambda program: any(Path("cache").rglob("*.kept"))

@@ -409,7 +409,7 @@ def test_control_flow_itself_does_not_stay_portable(branch: Callable[..., Any], 
     config = {"backends": ["xnnpack"], "policy": {"portable": "error"}}
     given = (torch.tensor(False), X)
     if left:
-        with pytest.raises(PartitionError, match=f"1 nodes stay on portable kernels: .*{left}"):
+        with pytest.raises(PartitionError, match=f"1 node stays on portable kernels: .*{left}"):
             compiled(module, given, config=config)
     else:
         assert_same(compiled(module, given, config=config, portable={"cond": 1})(*given), X + 1)

@@ -124,18 +124,18 @@ def demo(
 
 
 def _print(real: Sequence[Row], stand_ins: Sequence[Row], count: int) -> None:
-    print(f"{count} images of digits in changing light, one at a time, without torch\n")
+    output.show(f"{count} images of digits in changing light, one at a time, without torch", "")
     output.table(("backend", "accuracy", "latency", "file"), [r.cells() for r in real])
     if stand_ins:
-        print("\nStand-ins: a CPU imitates the device, so the latency is not the device's.")
+        output.show("", "Stand-ins: a CPU imitates the device, so the latency is not the device's.")
         output.table(("backend", "accuracy", "latency", "file"), [r.cells() for r in stand_ins])
-    print(f"\n{conclusion(real)}\n")
+    output.show("", conclusion(real), "")
     for name, devices in {r.backend: r.devices for r in (*real, *stand_ins) if r.devices}.items():
-        print(f"{name}: {devices[0]}")
+        output.show(f"{name}: {devices[0]}")
     if any(r.scheme == SCHEMES[0] for r in real):
-        print("static_int8 has one range for bright and dark images: dark ones lose detail.")
+        output.show("static_int8 has one range for bright and dark images: dark ones lose detail.")
     for line in partly_quantized((*real, *stand_ins)):
-        print(line)
+        output.show(line)
 
 
 def partly_quantized(rows: Sequence[Row]) -> list[str]:
