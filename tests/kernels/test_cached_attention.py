@@ -19,6 +19,7 @@ from tests.support.cached_attention import (
     WRONG_SIZES,
     assert_as_in_eager,
     assert_sizes_are_refused,
+    assert_state_is_read,
     kernel_arguments,
     run,
 )
@@ -82,3 +83,8 @@ def test_places_that_the_cache_has_not(positions, options, match):
 @pytest.mark.parametrize("case", WRONG_SIZES)
 def test_sizes_that_do_not_fit(case, types):
     assert_sizes_are_refused(TABLE, case, types)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_a_cache_that_is_a_state(dtype):
+    assert_state_is_read(["portable"], dtype)

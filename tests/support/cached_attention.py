@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
 
+from delegate.compile import to_backend
 from delegate.edge.cached_attention import cached_attention
 from delegate.errors import KernelError
 from delegate.kernels.cached_attention import OPERATOR
@@ -102,3 +105,31 @@ def assert_sizes_are_refused(table: KernelTable, case: str, types: str) -> None:
     args[index] = args[index][part].contiguous()
     with pytest.raises(KernelError, match=r"keys of shape .* channels of the query"):
         run(table, *args)
+
+
+class Layer(torch.nn.Module):
+    """Attention of new tokens over a cache of a type, which the call writes first."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        for name in ("keys", "values"):
+            self.register_buffer(name, torch.zeros(1, GROUPS, CAPACITY, CHANNELS, dtype=dtype))
+
+    def forward(self, query: torch.Tensor, new: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        self.keys.index_copy_(2, positions, new.to(self.keys.dtype))
+        self.values.index_copy_(2, positions, new.neg().to(self.values.dtype))
+        return cached_attention(query, self.keys, self.values, positions[None])
+
+
+def assert_state_is_read(kernels: KernelTable | Sequence[str], dtype: torch.dtype) -> None:
+    """Run a program of two methods, for several tokens and for one, that share a cache of a type."""
+    module = Layer(dtype)
+    query, new = torch.randn(1, HEADS, 6, CHANNELS), torch.randn(1, GROUPS, 6, CHANNELS)
+    calls = {
+        "prefill": (query[:, :, :5], new[:, :, :5], torch.arange(5)),
+        "decode": (query[:, :, 5:], new[:, :, 5:], torch.tensor([5])),
+    }
+    exported = {name: torch.export.export(module, args) for name, args in calls.items()}
+    program = to_backend(exported, [], kernels=kernels)
+    for name, args in calls.items():
+        assert_same(program.method(name)(*args), module(*args), 2e-5)

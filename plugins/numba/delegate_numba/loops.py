@@ -14,7 +14,15 @@ from numba.core import types
 from numba.extending import intrinsic
 
 # Sums may be reordered, which vector instructions require. NaN and infinity keep their meaning.
-_OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
+_OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
+
+
+def _compiled(function: Any) -> Any:
+    """Return a function that Numba compiles in its first call, and stores if there is a folder for it."""
+    try:
+        return numba.njit(cache=True, **_OPTIONS)(function)
+    except RuntimeError:  # no folder is writable
+        return numba.njit(**_OPTIONS)(function)
 
 
 @intrinsic
@@ -33,7 +41,7 @@ def _wide(_: Any, entry: types.Type) -> Any:
     return types.float32(entry), generate
 
 
-@numba.njit(**_OPTIONS)
+@_compiled
 def scores(query: Any, keys: Any, first: int, end: int, out: Any) -> None:
     """Multiply query (groups, m, E) with the keys from `first` to `end` -> (groups, m, end - first).
 
@@ -57,7 +65,7 @@ def scores(query: Any, keys: Any, first: int, end: int, out: Any) -> None:
                 out[g, rows - 1, j - first] = one
 
 
-@numba.njit(**_OPTIONS)
+@_compiled
 def weighted_sums(weights: Any, values: Any, first: int, end: int, out: Any) -> None:
     """Sum the values from `first` to `end` by weights (groups, m, end - first) -> (groups, m, V).
 

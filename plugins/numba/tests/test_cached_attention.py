@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -11,16 +12,19 @@ import pytest
 import torch
 from delegate_numba import table
 from delegate_numba.table import TABLE
+from numba.core.caching import CacheImpl
 
 from delegate.errors import KernelError
 from delegate.kernels import cached_attention as kernels
 from delegate.kernels.cached_attention import Products
+from delegate.testing import assert_same
 from tests.support.cached_attention import (
     CASES,
     TYPES,
     WRONG_SIZES,
     assert_as_in_eager,
     assert_sizes_are_refused,
+    assert_state_is_read,
     kernel_arguments,
     run,
 )
@@ -96,7 +100,7 @@ def test_special_values(types: str, value: float) -> None:
     args[2][0, :, 3] = value
     sums = Products().weighted_sums(np.ones((2, 1, 13), np.float32), as_bits(args[2]), 0, 13)
     compiled = table.CompiledProducts().weighted_sums(np.ones((2, 1, 13), np.float32), as_bits(args[2]), 0, 13)
-    np.testing.assert_allclose(compiled, sums, rtol=1e-6)
+    assert_same(compiled, sums, 1e-6, each=True)
 
 
 def as_bits(values: torch.Tensor) -> np.ndarray:
@@ -120,6 +124,21 @@ def test_places_that_the_cache_has_not(positions: list[list[int]], options: dict
 def test_sizes_that_do_not_fit_never_reach_the_loops(case: str, calls: list[str]) -> None:
     assert_sizes_are_refused(TABLE, case, "float16")
     assert not calls
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_cache_that_is_a_state(dtype: torch.dtype, calls: list[str]) -> None:
+    assert_state_is_read(TABLE, dtype)
+    assert calls == ["scores", "weighted_sums"] * 2
+
+
+def test_no_folder_is_writable(monkeypatch: pytest.MonkeyPatch) -> None:
+    table._loops()
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])
+    monkeypatch.delitem(sys.modules, "delegate_numba.loops", raising=False)
+    monkeypatch.delattr(delegate_numba, "loops")
+    monkeypatch.setattr(table, "_loops", lambda: importlib.import_module("delegate_numba.loops"))
+    assert_as_in_eager(TABLE, "one token", "float16")
 
 
 def test_a_numba_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
