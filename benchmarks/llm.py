@@ -375,6 +375,7 @@ def _group_query_attention(dtype: DType) -> Any:
     model = helper.make_model(helper.make_graph([node], "attention", *values), opset_imports=versions, ir_version=10)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would slow down the other kernels
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
