@@ -4,7 +4,11 @@ The model has Qwen3-0.6B's shape and random weights; `--layers` takes fewer of i
 weights, each in an environment of its own, as `make bench-peers` makes them: llama.cpp in Q4_0 (`--llama PYTHON`, with
 xllamacpp and gguf), ExecuTorch in 8da4w with groups of 32 (`--executorch PYTHON`). All have 2 threads.
 
-python -m benchmarks.llm [--layers N] [--llama PYTHON] [--executorch PYTHON] [--rounds N] [--folder DIR] [--profile]
+python -m benchmarks.llm [--layers N] [--llama PYTHON] [--executorch PYTHON] [--rounds N] [--folder DIR]
+                        [--profile | --attention]
+
+`--attention` compares kernels of attention over a cache, without a model: those of the installed kernel libraries, and
+ONNX Runtime's GroupQueryAttention over the same memory.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,8 +32,13 @@ import numpy as np
 
 from benchmarks.engines import EXECUTORCH_PYTHON, ROOT, THREADS
 from benchmarks.quantized import cpu
+from delegate.kernels.cached_attention import OPERATOR
+from delegate.kernels.half_precision import to_bfloat16
+from delegate.kernels.table import KernelTable
 from delegate.llm.runtime.batch import Batch
 from delegate.llm.runtime.model import Model
+from delegate.program.dtypes import DType
+from delegate.registry import default_registry
 from tests.support.zoo import libraries
 
 SHAPE = {
@@ -44,6 +53,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "int4": MIXED,
     "int8": {"weights": "int8", "conversations": TALKS},
     "int8, cache float16": {"weights": "int8", "conversations": TALKS, "cache": "float16"},
+    "int8, cache bfloat16": {"weights": "int8", "conversations": TALKS, "cache": "bfloat16"},
     "int8, cache int8": {"weights": "int8", "conversations": TALKS, "cache": "int8"},
 }
 PROBE = list(range(100, 132))  # tokens whose logits are compared
@@ -186,8 +196,12 @@ def main() -> None:
     parser.add_argument("--executorch", type=Path, default=EXECUTORCH_PYTHON, help="that of one with executorch")
     parser.add_argument("--folder", type=Path, help="where files are kept; else they are made anew")
     parser.add_argument("--profile", action="store_true", help="where a token's time goes, instead of the table")
+    parser.add_argument("--attention", action="store_true", help="kernels of attention alone, instead of the table")
     given = parser.parse_args()
     print(f"{cpu()}, {THREADS} threads, {given.layers} layers\n")
+    if given.attention:
+        attention(given.layers, given.rounds)
+        return
     variants = {name: VARIANTS[name] for name in given.variants}
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
@@ -268,6 +282,101 @@ def _in_turns(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[str
 
 def _ratio(above: list[float], below: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
+def attention(layers: int, rounds: int) -> None:
+    """Print a row per number of tokens and type of the cache: milliseconds of all layers, in each kernel."""
+    kernels = {table.library: table for table in default_registry().kernels.tables() if OPERATOR in table}
+    print(f"| tokens, queries, cache | {' | '.join(kernels)} | GroupQueryAttention |\n|{'---|' * (len(kernels) + 2)}")
+    for before, queries in ((128, 1), (2048, 1), (2048, 4), (2048, 64)):
+        for dtype in (DType.float32, DType.float16, DType.bfloat16, DType.int8):
+            caches = [Cache(before, queries, dtype) for _ in range(layers)]
+            works: dict[str, Callable[[], Any]] = {
+                name: partial(_each, [partial(c.run, table) for c in caches]) for name, table in kernels.items()
+            }
+            if dtype in (DType.float32, DType.float16):
+                session = _group_query_attention(dtype)
+                works["GroupQueryAttention"] = partial(_each, [c.bound(session) for c in caches])
+            times = _in_turns({name: partial(_seconds, work) for name, work in works.items()}, rounds)
+            cells = [f"{statistics.median(t) * 1e3:.1f} (least {min(t) * 1e3:.1f})" for t in times.values()]
+            cells += ["-"] * (len(kernels) + 1 - len(cells))
+            print(f"| {before:,}, {queries}, {dtype.name} | {' | '.join(cells)} |", flush=True)
+
+
+def _each(works: Sequence[Callable[[], Any]]) -> None:
+    for work in works:
+        work()
+
+
+class Cache:
+    """The keys and values of a layer, behind some tokens, and queries."""
+
+    def __init__(self, before: int, queries: int, dtype: DType) -> None:
+        self._rng, self._dtype = np.random.default_rng(0), dtype
+        heads, groups, channels = (SHAPE[n] for n in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+        self.keys, self.values = (self._random(1, groups, CONTEXT, channels) for _ in range(2))
+        self.query = self._rng.standard_normal((1, heads, queries, channels), np.float32)
+        self.positions = np.arange(before, before + queries)[None]
+        scales = np.full((1, groups, CONTEXT), 0.05, np.float32) if dtype is DType.int8 else None
+        self._options = (None, scales, scales, None, 0, 0.0)
+        self._out = np.empty_like(self.query)
+
+    def _random(self, *shape: int) -> np.ndarray:
+        values = self._rng.standard_normal(shape, np.float32)
+        if self._dtype is DType.bfloat16:
+            return to_bfloat16(values)
+        return (values * 20).astype(np.int8) if self._dtype is DType.int8 else values.astype(self._dtype.numpy)
+
+    def run(self, table: KernelTable) -> None:
+        kernel = table.find(OPERATOR, {DType.float32, DType.int64, self._dtype})
+        assert kernel is not None
+        kernel.function(self.query, self.keys, self.values, self.positions, *self._options, out=self._out)
+
+    def bound(self, session: Any) -> Callable[[], Any]:
+        """A run of a session that reads and writes the cache where it lies."""
+        import onnxruntime
+
+        rows = {name: x.swapaxes(1, 2).reshape(1, self.positions.size, -1) for name, x in (("query", self.query), *(
+            (name, x[:, :, self.positions[0]]) for name, x in (("key", self.keys), ("value", self.values))
+        ))}  # fmt: skip
+        end = int(self.positions[0, -1])
+        feeds = {
+            **{name: np.ascontiguousarray(x, self._dtype.numpy) for name, x in rows.items()},
+            "past_key": self.keys, "past_value": self.values,
+            "last": np.array([end], np.int32), "total": np.array([end + 1], np.int32),
+        }  # fmt: skip
+        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(x) for name, x in feeds.items()}
+        out = onnxruntime.OrtValue.ortvalue_from_numpy(np.empty_like(feeds["query"]))
+        binding = session.io_binding()
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, value in (("out", out), ("new_key", values["past_key"]), ("new_value", values["past_value"])):
+            binding.bind_ortvalue_output(name, value)
+        return partial(session.run_with_iobinding, binding)
+
+
+def _group_query_attention(dtype: DType) -> Any:
+    """A session of the one operator."""
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    floats = {DType.float32: TensorProto.FLOAT, DType.float16: TensorProto.FLOAT16}[dtype]
+    inputs = {**dict.fromkeys(("query", "key", "value", "past_key", "past_value"), floats)}
+    inputs |= dict.fromkeys(("last", "total"), TensorProto.INT32)
+    outputs = dict.fromkeys(("out", "new_key", "new_value"), floats)
+    node = helper.make_node(
+        "GroupQueryAttention", [*inputs], [*outputs], domain="com.microsoft",
+        num_heads=SHAPE["num_attention_heads"], kv_num_heads=SHAPE["num_key_value_heads"],
+    )  # fmt: skip
+    values = [
+        [helper.make_tensor_value_info(name, kind, None) for name, kind in names.items()] for names in (inputs, outputs)
+    ]
+    versions = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph([node], "attention", *values), opset_imports=versions, ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would slow down the other kernels
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def profile(path: Path) -> None:

@@ -154,6 +154,7 @@ class BoundInstruction:
         module: path of the user's module; empty if unknown. A partition has the path that its nodes share.
         reads, writes: its values, as the values whose memory they use; unique in the method.
         input_bytes, output_bytes: the sizes of these values.
+        library: the kernel library of a kernel; else empty.
     """
 
     id: str
@@ -168,6 +169,7 @@ class BoundInstruction:
     writes: tuple[int, ...] = ()
     input_bytes: int = 0
     output_bytes: int = 0
+    library: str = ""
 
 
 class InstructionRun(NamedTuple):

@@ -71,7 +71,7 @@ def export(
         typer.Option(case_sensitive=False, help="Type of these weights for prefill and batches, if different."),
     ] = None,
     cache: Annotated[
-        Literal["float32", "float16", "int8"],
+        Literal["float32", "float16", "bfloat16", "int8"],
         typer.Option(case_sensitive=False, help="Type of the stored keys and values."),
     ] = "float32",
     guesses: Annotated[

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.half_precision import Array, widen_float16
-from delegate.kernels.table import FLOAT, TABLE
+from delegate.kernels.half_precision import Array, from_bfloat16, to_bfloat16, widen_bfloat16, widen_float16
+from delegate.kernels.table import FLOAT, TABLE, KernelTable
 from delegate.program.dtypes import DType
 from delegate.program.task import cores
 
@@ -65,6 +66,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
 
+OPERATOR = "delegate.cached_attention.default"
 _ONE_THREAD = 1 << 20  # elements of keys that one thread reads as fast as several threads, which must wake up first
 _ROWS = 16  # rows of a matrix product that take as long as reading the keys once
 _BLOCK = 1 << 16  # elements of a cache per block: they fit the processor's cache
@@ -74,8 +76,62 @@ _LOWEST = np.float32(-87)  # the exponential of it is still a normal number
 _FEW = 4  # rows of a product that are multiplied one by one
 
 
-@TABLE.kernel("delegate.cached_attention.default", dtypes=FLOAT | {DType.int8, DType.int64})
-def cached_attention(
+class Products:
+    """The products of a filled part of a cache, by BLAS; another kernel library may override them.
+
+    All caches are (groups, S, channels); `first` and `end` are the bounds of the entries that are read.
+    """
+
+    def scores(self, query: Array, keys: Array, first: int, end: int) -> Array:
+        """Multiply query (groups, m, E) with keys -> (groups, m, end - first)."""
+        scores = np.empty((*query.shape[:2], end - first, 1), query.dtype)
+        for block, entries in self._blocks(keys[:, first:end], query):
+            if query.shape[1] > _FEW:
+                np.matmul(query, entries.swapaxes(1, 2), out=scores[:, :, block, 0])
+            else:
+                np.matmul(entries[:, None], query[..., None], out=scores[:, :, block])
+        return scores[..., 0]
+
+    def weighted_sums(self, weights: Array, values: Array, first: int, end: int) -> Array:
+        """Sum values by weights (groups, m, end - first) -> (groups, m, V)."""
+        parts: list[Array] = []
+        for block, entries in self._blocks(values[:, first:end], weights):
+            if weights.shape[1] > _FEW:
+                parts.append(np.matmul(weights[:, :, block], entries))
+            else:
+                parts.append(np.matmul(weights[:, :, None, block], entries[:, None])[:, :, 0])
+        return parts[0] if len(parts) == 1 else np.asarray(np.add.reduce(parts))
+
+    @staticmethod
+    def _blocks(cache: Array, other: Array) -> Iterator[tuple[slice, Array]]:
+        """Yield blocks of a cache (groups, n, channels) with their slices, in the dtype of the other factor.
+
+        Few rows are multiplied one by one. A product of a matrix and a vector reads the matrix once; BLAS would first
+        copy it for a product of two matrices. The next row then finds the block in the processor's cache. For the first
+        row, a reduction reads the block in advance: memory delivers faster to a reduction than to a product.
+        """
+        groups, count, channels = cache.shape
+        same, few = cache.dtype == other.dtype, other.shape[1] <= _FEW
+        step = count if same and not few else max(1, _BLOCK // channels // (1 if same else groups))
+        buffer = None if same else np.empty((groups, min(step, count), channels), other.dtype)
+        for start in range(0, count, step):
+            block = slice(start, start + step)
+            entries = cache[:, block]
+            if buffer is not None:
+                entries = _widen(entries, buffer)
+            elif few and cache.size > _IN_CACHE:
+                np.maximum.reduce(entries, axis=None)
+            yield block, entries
+
+
+def register(table: KernelTable, products: Products) -> None:
+    """Add the kernel of cached attention, which computes its products by `products`, to a table."""
+    kernel = table.kernel(OPERATOR, dtypes=FLOAT | {DType.bfloat16, DType.int8, DType.int64})
+    kernel(partial(_cached_attention, products))
+
+
+def _cached_attention(
+    products: Products,
     query: Array,
     keys: Array,
     values: Array,
@@ -95,19 +151,30 @@ def cached_attention(
     """
     chosen = range(len(query)) if rows is None else rows.tolist()
     batch, groups, channels = len(query), keys.shape[1], query.shape[-1]
-    wide = query.dtype if query.dtype == np.float64 else np.dtype(np.float32)
-    factor = wide.type(1 / math.sqrt(channels) if scale is None else scale)
-    scaled = np.multiply(query, factor, dtype=wide).reshape(batch, groups, -1, channels)
-    result = out.reshape(batch, groups, -1, out.shape[-1])
     _check("row", chosen, len(keys))
     if len(chosen) != batch:
         raise KernelError(f"{len(chosen)} rows for {batch} queries", remedy="pass one row of the cache for each query")
+    if keys.shape[:3] != values.shape[:3] or channels != keys.shape[3]:
+        raise KernelError(
+            f"keys of shape {keys.shape} and values of shape {values.shape} for {channels} channels of the query",
+            remedy="pass keys and values of the same conversations, groups and capacity, and keys of these channels",
+        )
+    is_bfloat16 = query.dtype == np.uint16
+    wide = query.dtype if query.dtype == np.float64 else np.dtype(np.float32)
+    factor = wide.type(1 / math.sqrt(channels) if scale is None else scale)
+    scaled = np.multiply(from_bfloat16(query) if is_bfloat16 else query, factor, dtype=wide)
+    scaled = scaled.reshape(batch, groups, -1, channels)
+    result = np.empty(out.shape, wide) if is_bfloat16 else out
+    parts = result.reshape(batch, groups, -1, out.shape[-1])
     for b, row in enumerate(chosen):
         scales = [None if x is None else x[row] for x in (key_scales, value_scales)]
-        _attend(scaled[b], (keys[row], values[row]), scales, positions[b], window, softcap, result[b])
+        _attend(products, scaled[b], (keys[row], values[row]), scales, positions[b], window, softcap, parts[b])
+    if is_bfloat16:
+        to_bfloat16(result, out)
 
 
 def _attend(
+    products: Products,
     query: Array,
     cache: tuple[Array, Array],
     scales: Sequence[Array | None],
@@ -131,15 +198,18 @@ def _attend(
     def attend(start: int, stop: int) -> None:
         for g in range(start, stop, step):
             some = slice(g, min(g + step, stop))
-            keys, values = (x[some, first:end] for x in cache)
             key_scales, value_scales = (None if x is None else x[some, None, first:end] for x in scales)
-            weights = _scores(query[some], keys, key_scales)
+            weights = products.scores(query[some], cache[0][some], first, end)
+            if key_scales is not None:
+                np.multiply(weights, key_scales, out=weights)
             if softcap:
                 np.multiply(np.tanh(np.divide(weights, softcap, out=weights), out=weights), softcap, out=weights)
             if unseen is not None:
                 np.copyto(weights.reshape(-1, *unseen.shape), -np.inf, where=unseen)
             sums = _exponentiate(weights)
-            np.divide(_weighted_sums(weights, values, value_scales), sums, out=out[some])
+            if value_scales is not None:
+                np.multiply(weights, value_scales, out=weights)
+            np.divide(products.weighted_sums(weights, cache[1][some], first, end), sums, out=out[some])
 
     if (end - first) * groups * channels * max(1, rows // _ROWS) < _ONE_THREAD:
         attend(0, groups)
@@ -160,55 +230,14 @@ def _exponentiate(scores: Array) -> Array:
     return sums
 
 
-def _scores(query: Array, keys: Array, scales: Array | None) -> Array:
-    """Multiply query (groups, m, E) with keys (groups, n, E) and scales (groups, 1, n) -> (groups, m, n)."""
-    scores = np.empty((*query.shape[:2], keys.shape[1], 1), query.dtype)
-    for block, entries in _blocks(keys, query):
-        if query.shape[1] > _FEW:
-            np.matmul(query, entries.swapaxes(1, 2), out=scores[:, :, block, 0])
-        else:
-            np.matmul(entries[:, None], query[..., None], out=scores[:, :, block])
-    return scores[..., 0] if scales is None else np.multiply(scores[..., 0], scales, out=scores[..., 0])
-
-
-def _weighted_sums(weights: Array, values: Array, scales: Array | None) -> Array:
-    """Sum values (groups, n, V) by weights (groups, m, n) and scales (groups, 1, n) -> (groups, m, V)."""
-    if scales is not None:
-        weights = weights * scales
-    parts: list[Array] = []
-    for block, entries in _blocks(values, weights):
-        if weights.shape[1] > _FEW:
-            parts.append(np.matmul(weights[:, :, block], entries))
-        else:
-            parts.append(np.matmul(weights[:, :, None, block], entries[:, None])[:, :, 0])
-    return parts[0] if len(parts) == 1 else np.asarray(np.add.reduce(parts))
-
-
-def _blocks(cache: Array, other: Array) -> Iterator[tuple[slice, Array]]:
-    """Yield blocks of a cache (groups, n, channels) with their slices, in the dtype of the other factor.
-
-    Few rows are multiplied one by one. A product of a matrix and a vector reads the matrix once; BLAS would first copy
-    it for a product of two matrices. The next row then finds the block in the processor's cache. For the first row, a
-    reduction reads the block in advance: memory delivers faster to a reduction than to a product.
-    """
-    groups, count, channels = cache.shape
-    same, few = cache.dtype == other.dtype, other.shape[1] <= _FEW
-    step = count if same and not few else max(1, _BLOCK // channels // (1 if same else groups))
-    buffer = None if same else np.empty((groups, min(step, count), channels), other.dtype)
-    for start in range(0, count, step):
-        block = slice(start, start + step)
-        entries = cache[:, block]
-        if buffer is not None:
-            entries = _widen(entries, buffer)
-        elif few and cache.size > _IN_CACHE:
-            np.maximum.reduce(entries, axis=None)
-        yield block, entries
-
-
 def _widen(entries: Array, buffer: Array) -> Array:
-    """Convert the entries to the dtype of a buffer, into this buffer."""
+    """Convert the entries to the dtype of a buffer, into this buffer; bfloat16 is its bits, as uint16."""
     target = buffer[:, : entries.shape[1]]
-    if entries.dtype == np.float16 and target.dtype == np.float32:
+    if entries.dtype == np.uint16 and target.dtype == np.float32:
+        widen_bfloat16(entries, target)
+    elif entries.dtype == np.uint16:
+        np.copyto(target, from_bfloat16(entries))
+    elif entries.dtype == np.float16 and target.dtype == np.float32:
         widen_float16(entries, target)
     else:
         np.copyto(target, entries)
@@ -231,3 +260,6 @@ def _check(name: str, positions: Sequence[int], size: int) -> None:
             f"{name} {min(positions)} to {max(positions)} is out of range for a cache of size {size}",
             remedy="check the positions and rows that are passed to the model",
         )
+
+
+register(TABLE, Products())

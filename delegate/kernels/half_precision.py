@@ -61,6 +61,13 @@ def widen_float16(half: Array, out: Array) -> None:
         np.copyto(out, half)
 
 
+def widen_bfloat16(half: Array, out: Array) -> None:
+    """Convert bfloat16 bits to float32 of the same shape."""
+    bits = out.view(np.uint32)
+    np.copyto(bits, half)
+    bits <<= 16
+
+
 def to_bfloat16(values: Array, out: Array | None = None) -> Array:
     """Round float32 values to bfloat16 bits (uint16), ties to even; NaN stays NaN. Write to `out` if there is one."""
     result = np.empty(values.shape, np.uint16) if out is None else out

@@ -17,7 +17,7 @@ from delegate.program.model import DelegateCall, Instruction, KernelCall, Method
 from delegate.program.raw import nbytes
 from delegate.report import Report
 from delegate.runtime.backend import Array
-from delegate.runtime.steps import CompactStep, Step
+from delegate.runtime.steps import CompactStep, KernelStep, Step
 from delegate.runtime.watch import Executor, Shapes
 
 T = TypeVar("T")
@@ -53,10 +53,13 @@ class EventWatch(NamedTuple):
         def size_of(index: int) -> int:
             return nbytes(shapes[index], method.values[index].dtype.numpy)
 
-        return [
-            _WatchedStep(self, self._bound(program, method, call, size_of, is_copy=isinstance(step, CompactStep)), step)
-            for step in steps
-        ]
+        watched: list[Step] = []
+        for step in steps:
+            library = step.library if isinstance(step, KernelStep) else ""
+            is_copy = isinstance(step, CompactStep)
+            bound = self._bound(program, method, call, size_of, library=library, is_copy=is_copy)
+            watched.append(_WatchedStep(self, bound, step))
+        return watched
 
     def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
         """Return the result of an instruction's function, and send an event."""
@@ -88,6 +91,7 @@ class EventWatch(NamedTuple):
         call: Instruction,
         size_of: Callable[[int], int],
         *,
+        library: str = "",
         is_copy: bool = False,
     ) -> BoundInstruction:
         what, source, backend = _described(program, method, call)
@@ -108,6 +112,7 @@ class EventWatch(NamedTuple):
             writes=tuple(_owner(method, i) for i in written),
             input_bytes=sum(map(size_of, read)),
             output_bytes=sum(map(size_of, written)),
+            library=library,
         )
 
 

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any
 
 from delegate.events import BoundInstruction, Event, InstructionRun, Kind, OperatorRun
+from delegate.plugins import PORTABLE
 from delegate.program.text import printable
 from delegate.text_table import Table
 
@@ -71,6 +72,7 @@ class Timing:
         source: the user's own line; empty if unknown.
         module: path of the user's module; empty if unknown.
         kind: of the instruction.
+        library: the kernel library of a kernel; else empty.
         warm_up: the warm-up runs.
         later: the other runs.
     """
@@ -81,6 +83,7 @@ class Timing:
     source: str = ""
     module: str = ""
     kind: Kind = "kernel"
+    library: str = ""
     warm_up: Durations = field(default_factory=Durations)
     later: Durations = field(default_factory=Durations)
 
@@ -119,7 +122,7 @@ class Timing:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures, by name."""
-        names = ("method", "name", "what", "source", "module", "kind", "count", "nanoseconds")
+        names = ("method", "name", "what", "source", "module", "kind", "library", "count", "nanoseconds")
         figures = {name: getattr(self, name) for name in (*names, "per_run", "median", "minimum")}
         return {**figures, "warm_ups": self.warm_up.count, "warm_up_nanoseconds": self.warm_up.total}
 
@@ -161,7 +164,7 @@ class Profile:
 
     def _new(self, instruction: BoundInstruction) -> Timing:
         i = instruction
-        timing = self._timings[i.id] = Timing(i.method, i.name, i.what, i.source, i.module, i.kind)
+        timing = self._timings[i.id] = Timing(i.method, i.name, i.what, i.source, i.module, i.kind, i.library)
         return timing
 
     @property
@@ -197,7 +200,8 @@ class Profile:
 
         A profile without runs has one row, which states that. `share` is that of an instruction in the time of all
         instructions, by its runs times the mean. `mean us`, `median us` and `least us` exclude warm-up runs if there
-        are others. Operators of a vendor library follow their partition.
+        are others. Operators of a vendor library follow their partition. Kernels of another library than `portable` have
+        its name.
         """
         nothing = ("nothing ran", *[""] * (len(_HEADER) - 1))
         return Table(_HEADER, tuple(self._rows()) or (nothing,))
@@ -232,4 +236,5 @@ def _row(t: Timing, total: float, indent: str = "") -> tuple[str, ...]:
     share = f"{t.count * t.per_run / total:.1%}" if total else ""
     times = (f"{t.per_run / 1e3:.2f}", f"{t.median / 1e3:.2f}", f"{t.minimum / 1e3:.2f}")
     runs = (str(t.count), f"{t.nanoseconds / 1e3:.1f}", share, str(t.warm_up.count), f"{t.warm_up.total / 1e3:.1f}")
-    return (t.method, t.name, f"{indent}{t.what}", *runs, *times, t.module, t.source)
+    what = f"{t.what} ({t.library})" if t.library not in ("", PORTABLE) else t.what
+    return (t.method, t.name, f"{indent}{what}", *runs, *times, t.module, t.source)

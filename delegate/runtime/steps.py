@@ -46,10 +46,11 @@ def run_steps(steps: Iterable[Step]) -> None:
 class KernelStep:
     """Runs a kernel: `function(*args, out=...)`. Entries of `args` and `outs` may be replaced in each call."""
 
-    __slots__ = ("args", "function", "outs", "place", "single")
+    __slots__ = ("args", "function", "library", "outs", "place", "single")
 
-    def __init__(self, function: Callable[..., Any], args: list[Any], outs: list[Any], place: str) -> None:
-        self.function, self.args, self.outs, self.place = function, args, outs, place
+    def __init__(self, kernel: Kernel, args: list[Any], outs: list[Any], place: str) -> None:
+        self.function, self.library = kernel.function, kernel.library
+        self.args, self.outs, self.place = args, outs, place
         self.single = len(outs) == 1
 
     def __call__(self) -> None:
@@ -83,7 +84,7 @@ class ConvertedStep(KernelStep):
     __slots__ = ("convert", "fixed", "ready", "ready_outs", "varying", "varying_outs")
 
     def __init__(self, kernel: Kernel, args: list[Any], outs: list[Any], place: str) -> None:
-        super().__init__(kernel.function, args, outs, place)
+        super().__init__(kernel, args, outs, place)
         assert kernel.convert is not None
         self.convert = kernel.convert
         self.ready, self.varying = self._prepared(args)
@@ -122,7 +123,7 @@ def kernel_step(kernel: Kernel, args: list[Any], outs: list[Any], place: str) ->
     if kernel.convert is not None:
         return ConvertedStep(kernel, args, outs, place)
     own = KernelStep if kernel.library == PORTABLE else ForeignStep
-    return (CopiedViewStep if kernel.is_view else own)(kernel.function, args, outs, place)
+    return (CopiedViewStep if kernel.is_view else own)(kernel, args, outs, place)
 
 
 def outputs_not_filled() -> BackendFailed:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from delegate import plugins
 from delegate.errors import KernelError
 from delegate.kernels.selection import kernels_of
 from delegate.kernels.table import KernelTable
@@ -18,7 +19,15 @@ from tests.support.plugins import Site
 from tests.support.processes import AHEAD_OF_TIME, run
 
 GROUP = "delegate.kernels"
+NUMBA = "delegate-numba"
 PACKAGES = {"torchvision": (), "transformers": ()}  # the project's own, for other packages' operators
+
+
+@pytest.fixture(autouse=True)
+def without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the package of plugins/ that has kernels."""
+    everything = plugins.entry_points
+    monkeypatch.setattr(plugins, "entry_points", lambda group: (e for e in everything(group) if e.owner != NUMBA))
 
 
 def library(site: Site, name: str, op: str, dtypes: str = "float32") -> None:

@@ -113,6 +113,7 @@ def sqnr(expected: np.ndarray, got: np.ndarray) -> float:
         pytest.param("gemma", {"weights": "int8"}, 20, marks=pytest.mark.slow),
         pytest.param("qwen3", {"weights": "int4"}, 8, marks=pytest.mark.slow),
         ("llama", {"weights": "int4", "prefill_weights": "int8", "cache": "int8"}, 8),
+        pytest.param("llama", {"cache": "bfloat16"}, 30, marks=pytest.mark.slow),
     ],
     ids=str,
 )

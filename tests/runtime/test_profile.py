@@ -11,8 +11,10 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+from delegate.compile import to_backend
 from delegate.errors import InputError
 from delegate.events import Kind
+from delegate.kernels.table import KernelTable
 from delegate.report import Report
 from delegate.runtime.profile import Durations, Profile, Timing
 from tests.support.lowering import assert_same, compiled, relative_error
@@ -218,3 +220,18 @@ def test_profiles_within_each_other_and_beside():
     second.__exit__(None, None, None)
     program(x(3).numpy())
     assert (counts(one), counts(two)) == ({1}, {2})
+
+
+def test_kernels_of_other_libraries_are_named():
+    table = KernelTable("mine")
+
+    @table.kernel("aten.cumsum.default")
+    def cumsum(x, dim, dtype, *, out):
+        np.cumsum(x, dim, out=out)
+
+    program = to_backend(torch.export.export(Net(), (x(2),)), [], kernels=[table])
+    with program.profile() as profile:
+        program(x(2))
+    assert {t.library for t in profile.timings} == {"mine", "portable"}
+    assert "aten.cumsum.default (mine)" in str(profile.table())
+    assert {row["library"] for row in profile.to_json()} == {"mine", "portable"}

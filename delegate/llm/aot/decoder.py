@@ -13,7 +13,9 @@ from delegate.edge.cached_attention import cached_attention
 from delegate.llm.aot.hugging_face import transformers
 
 ATTENTION = "delegate"  # the name of `attend` among the attention functions of transformers
-TYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
+TYPES: Mapping[str, torch.dtype] = {
+    "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.int8,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Kernels of delegate in loops that Numba compiles for this CPU."""

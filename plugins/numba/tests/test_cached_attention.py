@@ -1,0 +1,150 @@
+"""Cached attention in compiled loops: the kernel against the operator in eager, and the limits of the loops."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import delegate_numba
+import numpy as np
+import pytest
+import torch
+from delegate_numba import table
+from delegate_numba.table import TABLE
+from numba.core.caching import CacheImpl
+
+from delegate.errors import KernelError
+from delegate.kernels import cached_attention as kernels
+from delegate.kernels.cached_attention import Products
+from delegate.testing import assert_same
+from tests.support.cached_attention import (
+    CASES,
+    TYPES,
+    WRONG_SIZES,
+    assert_as_in_eager,
+    assert_sizes_are_refused,
+    assert_state_is_read,
+    kernel_arguments,
+    run,
+)
+
+SMALL = ("float16", "bfloat16", "int8")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the loops that are called."""
+    calls: list[str] = []
+    loops = table._loops()
+
+    class Recorder:
+        def __getattr__(self, name: str) -> Any:
+            calls.append(name)
+            return getattr(loops, name)
+
+    monkeypatch.setattr(table, "_loops", Recorder)
+    return calls
+
+
+@pytest.mark.parametrize("one_thread", [True, False], ids=["one thread", "threads"])
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize("case", CASES)
+def test_as_in_eager(case: str, types: str, one_thread: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_ONE_THREAD", 10**9 if one_thread else 0)
+    assert_as_in_eager(TABLE, case, types)
+
+
+@pytest.mark.parametrize("heads", [2, 4, 10, 14])
+@pytest.mark.parametrize("types", SMALL)
+def test_heads_that_share_a_group(types: str, heads: int, calls: list[str]) -> None:
+    assert_as_in_eager(TABLE, "one token", types, heads)
+    assert set(calls) == {"scores", "weighted_sums"}
+
+
+@pytest.mark.parametrize(
+    ("types", "case", "expected"),
+    [
+        ("float16", "one token", {"scores", "weighted_sums"}),
+        ("bfloat16", "capped", {"scores", "weighted_sums"}),
+        ("int8", "a window", {"scores", "weighted_sums"}),
+        ("all float16", "one token", {"scores", "weighted_sums"}),
+        ("float32", "one token", set()),
+        ("float64", "one token", set()),
+    ],
+)
+def test_small_types_run_in_the_loops(types: str, case: str, expected: set[str], calls: list[str]) -> None:
+    assert_as_in_eager(TABLE, case, types)
+    assert set(calls) == expected
+
+
+def test_many_rows_run_in_blas(calls: list[str]) -> None:
+    assert_as_in_eager(TABLE, "a chunk", "float16", heads=8)  # 4 heads a group, and 5 queries
+    assert not calls
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_is_not_filled_is_not_read(dtype: torch.dtype) -> None:
+    args = kernel_arguments([[7], [20]], dtype, torch.float32, window=6)
+    for entries in args[1:3]:
+        for row, end in ((0, 8), (1, 21)):
+            entries[row, :, end:] = torch.nan
+            entries[row, :, : end - 6] = torch.nan
+    assert np.isfinite(run(TABLE, *args)).all()
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan, 65504.0, 2.0**-24])
+@pytest.mark.parametrize("types", ["float16", "bfloat16"])
+def test_special_values(types: str, value: float) -> None:
+    args = kernel_arguments([[12]], *TYPES[types])
+    args[2][0, :, 3] = value
+    sums = Products().weighted_sums(np.ones((2, 1, 13), np.float32), as_bits(args[2]), 0, 13)
+    compiled = table.CompiledProducts().weighted_sums(np.ones((2, 1, 13), np.float32), as_bits(args[2]), 0, 13)
+    assert_same(compiled, sums, 1e-6, each=True)
+
+
+def as_bits(values: torch.Tensor) -> np.ndarray:
+    return (values if values.dtype is torch.float16 else values.view(torch.uint16)).numpy()[0]
+
+
+@pytest.mark.parametrize(
+    ("positions", "options", "match"),
+    [
+        ([[40]], {}, "position 40 to 40 is out of range for a cache of size 40"),
+        ([[-1]], {}, "position -1"),
+        ([[1]], {"rows": torch.tensor([3])}, "row 3 to 3 is out of range for a cache of size 3"),
+    ],
+)
+def test_places_that_the_cache_has_not(positions: list[list[int]], options: dict[str, Any], match: str) -> None:
+    with pytest.raises(KernelError, match=match):
+        run(TABLE, *kernel_arguments(positions, torch.float16, torch.float32, **options))
+
+
+@pytest.mark.parametrize("case", WRONG_SIZES)
+def test_sizes_that_do_not_fit_never_reach_the_loops(case: str, calls: list[str]) -> None:
+    assert_sizes_are_refused(TABLE, case, "float16")
+    assert not calls
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_cache_that_is_a_state(dtype: torch.dtype, calls: list[str]) -> None:
+    assert_state_is_read(TABLE, dtype)
+    assert calls == ["scores", "weighted_sums"] * 2
+
+
+def test_no_folder_is_writable(monkeypatch: pytest.MonkeyPatch) -> None:
+    table._loops()
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])
+    monkeypatch.delitem(sys.modules, "delegate_numba.loops", raising=False)
+    monkeypatch.delattr(delegate_numba, "loops")
+    monkeypatch.setattr(table, "_loops", lambda: importlib.import_module("delegate_numba.loops"))
+    assert_as_in_eager(TABLE, "one token", "float16")
+
+
+def test_a_numba_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.delitem(sys.modules, "delegate_numba.loops", raising=False)
+    monkeypatch.delattr(delegate_numba, "loops")
+    table._loops.cache_clear()
+    with pytest.raises(KernelError, match=r"Numba cannot be imported.*DELEGATE_BLOCK_PLUGINS=numba"):
+        run(TABLE, *kernel_arguments([[30]], torch.float16, torch.float32))
