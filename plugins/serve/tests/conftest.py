@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import tritonclient.http as triton
+from delegate_serve.runtime.grpc_service import GrpcServer, Service
 from delegate_serve.runtime.http import Application
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.models import Models
@@ -75,7 +76,10 @@ class Served:
         self.models = Models(models, delegate.load, settings, metrics)
         bound = bind("127.0.0.1", 0)
         self.port = bound.getsockname()[1]
-        self.server = Server(Application(self.models.by_name, settings, metrics), settings)
+        application = Application(self.models.by_name, settings, metrics)
+        service = Service(self.models.by_name, lambda: application.is_ready(self.models.by_name.values()))
+        self.grpc = GrpcServer(service, "127.0.0.1:0", settings)
+        self.server = Server(application, settings, grpc=self.grpc)
         self._thread = Thread(target=self.server.run, args=([bound],))
         self._thread.start()
         while not self.server.started:

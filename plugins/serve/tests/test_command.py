@@ -33,7 +33,7 @@ def serving(*args: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         for line in process.stdout:
             if line.startswith("serving"):
                 break
-            url = line.split()[0].rstrip(",")
+            url = line.split()[0].rstrip(",") if line.startswith("http") else url
         try:
             yield process, url
         finally:
@@ -43,7 +43,7 @@ def serving(*args: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly(programs: dict[str, Path], number: int) -> None:
-    with serving(str(programs["pair"]), "--batch", "4") as (process, url):
+    with serving(str(programs["pair"]), "--batch", "4", "--grpc-port", "0") as (process, url):
         with urllib.request.urlopen(f"{url}/ready", timeout=20) as response:
             assert response.read() == b'{"name":"pair","ready":true}'
         process.send_signal(number)
@@ -141,7 +141,7 @@ def test_it_needs_no_torch(programs: dict[str, Path]) -> None:
         "import sys; sys.modules['torch'] = None\n"
         "from pathlib import Path\n"
         "import delegate\n"
-        "from delegate_serve.runtime import http, metrics, models, server, settings\n"
+        "from delegate_serve.runtime import grpc_service, http, metrics, models, server, settings\n"
         f"with models.Models({{'net': Path({str(programs['net'])!r})}}, delegate.load,"
         " settings.Settings(batch=4), metrics.Metrics()) as loaded:\n"
         "    print(loaded.by_name['net'].metadata()['inputs'])\n"

@@ -128,8 +128,12 @@ class Application:
         return _json([{"name": name, "version": VERSION, "state": "READY"} for name in self._models])
 
     def _readiness(self, models: Iterable[Model], names: Mapping[str, str] = MappingProxyType({})) -> Answer:
-        is_ready = not self.is_closing and all(model.worker.is_alive for model in models)
+        is_ready = self.is_ready(models)
         return _json({**names, "ready": is_ready}, 200 if is_ready else 503)
+
+    def is_ready(self, models: Iterable[Model]) -> bool:
+        """Return True if models take requests."""
+        return not self.is_closing and all(model.worker.is_alive for model in models)
 
     def _model(self, name: str) -> Model:
         if name not in self._models:

@@ -57,11 +57,15 @@ def decode(body: Array, json_size: int, signature: Signature) -> Request:
         fields = orjson.loads(body.data[:json_size])
     except orjson.JSONDecodeError as error:
         raise RequestError(400, f"the request is not valid JSON: {error}") from error
-    fields = _mapping(fields, "the request")
+    return check(_mapping(fields, "the request"), body[json_size:], signature)
+
+
+def check(fields: Mapping[str, Any], data: Array, signature: Signature) -> Request:
+    """Return the request with these fields of its JSON, and this binary data; raise RequestError as `decode` does."""
     parameters = _mapping(fields.get("parameters", {}), "the parameters of the request")
     if parameters.get("sequence_id"):
         raise RequestError(400, "the request has a sequence_id, but the model has no states")
-    binary = _Binary(body[json_size:])
+    binary = _Binary(data)
     return Request(
         _text(fields.get("id", ""), "the id of the request"),
         _leaves(fields.get("inputs"), binary, signature),

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import uvicorn
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
@@ -17,6 +18,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from delegate.errors import ConfigError
 from delegate_serve.runtime.http import Application
 from delegate_serve.runtime.settings import MAX_CONNECTIONS, MAX_HEADERS, Settings
+
+if TYPE_CHECKING:
+    from delegate_serve.runtime.grpc_service import GrpcServer
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -52,10 +56,15 @@ class Server(uvicorn.Server):
         application: answers the requests.
         settings: the limits.
         on_start: called when clients can connect.
+        grpc: a server that starts and stops with this one.
     """
 
     def __init__(
-        self, application: Application, settings: Settings, on_start: Callable[[], None] = lambda: None
+        self,
+        application: Application,
+        settings: Settings,
+        on_start: Callable[[], None] = lambda: None,
+        grpc: GrpcServer | None = None,
     ) -> None:
         protocol = type("Connection", (_Connection,), {"timeout": settings.timeout})
         config = uvicorn.Config(
@@ -73,17 +82,19 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=math.ceil(settings.timeout),
         )
         super().__init__(config)
-        self._application, self._on_start = application, on_start
+        self._application, self._on_start, self._grpc = application, on_start, grpc
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
+        if self._grpc is not None:
+            await self._grpc.start()
         await super().startup(sockets)
         self._on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer the requests that have arrived, and no others."""
         self._application.is_closing = True
-        await super().shutdown(sockets)
+        await asyncio.gather(super().shutdown(sockets), *([self._grpc.stop()] if self._grpc is not None else []))
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -152,7 +163,7 @@ class _Connection(HttpToolsProtocol):
             self._timer = None
 
 
-def url_of(bound: socket.socket) -> str:
-    """Return the address of a socket as the beginning of an URL."""
+def address_of(bound: socket.socket) -> str:
+    """Return the host and the port of a socket as in a URL."""
     host, port, *_ = bound.getsockname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
