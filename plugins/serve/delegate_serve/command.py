@@ -13,7 +13,7 @@ import delegate
 from delegate.cli import output
 from delegate.cli.completions import kernel_names
 from delegate.cli.options import parse_load_options
-from delegate.errors import ConfigError
+from delegate.errors import ConfigError, DelegateError
 from delegate_serve.runtime.settings import MIB, Settings
 
 if TYPE_CHECKING:
@@ -108,10 +108,10 @@ def serve(
         with output.working(f"loading {', '.join(map(str, paths.values()))}"):
             models = Models(paths, load, settings, metrics)
         with models:
-            application = Application(models.by_name, settings, metrics)
+            application = Application(models, settings, metrics)
             grpc = None if grpc_address is None else _grpc_server(application, models, grpc_address, settings)
             start = functools.partial(_describe, models, address_of(bound), grpc_address)
-            Server(application, settings, start, grpc).run([bound])
+            Server(application, settings, start, grpc, functools.partial(_reload, models)).run([bound])
     print("ended: all requests are answered")
 
 
@@ -132,8 +132,17 @@ def _free_address(host: str, port: int) -> str:
 def _grpc_server(application: Application, models: Models, address: str, settings: Settings) -> GrpcServer:
     from delegate_serve.runtime.grpc_service import GrpcServer, Service
 
-    service = Service(models.by_name, lambda: application.is_ready(models.by_name.values()))
+    service = Service(models, lambda: application.is_ready(models.by_name.values()))
     return GrpcServer(service, address, settings)
+
+
+async def _reload(models: Models) -> None:
+    try:
+        await models.reload()
+    except (DelegateError, OSError) as error:
+        output.error(f"the files are not loaded again, and the old ones are served: {error}")
+    else:
+        print(f"loaded again: {', '.join(models.by_name)}", flush=True)
 
 
 def _describe(models: Models, address: str, grpc_address: str | None) -> None:

@@ -76,8 +76,8 @@ class Served:
         self.models = Models(models, delegate.load, settings, metrics)
         bound = bind("127.0.0.1", 0)
         self.port = bound.getsockname()[1]
-        application = Application(self.models.by_name, settings, metrics)
-        service = Service(self.models.by_name, lambda: application.is_ready(self.models.by_name.values()))
+        application = Application(self.models, settings, metrics)
+        service = Service(self.models, lambda: application.is_ready(self.models.by_name.values()))
         self.grpc = GrpcServer(service, "127.0.0.1:0", settings)
         self.server = Server(application, settings, grpc=self.grpc)
         self._thread = Thread(target=self.server.run, args=([bound],))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
 
@@ -12,11 +12,11 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 import delegate
-from delegate.errors import ConfigError, did_you_mean
+from delegate.errors import ConfigError
 from delegate_serve.runtime.datatypes import NAMES
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.messages import CLASSES, SERVICE
-from delegate_serve.runtime.models import VERSION, Model
+from delegate_serve.runtime.models import VERSION, Model, Models
 from delegate_serve.runtime.requests import check
 from delegate_serve.runtime.settings import MAX_CONNECTIONS, Settings
 
@@ -47,11 +47,11 @@ class Service:
     """The methods of the protocol.
 
     Args:
-        models: by name.
+        models: of the server.
         is_ready: returns True if the server takes requests.
     """
 
-    def __init__(self, models: Mapping[str, Model], is_ready: Callable[[], bool]) -> None:
+    def __init__(self, models: Models, is_ready: Callable[[], bool]) -> None:
         self._models, self._is_ready = models, is_ready
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -75,7 +75,7 @@ class Service:
         return CLASSES["Ready"](ready=self._is_ready())
 
     async def _model_ready(self, request: Any) -> Any:
-        model = self._models.get(request.name)
+        model = self._models.by_name.get(request.name)
         is_ready = model is not None and request.version in ("", VERSION) and model.worker.is_alive
         return CLASSES["Ready"](ready=is_ready and self._is_ready())
 
@@ -83,11 +83,18 @@ class Service:
         return CLASSES["Server"](name="delegate", version=delegate.__version__)
 
     async def _metadata(self, request: Any) -> Any:
-        return CLASSES["ModelDescription"](**self._model(request.name, request.version).metadata())
+        model = self._models.find(request.name)
+        model.require_version(request.version or VERSION)
+        return CLASSES["ModelDescription"](**model.metadata())
 
     async def _infer(self, request: Any) -> Any:
+        model = self._models.find(request.model_name)
+        model.require_version(request.model_version or VERSION)
+        with model.request():
+            return await self._run(model, request)
+
+    async def _run(self, model: Model, request: Any) -> Any:
         """Run an inference request, and count it."""
-        model = self._model(request.model_name, request.model_version)
         start, status = monotonic(), 500
         try:
             checked = check(*_fields(request), model.signature)
@@ -104,13 +111,6 @@ class Service:
             raise
         finally:
             model.worker.metrics.answered(status, monotonic() - start)
-
-    def _model(self, name: str, version: str) -> Model:
-        if name not in self._models:
-            raise RequestError(404, f"there is no model {name[:100]!r}: {did_you_mean(name[:100], self._models)}")
-        if version not in ("", VERSION):
-            raise RequestError(404, f"model {name!r} has no version {version[:100]!r}: it has {VERSION}")
-        return self._models[name]
 
 
 class GrpcServer:

@@ -17,11 +17,10 @@ import numpy as np
 import orjson
 
 import delegate
-from delegate.errors import did_you_mean
 from delegate.runtime.backend import Array
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import CONTENT_TYPE, Metrics
-from delegate_serve.runtime.models import VERSION, Model
+from delegate_serve.runtime.models import VERSION, Model, Models
 from delegate_serve.runtime.requests import decode, encode
 from delegate_serve.runtime.settings import BODIES_IN_MEMORY, MAX_JSON, MIB, Settings
 
@@ -60,19 +59,19 @@ class Application:
     """The ASGI application of a server.
 
     Args:
-        models: by name.
+        models: of the server.
         settings: the limits.
         metrics: of the server.
     """
 
-    def __init__(self, models: Mapping[str, Model], settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, models: Models, settings: Settings, metrics: Metrics) -> None:
         self._models, self._settings = models, settings
         self._in_memory = 0  # bytes of the bodies of all requests
         self.is_closing = False
         self._pages: dict[str, tuple[str, Callable[[], Answer]]] = {  # path -> the HTTP method, and the answer
             "v2": ("GET", self._server),
             "v2/health/live": ("GET", lambda: _json({"live": True})),
-            "v2/health/ready": ("GET", lambda: self._readiness(self._models.values())),
+            "v2/health/ready": ("GET", lambda: self._readiness(self._models.by_name.values())),
             "v2/repository/index": ("POST", self._index),
             "metrics": ("GET", lambda: Answer(200, [metrics.text()], CONTENT_TYPE)),
         }
@@ -97,7 +96,7 @@ class Application:
         verb, path = scope["method"], scope["path"].strip("/")
         if path.startswith("v2/models/"):
             name, *rest = path.split("/")[2:]
-            return await self._answer_for(self._model(name), rest, scope, receive)
+            return await self._answer_for(self._models.find(name), rest, scope, receive)
         if path not in self._pages:
             raise RequestError(404, _NO_PATH)
         expected, page = self._pages[path]
@@ -109,14 +108,14 @@ class Application:
     ) -> Answer:
         """Answer a request for a model; `path` is the rest of its path."""
         if path[:1] == ["versions"] and len(path) > 1:
-            if path[1] != VERSION:
-                raise RequestError(404, f"model {model.name!r} has no version {path[1][:100]!r}: it has {VERSION}")
+            model.require_version(path[1])
             path = path[2:]
         if list(path) not in ([], ["ready"], ["infer"]):
             raise RequestError(404, _NO_PATH)
         if list(path) == ["infer"]:
             _require("POST", scope["method"])
-            return await self._infer(model, dict(scope["headers"]), receive)
+            with model.request():
+                return await self._infer(model, dict(scope["headers"]), receive)
         _require("GET", scope["method"])
         return self._readiness([model], {"name": model.name}) if path else _json(model.metadata())
 
@@ -125,7 +124,7 @@ class Application:
         return _json({"name": "delegate", "version": delegate.__version__, "extensions": extensions})
 
     def _index(self) -> Answer:
-        return _json([{"name": name, "version": VERSION, "state": "READY"} for name in self._models])
+        return _json([{"name": name, "version": VERSION, "state": "READY"} for name in self._models.by_name])
 
     def _readiness(self, models: Iterable[Model], names: Mapping[str, str] = MappingProxyType({})) -> Answer:
         is_ready = self.is_ready(models)
@@ -134,11 +133,6 @@ class Application:
     def is_ready(self, models: Iterable[Model]) -> bool:
         """Return True if models take requests."""
         return not self.is_closing and all(model.worker.is_alive for model in models)
-
-    def _model(self, name: str) -> Model:
-        if name not in self._models:
-            raise RequestError(404, f"there is no model {name[:100]!r}: {did_you_mean(name[:100], self._models)}")
-        return self._models[name]
 
     async def _infer(self, model: Model, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
         """Run an inference request, and count it."""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from delegate.errors import ConfigError
+from delegate.errors import ConfigError, did_you_mean
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
 from delegate_serve.runtime.batching import batching_of
+from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.settings import Settings
 from delegate_serve.runtime.signature import signature_of
 from delegate_serve.runtime.worker import Worker
 
+_POLL = 0.02  # seconds between two looks at the requests of old models
 VERSION = "1"  # the only version of each model
 PLATFORM = "delegate"
 
@@ -40,6 +43,21 @@ class Model:
         self.signature = signature_of(method.definition, where)
         self.batching = batching_of(method, settings.batch, f"model {name!r}")
         self.worker = Worker(name, method.run, method.check, self.batching, settings, metrics)
+        self.requests = 0  # that are received, wait or run now
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Keep the model open for a request."""
+        self.requests += 1
+        try:
+            yield
+        finally:
+            self.requests -= 1
+
+    def require_version(self, version: str) -> None:
+        """Raise RequestError if the model has no such version."""
+        if version != VERSION:
+            raise RequestError(404, f"model {self.name!r} has no version {version[:100]!r}: it has {VERSION}")
 
     def metadata(self) -> dict[str, Any]:
         """Return the description of the protocol."""
@@ -74,22 +92,48 @@ class Models:
     def __init__(
         self, files: Mapping[str, Path], load: Callable[[Path], LoadedProgram], settings: Settings, metrics: Metrics
     ) -> None:
-        self.by_name: dict[str, Model] = {}
+        self._files, self._load, self._settings, self._metrics = files, load, settings, metrics
+        self._reloading = asyncio.Lock()
+        self.by_name, self._stack = self._open()
+
+    def find(self, name: str) -> Model:
+        """Return a model; raise RequestError if there is none of this name."""
+        if name not in self.by_name:
+            raise RequestError(404, f"there is no model {name[:100]!r}: {did_you_mean(name[:100], self.by_name)}")
+        return self.by_name[name]
+
+    async def reload(self) -> None:
+        """Open the files again. Requests that have begun are answered by the old models, which are closed then.
+
+        Raises:
+            DelegateError: a file cannot be loaded or served; the old models stay.
+        """
+        async with self._reloading:
+            opened = await asyncio.to_thread(self._open)
+            old, stack = self.by_name, self._stack
+            self.by_name, self._stack = opened
+            while any(model.requests for model in old.values()):
+                await asyncio.sleep(_POLL)
+            await asyncio.to_thread(stack.close)
+
+    def _open(self) -> tuple[dict[str, Model], ExitStack]:
+        """Return the models by name, and what closes them."""
+        by_name: dict[str, Model] = {}
         with ExitStack() as stack:
-            for name, path in files.items():
-                program = stack.enter_context(load(path))
+            for name, path in self._files.items():
+                program = stack.enter_context(self._load(path))
                 if program.states:
                     what = f"program {name!r} has states, which requests of several clients would share"
                     raise ConfigError(what, where=str(path), remedy="serve programs without states")
                 for method in program.methods:
                     model_name = name if method == program.default_method else f"{name}.{method}"
-                    if model_name in self.by_name:
+                    if model_name in by_name:
                         what = f"two models have the name {model_name!r}"
                         raise ConfigError(what, where=str(path), remedy="give one file another name: NAME=FILE")
-                    model = Model(model_name, program.method(method), str(path), settings, metrics)
+                    model = Model(model_name, program.method(method), str(path), self._settings, self._metrics)
                     stack.callback(model.worker.close)
-                    self.by_name[model_name] = model
-            self._stack = stack.pop_all()
+                    by_name[model_name] = model
+            return by_name, stack.pop_all()
 
     def __enter__(self) -> Self:
         return self

@@ -7,9 +7,9 @@ import math
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
@@ -57,6 +57,7 @@ class Server(uvicorn.Server):
         settings: the limits.
         on_start: called when clients can connect.
         grpc: a server that starts and stops with this one.
+        reload: called at SIGHUP, on systems that have it.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Server(uvicorn.Server):
         settings: Settings,
         on_start: Callable[[], None] = lambda: None,
         grpc: GrpcServer | None = None,
+        reload: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         protocol = type("Connection", (_Connection,), {"timeout": settings.timeout})
         config = uvicorn.Config(
@@ -82,14 +84,22 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=math.ceil(settings.timeout),
         )
         super().__init__(config)
-        self._application, self._on_start, self._grpc = application, on_start, grpc
+        self._application, self._on_start, self._grpc, self._reload = application, on_start, grpc, reload
+        self._reloads: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
         if self._grpc is not None:
             await self._grpc.start()
         await super().startup(sockets)
+        if self._reload is not None and hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._begin_reload, self._reload)
         self._on_start()
+
+    def _begin_reload(self, reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(reload())
+        self._reloads.add(task)  # the loop has no reference of its own
+        task.add_done_callback(self._reloads.discard)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer the requests that have arrived, and no others."""
