@@ -55,6 +55,13 @@ def serve(
     max_body: Annotated[
         int, typer.Option(min=1, metavar="MIB", help="Limit for the size of a request.")
     ] = _DEFAULT.max_body // MIB,
+    sessions: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Conversations at once with a program that has states.")
+    ] = _DEFAULT.sessions,
+    session_timeout: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="Time without requests after which one may end for another."),
+    ] = _DEFAULT.session_timeout,
     kernels: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,7 +100,7 @@ def serve(
     from delegate_serve.runtime.server import Server, address_of, bind
 
     paths = _paths_by_name(files)
-    settings = Settings(batch, batch_delay / _MICROSECONDS, queue, timeout, max_body * MIB)
+    settings = Settings(batch, batch_delay / _MICROSECONDS, queue, timeout, max_body * MIB, sessions, session_timeout)
     load = functools.partial(
         delegate.load,
         fallback=fallback,

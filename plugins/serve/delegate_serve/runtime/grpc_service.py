@@ -98,7 +98,7 @@ class Service:
         start, status = monotonic(), 500
         try:
             checked = check(*_fields(request), model.signature)
-            results = await model.worker.run(checked.leaves, checked.timeout)
+            results = await model.run(checked)
             response = CLASSES["InferResponse"](model_name=model.name, model_version=VERSION, id=request.id)
             for tensor, _ in checked.outputs:
                 array = results[tensor.leaf]

@@ -144,7 +144,7 @@ class Application:
             data, json_size = await body.read(headers, receive, self._settings.max_body)
             start = monotonic()
             request = await _in_thread_if(json_size > _SLOW_JSON, decode, data, json_size, model.signature)
-            results = await model.worker.run(request.leaves, request.timeout)
+            results = await model.run(request)
             is_slow = any(not is_binary and results[t.leaf].nbytes > _SLOW_JSON for t, is_binary in request.outputs)
             parts, size = await _in_thread_if(is_slow, encode, request, results, model.name, VERSION)
             status = 200

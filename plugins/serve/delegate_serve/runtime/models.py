@@ -15,6 +15,8 @@ from delegate.runtime.method import Method
 from delegate_serve.runtime.batching import batching_of
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
+from delegate_serve.runtime.requests import Request
+from delegate_serve.runtime.sessions import Sessions
 from delegate_serve.runtime.settings import Settings
 from delegate_serve.runtime.signature import signature_of
 from delegate_serve.runtime.worker import Worker
@@ -31,6 +33,7 @@ class Model:
         name: of the model.
         method: the method.
         where: its file, for messages.
+        sessions: of the program, if it has states; they have no batches.
         settings: the limits.
         metrics: of the server.
 
@@ -38,10 +41,12 @@ class Model:
         ConfigError: the method cannot be served.
     """
 
-    def __init__(self, name: str, method: Method, where: str, settings: Settings, metrics: Metrics) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, method: Method, where: str, sessions: Sessions | None, settings: Settings, metrics: Metrics
+    ) -> None:
+        self.name, self._method, self._sessions = name, method.name, sessions
         self.signature = signature_of(method.definition, where)
-        self.batching = batching_of(method, settings.batch, f"model {name!r}")
+        self.batching = None if sessions else batching_of(method, settings.batch, f"model {name!r}")
         self.worker = Worker(name, method.run, method.check, self.batching, settings, metrics)
         self.requests = 0  # that are received, wait or run now
 
@@ -53,6 +58,15 @@ class Model:
             yield
         finally:
             self.requests -= 1
+
+    async def run(self, request: Request) -> list[Any]:
+        """Return the leaves of the result of a request; raise RequestError if it fails."""
+        if self._sessions is None:
+            if request.turn is not None:
+                raise RequestError(400, f"the request has a sequence_id, but model {self.name!r} has no states")
+            return await self.worker.run(request.leaves, request.timeout)
+        with self._sessions.turn(request.turn, self._method) as run:
+            return await self.worker.run(request.leaves, request.timeout, run)
 
     def require_version(self, version: str) -> None:
         """Raise RequestError if the model has no such version."""
@@ -122,18 +136,19 @@ class Models:
         with ExitStack() as stack:
             for name, path in self._files.items():
                 program = stack.enter_context(self._load(path))
-                if program.states:
-                    what = f"program {name!r} has states, which requests of several clients would share"
-                    raise ConfigError(what, where=str(path), remedy="serve programs without states")
-                for method in program.methods:
-                    model_name = name if method == program.default_method else f"{name}.{method}"
-                    if model_name in by_name:
-                        what = f"two models have the name {model_name!r}"
-                        raise ConfigError(what, where=str(path), remedy="give one file another name: NAME=FILE")
-                    model = Model(model_name, program.method(method), str(path), self._settings, self._metrics)
+                for model in self._models_of(program, name, str(path)):
                     stack.callback(model.worker.close)
-                    by_name[model_name] = model
+                    if model.name in by_name:
+                        what = f"two models have the name {model.name!r}"
+                        raise ConfigError(what, where=str(path), remedy="give one file another name: NAME=FILE")
+                    by_name[model.name] = model
             return by_name, stack.pop_all()
+
+    def _models_of(self, program: LoadedProgram, name: str, where: str) -> Iterator[Model]:
+        sessions = Sessions(program, name, self._settings) if program.states else None
+        for method in map(program.method, program.methods):
+            own = name if method.name == program.default_method else f"{name}.{method.name}"
+            yield Model(own, method, where, sessions, self._settings, self._metrics)
 
     def __enter__(self) -> Self:
         return self
