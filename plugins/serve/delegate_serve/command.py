@@ -158,7 +158,8 @@ def _describe(models: Models, address: str, grpc_address: str | None) -> None:
         print(f"http://{address}/v2/models/{model.name}{rows}")
     if grpc_address is not None:
         print(f"gRPC: {grpc_address}")
-    print(f"serving {len(models.by_name)} models, until SIGINT or SIGTERM", flush=True)
+    count = len(models.by_name)
+    print(f"serving {count} model{'s' * (count != 1)}, until SIGINT or SIGTERM", flush=True)
 
 
 def _paths_by_name(files: Sequence[str]) -> dict[str, Path]:

@@ -121,18 +121,20 @@ class Server(uvicorn.Server):
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection that is closed if a request does not arrive in time, or has too many headers."""
+    """A connection that is closed if a request does not arrive in time, has too many headers, or is not read."""
 
     timeout: float
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
+        self._end_unread()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -155,6 +157,19 @@ class _Connection(HttpToolsProtocol):
         self._end()
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.get_write_buffer_size():
+            self._begin_unread()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._begin_unread()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_unread()
+
     def data_received(self, data: bytes) -> None:
         was_in_headers = self._header_bytes >= 0
         super().data_received(data)
@@ -166,6 +181,19 @@ class _Connection(HttpToolsProtocol):
     def _begin(self) -> None:
         self._end()
         self._timer = self.loop.call_later(self.timeout, self.transport.abort)
+
+    def _begin_unread(self) -> None:
+        self._end_unread()
+        self._unread = self.loop.call_later(self.timeout, self._abort_if_unread)
+
+    def _end_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _abort_if_unread(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
 
     def _end(self) -> None:
         if self._timer is not None:

@@ -11,7 +11,7 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
-from delegate.errors import DelegateError, InputError
+from delegate.errors import DelegateError, ExecutionError, InputError
 from delegate_serve.runtime.batching import Batching
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
@@ -182,7 +182,8 @@ class Worker:
             return RequestError(400, str(error), has_begun=True)
         what = f"model {self._name!r} failed"
         if isinstance(error, DelegateError):
-            _LOG.error("%s: %s", what, error)
+            if not isinstance(error, ExecutionError):  # those are mostly faults of inputs, which must not fill a disk
+                _LOG.error("%s: %s", what, error)
             return RequestError(500, f"{what}: {error}", has_begun=True)
         _LOG.exception("%s", what, exc_info=error)
         return RequestError(500, f"{what}: {type(error).__name__}", has_begun=True)
