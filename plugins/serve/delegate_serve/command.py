@@ -156,6 +156,8 @@ def _describe(models: Models, address: str, grpc_address: str | None) -> None:
     for model in models.by_name.values():
         rows = f", up to {model.batching.most} rows in a call" if model.batching else ""
         print(f"http://{address}/v2/models/{model.name}{rows}")
+    for name in models.languages:
+        print(f"OpenAI: http://{address}/v1, model {name}")
     if grpc_address is not None:
         print(f"gRPC: {grpc_address}")
     count = len(models.by_name)

@@ -1,14 +1,26 @@
 """Application: the open inference protocol over HTTP, as an ASGI application.
 
 https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md describes the paths
-and the JSON of their answers; `/v2/repository/index` is Triton's list of the models.
+and the JSON of their answers; `/v2/repository/index` is Triton's list of the models. Paths that begin with `/v1` are
+those of `openai`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, aclosing
+from threading import Event
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -31,8 +43,11 @@ Send = Callable[[Message], Awaitable[None]]
 _LOG = logging.getLogger("delegate")
 _JSON_SIZE = b"inference-header-content-length"
 _SLOW_JSON = 64 << 10  # bytes of JSON from which on another thread parses and writes it
+_SLOW_TEXT = 4 << 10  # bytes of a prompt from which on another thread reads it
 _ALIGNMENT = 64
-_NO_PATH = "there is no such path: the paths begin with /v2, and /metrics has the metrics"
+_CHAT = "v1/chat/completions"
+_COMPLETIONS = ("v1/completions", _CHAT)
+_NO_PATH = "there is no such path: the paths begin with /v2 or /v1, and /metrics has the metrics"
 
 
 class Answer(NamedTuple):
@@ -43,12 +58,14 @@ class Answer(NamedTuple):
         parts: of the body.
         content_type: of the body.
         headers: further headers.
+        stream: parts that follow, as they come.
     """
 
     status: int
     parts: list[bytes | memoryview]
     content_type: str = "application/json"
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    stream: AsyncGenerator[bytes, None] | None = None
 
 
 class Disconnected(Exception):
@@ -73,6 +90,7 @@ class Application:
             "v2/health/live": ("GET", lambda: _json({"live": True})),
             "v2/health/ready": ("GET", lambda: self._readiness(self._models.by_name.values())),
             "v2/repository/index": ("POST", self._index),
+            "v1/models": ("GET", self._language_models),
             "metrics": ("GET", lambda: Answer(200, [metrics.text()], CONTENT_TYPE)),
         }
 
@@ -83,13 +101,18 @@ class Application:
         except Disconnected:
             return
         except RequestError as error:
-            answer = _error(error)
+            answer = _error(error, scope["path"])
         except Exception as error:
             _LOG.exception("the request for %r failed", scope["path"])
-            answer = _error(RequestError(500, f"the request failed: {type(error).__name__}"))
-        size = sum(map(len, answer.parts))
-        headers = [(b"content-type", answer.content_type.encode()), (b"content-length", b"%d" % size), *answer.headers]
+            answer = _error(RequestError(500, f"the request failed: {type(error).__name__}"), scope["path"])
+        headers = [(b"content-type", answer.content_type.encode()), *answer.headers]
+        if answer.stream is None:
+            headers.append((b"content-length", b"%d" % sum(map(len, answer.parts))))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        if answer.stream is not None:
+            async with aclosing(answer.stream) as parts:
+                async for part in parts:
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"".join(answer.parts)})
 
     async def _answer(self, scope: Mapping[str, Any], receive: Receive) -> Answer:
@@ -97,6 +120,9 @@ class Application:
         if path.startswith("v2/models/"):
             name, *rest = path.split("/")[2:]
             return await self._answer_for(self._models.find(name), rest, scope, receive)
+        if path in _COMPLETIONS:
+            _require("POST", verb)
+            return await self._complete(path == _CHAT, dict(scope["headers"]), receive)
         if path not in self._pages:
             raise RequestError(404, _NO_PATH)
         expected, page = self._pages[path]
@@ -125,6 +151,12 @@ class Application:
 
     def _index(self) -> Answer:
         return _json([{"name": name, "version": VERSION, "state": "READY"} for name in self._models.by_name])
+
+    def _language_models(self) -> Answer:
+        rows = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "delegate"} for name in self._models.languages
+        ]
+        return _json({"object": "list", "data": rows})
 
     def _readiness(self, models: Iterable[Model], names: Mapping[str, str] = MappingProxyType({})) -> Answer:
         is_ready = self.is_ready(models)
@@ -160,6 +192,36 @@ class Application:
         finally:
             body.release()
             model.worker.metrics.answered(status, monotonic() - start)
+
+    async def _complete(self, is_chat: bool, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
+        """Answer a request for a completion, and count it."""
+        body = _Body(self._reserve)
+        try:
+            data, _ = await body.read(headers, receive, self._settings.max_body)
+            fields = orjson.loads(data.data)
+        except orjson.JSONDecodeError as error:
+            raise RequestError(400, f"the request is not valid JSON: {error}") from error
+        finally:
+            body.release()
+        if not isinstance(fields, dict):
+            raise RequestError(400, "the request should be a JSON object")
+        language = self._models.find_language(fields.get("model"))
+        start, is_gone, stack = monotonic(), Event(), AsyncExitStack()
+        async with stack:
+            stack.enter_context(language.request())
+            watch = asyncio.create_task(_watch(receive, is_gone))
+            stack.callback(watch.cancel)
+            try:
+                request = await _in_thread_if(len(data) > _SLOW_TEXT, language.check, fields, is_chat)
+                text, stream = await language.answer(request, is_gone)
+            except RequestError as error:
+                language.metrics.answered(error.status, monotonic() - start)
+                raise
+            stack.callback(lambda: language.metrics.answered(200, monotonic() - start))
+            if stream is None:
+                return Answer(200, [text])
+            return Answer(200, [], "text/event-stream", stream=_held(text, stream, stack.pop_all()))
+        raise AssertionError  # the block returns or raises
 
     def _reserve(self, size: int) -> None:
         """Count bytes of bodies in memory; a negative number releases them."""
@@ -235,6 +297,20 @@ class _Body:
         return chunk, message["more_body"]
 
 
+async def _watch(receive: Receive, is_gone: Event) -> None:
+    """Wait until the client has gone, or its answer is complete."""
+    await receive()
+    is_gone.set()
+
+
+async def _held(first: bytes, stream: AsyncIterator[bytes], stack: AsyncExitStack) -> AsyncGenerator[bytes, None]:
+    """Yield the parts of a stream; close what it needs at the end."""
+    async with stack:
+        yield first
+        async for part in stream:
+            yield part
+
+
 def _aligned(size: int, json_size: int) -> Array:
     """Return uninitialised bytes whose part after the JSON begins at an aligned address."""
     memory = np.empty(size + _ALIGNMENT, np.uint8)
@@ -273,7 +349,10 @@ def _json(value: Any, status: int = 200) -> Answer:
     return Answer(status, [orjson.dumps(value)])
 
 
-def _error(error: RequestError) -> Answer:
+def _error(error: RequestError, path: str) -> Answer:
     headers = [] if error.retry_after is None else [(b"retry-after", b"%d" % error.retry_after)]
     headers += [(b"allow", error.allow.encode())] if error.allow else []
-    return Answer(error.status, [orjson.dumps({"error": error.message})], headers=tuple(headers))
+    text: Any = error.message
+    if path.startswith("/v1/"):  # OpenAI's form
+        text = {"message": error.message, "type": "invalid_request_error", "param": None, "code": None}
+    return Answer(error.status, [orjson.dumps({"error": text})], headers=tuple(headers))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from delegate.errors import ConfigError, did_you_mean
 from delegate.runtime.loaded import LoadedProgram
@@ -15,6 +15,7 @@ from delegate.runtime.method import Method
 from delegate_serve.runtime.batching import batching_of
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
+from delegate_serve.runtime.openai import METHODS, LanguageModel
 from delegate_serve.runtime.requests import Request
 from delegate_serve.runtime.sessions import Sessions
 from delegate_serve.runtime.settings import Settings
@@ -84,6 +85,18 @@ class Model:
         }
 
 
+class _Opened(NamedTuple):
+    """Open models by name, language models by the name of their program, and what closes both."""
+
+    by_name: dict[str, Model]
+    languages: dict[str, LanguageModel]
+    stack: ExitStack
+
+    def requests(self) -> int:
+        """Return the number of requests that are not answered completely."""
+        return sum(m.requests for m in self.by_name.values()) + sum(m.requests for m in self.languages.values())
+
+
 class Models:
     """All models of a server. The method of a plain call has the name of its file, others add theirs after a dot.
 
@@ -108,13 +121,30 @@ class Models:
     ) -> None:
         self._files, self._load, self._settings, self._metrics = files, load, settings, metrics
         self._reloading = asyncio.Lock()
-        self.by_name, self._stack = self._open()
+        self._open_models = self._open()
+
+    @property
+    def by_name(self) -> dict[str, Model]:
+        """The models."""
+        return self._open_models.by_name
+
+    @property
+    def languages(self) -> dict[str, LanguageModel]:
+        """The language models, which are programs and not methods."""
+        return self._open_models.languages
 
     def find(self, name: str) -> Model:
         """Return a model; raise RequestError if there is none of this name."""
         if name not in self.by_name:
             raise RequestError(404, f"there is no model {name[:100]!r}: {did_you_mean(name[:100], self.by_name)}")
         return self.by_name[name]
+
+    def find_language(self, name: object) -> LanguageModel:
+        """Return a language model; raise RequestError if there is none of this name."""
+        if not isinstance(name, str) or name not in self.languages:
+            remedy = did_you_mean(str(name)[:100], self.languages)
+            raise RequestError(404, f"there is no language model {str(name)[:100]!r}: {remedy}")
+        return self.languages[name]
 
     async def reload(self) -> None:
         """Open the files again. Requests that have begun are answered by the old models, which are closed then.
@@ -124,25 +154,27 @@ class Models:
         """
         async with self._reloading:
             opened = await asyncio.to_thread(self._open)
-            old, stack = self.by_name, self._stack
-            self.by_name, self._stack = opened
-            while any(model.requests for model in old.values()):
+            old, self._open_models = self._open_models, opened
+            while old.requests():
                 await asyncio.sleep(_POLL)
-            await asyncio.to_thread(stack.close)
+            await asyncio.to_thread(old.stack.close)
 
-    def _open(self) -> tuple[dict[str, Model], ExitStack]:
-        """Return the models by name, and what closes them."""
+    def _open(self) -> _Opened:
         by_name: dict[str, Model] = {}
+        languages: dict[str, LanguageModel] = {}
         with ExitStack() as stack:
             for name, path in self._files.items():
                 program = stack.enter_context(self._load(path))
+                if set(program.methods) >= METHODS:
+                    languages[name] = LanguageModel(name, program, self._settings, self._metrics)
+                    stack.callback(languages[name].close)
                 for model in self._models_of(program, name, str(path)):
                     stack.callback(model.worker.close)
                     if model.name in by_name:
                         what = f"two models have the name {model.name!r}"
                         raise ConfigError(what, where=str(path), remedy="give one file another name: NAME=FILE")
                     by_name[model.name] = model
-            return by_name, stack.pop_all()
+            return _Opened(by_name, languages, stack.pop_all())
 
     def _models_of(self, program: LoadedProgram, name: str, where: str) -> Iterator[Model]:
         sessions = Sessions(program, name, self._settings) if program.states else None
@@ -156,4 +188,4 @@ class Models:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        self._open_models.stack.close()
