@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from delegate_serve.runtime import http, server
+from delegate_serve.runtime import bodies, http, server
 
 import delegate
 from delegate.errors import BackendFailed
@@ -105,7 +105,7 @@ def test_the_size_of_a_body(serve: Any, programs: dict[str, Path], is_chunked: b
 
 
 def test_the_size_of_json(serve: Any, programs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_JSON", 1 << 20)
+    monkeypatch.setattr(bodies, "MAX_JSON", 1 << 20)
     served = serve({"pair": programs["pair"]})
     reply = served.infer("pair", b" " * (1 << 20) + b"{}")
     assert reply.status == 413

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
@@ -25,26 +24,21 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 
 import delegate
-from delegate.runtime.backend import Array
+from delegate_serve.runtime.bodies import JSON_SIZE, Body, Disconnected, Message, Receive
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import CONTENT_TYPE, Metrics
 from delegate_serve.runtime.models import VERSION, Model, Models
 from delegate_serve.runtime.requests import decode, encode
-from delegate_serve.runtime.settings import BODIES_IN_MEMORY, MAX_JSON, MIB, Settings
+from delegate_serve.runtime.settings import BODIES_IN_MEMORY, MIB, Settings
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _LOG = logging.getLogger("delegate")
-_JSON_SIZE = b"inference-header-content-length"
 _SLOW_JSON = 64 << 10  # bytes of JSON from which on another thread parses and writes it
 _SLOW_TEXT = 4 << 10  # bytes of a prompt from which on another thread reads it
-_ALIGNMENT = 64
 _CHAT = "v1/chat/completions"
 _COMPLETIONS = ("v1/completions", _CHAT)
 _NO_PATH = "there is no such path: the paths begin with /v2 or /v1, and /metrics has the metrics"
@@ -66,10 +60,6 @@ class Answer(NamedTuple):
     content_type: str = "application/json"
     headers: tuple[tuple[bytes, bytes], ...] = ()
     stream: AsyncGenerator[bytes, None] | None = None
-
-
-class Disconnected(Exception):
-    """The client has gone before its request was complete."""
 
 
 class Application:
@@ -169,7 +159,7 @@ class Application:
     async def _infer(self, model: Model, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
         """Run an inference request, and count it."""
         start, status = monotonic(), 500
-        body = _Body(self._reserve)
+        body = Body(self._reserve)
         try:
             if headers.get(b"content-encoding", b"identity").lower() != b"identity":
                 raise RequestError(415, "compressed requests are not supported: send the request without compression")
@@ -182,7 +172,7 @@ class Application:
             status = 200
             if size is None:
                 return Answer(200, parts)
-            return Answer(200, parts, "application/octet-stream", ((_JSON_SIZE, b"%d" % size),))
+            return Answer(200, parts, "application/octet-stream", ((JSON_SIZE, b"%d" % size),))
         except RequestError as error:
             status = error.status
             raise
@@ -195,7 +185,7 @@ class Application:
 
     async def _complete(self, is_chat: bool, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
         """Answer a request for a completion, and count it."""
-        body = _Body(self._reserve)
+        body = Body(self._reserve)
         try:
             data, _ = await body.read(headers, receive, self._settings.max_body)
             fields = orjson.loads(data.data)
@@ -232,107 +222,20 @@ class Application:
         self._in_memory += size
 
 
-class _Body:
-    """The body of a request, whose binary data begins at an aligned address.
-
-    Args:
-        reserve: counts bytes of memory, and raises RequestError if there are too many.
-    """
-
-    def __init__(self, reserve: Callable[[int], None]) -> None:
-        self._reserve, self._reserved = reserve, 0
-
-    async def read(self, headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> tuple[Array, int]:
-        """Return the bytes of the body, and the size of its JSON.
-
-        Raises:
-            RequestError: the body, its JSON or all bodies together are too large, or its size is wrong.
-            Disconnected: the client has gone.
-        """
-        declared = _number(headers, b"content-length")
-        json_size = _number(headers, _JSON_SIZE)
-        if declared is not None and declared > limit:
-            raise _too_large(limit)
-        if json_size is not None and json_size > MAX_JSON:
-            raise _too_much_json()
-        if declared is None:
-            data = await self._chunks(receive, limit)
-        else:
-            data = _aligned(declared, declared if json_size is None else json_size)
-            received, more = 0, True
-            while more:
-                chunk, more = await self._chunk(receive)
-                data[received : received + len(chunk)] = np.frombuffer(chunk, np.uint8)
-                received += len(chunk)
-        json_size = data.size if json_size is None else json_size
-        if json_size > data.size:
-            raise RequestError(400, f"{_JSON_SIZE.decode()} is {json_size}, but the body has {data.size} bytes")
-        if json_size > MAX_JSON:
-            raise _too_much_json()
-        return data, json_size
-
-    def release(self) -> None:
-        """Count the bytes of the body as free."""
-        self._reserve(-self._reserved)
-        self._reserved = 0
-
-    async def _chunks(self, receive: Receive, limit: int) -> Array:
-        """Return a body without a declared size."""
-        data, more = bytearray(), True
-        while more:
-            chunk, more = await self._chunk(receive)
-            data += chunk
-            if len(data) > limit:
-                raise _too_large(limit)
-        return np.frombuffer(data, np.uint8)
-
-    async def _chunk(self, receive: Receive) -> tuple[bytes, bool]:
-        """Return the next bytes, and True if more follow."""
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Disconnected
-        chunk: bytes = message["body"]
-        self._reserve(len(chunk))
-        self._reserved += len(chunk)
-        return chunk, message["more_body"]
-
-
 async def _watch(receive: Receive, is_gone: Event) -> None:
     """Wait until the client has gone, or its answer is complete."""
     await receive()
     is_gone.set()
 
 
-async def _held(first: bytes, stream: AsyncIterator[bytes], stack: AsyncExitStack) -> AsyncGenerator[bytes, None]:
+async def _held(
+    first: bytes, stream: AsyncGenerator[bytes, None], stack: AsyncExitStack
+) -> AsyncGenerator[bytes, None]:
     """Yield the parts of a stream; close what it needs at the end."""
-    async with stack:
+    async with stack, aclosing(stream):
         yield first
         async for part in stream:
             yield part
-
-
-def _aligned(size: int, json_size: int) -> Array:
-    """Return uninitialised bytes whose part after the JSON begins at an aligned address."""
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    first = -(memory.ctypes.data + json_size) % _ALIGNMENT
-    return memory[first : first + size]
-
-
-def _number(headers: Mapping[bytes, bytes], name: bytes) -> int | None:
-    value = headers.get(name)
-    if value is None:
-        return None
-    if not value.isdigit() or len(value) > 18:
-        raise RequestError(400, f"the header {name.decode()} is no number of bytes")
-    return int(value)
-
-
-def _too_large(limit: int) -> RequestError:
-    return RequestError(413, f"the body has more than {limit} bytes: the server's option --max-body is the limit")
-
-
-def _too_much_json() -> RequestError:
-    return RequestError(413, f"the request has more than {MAX_JSON // MIB} MiB of JSON: send tensors as binary data")
 
 
 async def _in_thread_if(is_slow: bool, function: Callable[..., Any], *args: Any) -> Any:

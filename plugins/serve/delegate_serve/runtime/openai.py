@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
@@ -183,7 +183,7 @@ class LanguageModel:
             raise RequestError(400, str(error)) from error
         return self._model.tokens("".join(parts), add_special_tokens=False)
 
-    async def answer(self, request: Completion, is_gone: Event) -> tuple[bytes, AsyncIterator[bytes] | None]:
+    async def answer(self, request: Completion, is_gone: Event) -> tuple[bytes, AsyncGenerator[bytes, None] | None]:
         """Return the complete answer as JSON, or the first part of a stream and the others.
 
         Args:
@@ -206,15 +206,16 @@ class LanguageModel:
                 texts.append(part)
         return form.complete("".join(texts), end), None
 
-    async def _stream(self, form: _Form, parts: AsyncIterator[str | _End]) -> AsyncIterator[bytes]:
+    async def _stream(self, form: _Form, parts: AsyncGenerator[str | _End, None]) -> AsyncGenerator[bytes, None]:
         try:
-            async for part in parts:
-                yield form.part(part)
+            async with aclosing(parts):
+                async for part in parts:
+                    yield form.part(part)
         except RequestError as error:
             yield _event({"error": {"message": error.message, "type": "server_error"}})
         yield _DONE
 
-    async def _parts(self, request: Completion, is_gone: Event) -> AsyncIterator[str | _End]:
+    async def _parts(self, request: Completion, is_gone: Event) -> AsyncGenerator[str | _End, None]:
         """Yield the parts of an answer that another thread generates, and its end."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[str | _End | Exception] = asyncio.Queue()
