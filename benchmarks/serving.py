@@ -67,7 +67,7 @@ def server(*arguments: str) -> Iterator[int]:
         for line in process.stdout:
             if line.startswith("serving"):
                 break
-            port = int(line.split("/")[2].rpartition(":")[2])
+            port = int(line.split("/")[2].rpartition(":")[2])  # http://host:port/...
         try:
             yield port
         finally:

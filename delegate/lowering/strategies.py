@@ -301,8 +301,8 @@ class _Measuring(Strategy):
     ) -> tuple[list[BaseProgram], dict[int, Sequence[warnings.WarningMessage]], list[str]]:
         """Return the program and its quantized candidates.
 
-        Layers of a candidate of scheme: auto stay in float if the bound requires it. Also returned: the warnings of each
-        quantization, by id of its compiler, and the candidates that are not tried, with the reason.
+        Layers of a candidate of scheme: auto stay in float if the bound requires it. The warnings of each quantization
+        are by id of its compiler. The last result are the candidates that are not tried, with the reason.
         """
         settings, selection, registry = self._settings, compiler.selection, default_registry()
         bases = [BaseProgram(compiler, exported, unquantized_candidates(settings, tuple(selection.backends)))]

@@ -14,7 +14,7 @@ import numpy as np
 from delegate.errors import DelegateError, InputError, ProgramError
 from delegate.llm.runtime.sampling import Array, Sampler
 from delegate.runtime.context import Context
-from delegate.runtime.loaded import load
+from delegate.runtime.loaded import LoadedProgram, load
 
 _REQUIRED = {"context", "chunk", "conversations", "guesses", "vocabulary", "ends"}
 WhenFull = Literal["stop", "slide"]
@@ -24,7 +24,7 @@ class Model:
     """The loaded program of a language model.
 
     Args:
-        path: the program file.
+        program: the program file, or the loaded program.
         trust_code: run machine code of the file, such as partitions on NVIDIA's GPUs.
 
     Attributes:
@@ -35,14 +35,14 @@ class Model:
         ProgramError: the file cannot be read, or has no language model.
     """
 
-    def __init__(self, path: Path, trust_code: bool = False) -> None:
-        self.program = load(path, trust_code=trust_code)
+    def __init__(self, program: Path | LoadedProgram, trust_code: bool = False) -> None:
+        self.program = program if isinstance(program, LoadedProgram) else load(program, trust_code=trust_code)
         try:
             self.about = self._about()
         except DelegateError as error:
             self.program.close()
             remedy = "create the file with `delegate llm export`"
-            raise ProgramError(error.what, where=str(path), remedy=remedy) from error
+            raise ProgramError(error.what, where=str(program), remedy=remedy) from error
 
     def _about(self) -> Mapping[str, Any]:
         """Return what the export stored about the model."""

@@ -13,10 +13,12 @@ import delegate
 from delegate.cli import output
 from delegate.cli.completions import kernel_names
 from delegate.cli.options import parse_load_options
-from delegate.errors import ConfigError
+from delegate.errors import ConfigError, DelegateError
 from delegate_serve.runtime.settings import MIB, Settings
 
 if TYPE_CHECKING:
+    from delegate_serve.runtime.grpc_service import GrpcServer
+    from delegate_serve.runtime.http import Application
     from delegate_serve.runtime.models import Models
 
 _MICROSECONDS = 1e6
@@ -30,6 +32,9 @@ def serve(
     ],
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port for HTTP; 0: a free one.")] = 8000,
+    grpc_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Port for gRPC. Default: no gRPC.")
+    ] = None,
     batch: Annotated[
         int,
         typer.Option(min=1, metavar="ROWS", help="Join requests of programs with a dynamic batch, up to these rows."),
@@ -50,6 +55,13 @@ def serve(
     max_body: Annotated[
         int, typer.Option(min=1, metavar="MIB", help="Limit for the size of a request.")
     ] = _DEFAULT.max_body // MIB,
+    sessions: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Conversations at once with a program that has states.")
+    ] = _DEFAULT.sessions,
+    session_timeout: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="Time without requests after which one may end for another."),
+    ] = _DEFAULT.session_timeout,
     kernels: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,14 +90,17 @@ def serve(
         typer.Option("--option", metavar="BACKEND.NAME=VALUE", help="Option of a backend, e.g. xnnpack.threads=4."),
     ] = None,
 ) -> None:
-    """Serve program files over HTTP, by the open inference protocol of KServe and Triton, until SIGINT or SIGTERM."""
+    """Serve program files over HTTP and gRPC, by the open inference protocol of KServe and Triton.
+
+    The server ends at SIGINT or SIGTERM, after it has answered all requests that have arrived.
+    """
     from delegate_serve.runtime.http import Application  # not for the help
     from delegate_serve.runtime.metrics import Metrics
     from delegate_serve.runtime.models import Models
-    from delegate_serve.runtime.server import Server, bind, url_of
+    from delegate_serve.runtime.server import Server, address_of, bind
 
     paths = _paths_by_name(files)
-    settings = Settings(batch, batch_delay / _MICROSECONDS, queue, timeout, max_body * MIB)
+    settings = Settings(batch, batch_delay / _MICROSECONDS, queue, timeout, max_body * MIB, sessions, session_timeout)
     load = functools.partial(
         delegate.load,
         fallback=fallback,
@@ -96,19 +111,57 @@ def serve(
     )
     metrics = Metrics()
     with bind(host, port) as bound:
+        grpc_address = None if grpc_port is None else _free_address(host, grpc_port)
         with output.working(f"loading {', '.join(map(str, paths.values()))}"):
             models = Models(paths, load, settings, metrics)
         with models:
-            start = functools.partial(_describe, models, url_of(bound))
-            Server(Application(models.by_name, settings, metrics), settings, start).run([bound])
+            application = Application(models, settings, metrics)
+            grpc = None if grpc_address is None else _grpc_server(application, models, grpc_address, settings)
+            start = functools.partial(_describe, models, address_of(bound), grpc_address)
+            Server(application, settings, start, grpc, functools.partial(_reload, models)).run([bound])
     print("ended: all requests are answered")
 
 
-def _describe(models: Models, url: str) -> None:
+def _free_address(host: str, port: int) -> str:
+    """Return host and port for gRPC, which binds them later; raise ConfigError if they cannot be used."""
+    from delegate_serve.runtime.server import address_of, bind
+
+    try:
+        import grpc  # noqa: F401
+        from google import protobuf  # noqa: F401
+    except ModuleNotFoundError as error:
+        what = f"--grpc-port needs {error.name}, which is not installed"
+        raise ConfigError(what, remedy="pip install './plugins/serve[grpc]'") from None
+    with bind(host, port) as bound:
+        return address_of(bound)
+
+
+def _grpc_server(application: Application, models: Models, address: str, settings: Settings) -> GrpcServer:
+    from delegate_serve.runtime.grpc_service import GrpcServer, Service
+
+    service = Service(models, lambda: application.is_ready(models.by_name.values()))
+    return GrpcServer(service, address, settings)
+
+
+async def _reload(models: Models) -> None:
+    try:
+        await models.reload()
+    except (DelegateError, OSError) as error:
+        output.error(f"the files are not loaded again, and the old ones are served: {error}")
+    else:
+        print(f"loaded again: {', '.join(models.by_name)}", flush=True)
+
+
+def _describe(models: Models, address: str, grpc_address: str | None) -> None:
     for model in models.by_name.values():
         rows = f", up to {model.batching.most} rows in a call" if model.batching else ""
-        print(f"{url}/v2/models/{model.name}{rows}")
-    print(f"serving {len(models.by_name)} models, until SIGINT or SIGTERM", flush=True)
+        print(f"http://{address}/v2/models/{model.name}{rows}")
+    for name in models.languages:
+        print(f"OpenAI: http://{address}/v1, model {name}")
+    if grpc_address is not None:
+        print(f"gRPC: {grpc_address}")
+    count = len(models.by_name)
+    print(f"serving {count} model{'s' * (count != 1)}, until SIGINT or SIGTERM", flush=True)
 
 
 def _paths_by_name(files: Sequence[str]) -> dict[str, Path]:

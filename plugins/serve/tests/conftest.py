@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import tritonclient.http as triton
+from delegate_serve.runtime.grpc_service import GrpcServer, Service
 from delegate_serve.runtime.http import Application
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.models import Models
@@ -75,7 +76,10 @@ class Served:
         self.models = Models(models, delegate.load, settings, metrics)
         bound = bind("127.0.0.1", 0)
         self.port = bound.getsockname()[1]
-        self.server = Server(Application(self.models.by_name, settings, metrics), settings)
+        application = Application(self.models, settings, metrics)
+        service = Service(self.models, lambda: application.is_ready(self.models.by_name.values()))
+        self.grpc = GrpcServer(service, "127.0.0.1:0", settings)
+        self.server = Server(application, settings, grpc=self.grpc)
         self._thread = Thread(target=self.server.run, args=([bound],))
         self._thread.start()
         while not self.server.started:
@@ -187,6 +191,25 @@ class Counter(torch.nn.Module):
         return self.total.clone()
 
 
+class Scale(torch.nn.Module):
+    """Multiplies the state of a counter."""
+
+    def __init__(self, counter: Counter) -> None:
+        super().__init__()
+        self.counter = counter
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.counter.total *= x
+        return self.counter.total.clone()
+
+
+class Count(Scale):
+    """Adds to the state of a counter."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.counter(x)
+
+
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The files of programs by name."""
@@ -198,6 +221,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         shapes = tuple({0: batch} for _ in args) if dynamic else None
         return torch.export.export(module.eval(), args, dynamic_shapes=shapes)
 
+    counter = Counter()
     types = {name.lower(): export(Flip(), torch.zeros(2, 3).to(dtype)) for name, dtype in TYPES.items()}
     lowered = {
         "types": delegate.to_backend(types, []),
@@ -205,7 +229,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "net": delegate.to_backend(export(Net(), torch.zeros(2, 3, 8, 8), dynamic=True), "xnnpack"),
         "mean": delegate.to_backend(export(Mean(), torch.zeros(2, 3), dynamic=True), []),
         "lookup": delegate.to_backend(export(Lookup(), torch.zeros(2, 3, dtype=torch.int64), dynamic=True), []),
-        "counter": delegate.to_backend(export(Counter(), torch.zeros(3)), []),
+        "counter": delegate.to_backend(
+            {"forward": export(Count(counter), torch.zeros(3)), "scale": export(Scale(counter), torch.zeros(3))}, []
+        ),
     }
     files = {name: folder / f"{name}.dlg" for name in lowered}
     for name, program in lowered.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,8 +11,10 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -33,7 +36,7 @@ def serving(*args: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         for line in process.stdout:
             if line.startswith("serving"):
                 break
-            url = line.split()[0].rstrip(",")
+            url = line.split()[0].rstrip(",") if line.startswith("http") else url
         try:
             yield process, url
         finally:
@@ -43,7 +46,7 @@ def serving(*args: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly(programs: dict[str, Path], number: int) -> None:
-    with serving(str(programs["pair"]), "--batch", "4") as (process, url):
+    with serving(str(programs["pair"]), "--batch", "4", "--grpc-port", "0") as (process, url):
         with urllib.request.urlopen(f"{url}/ready", timeout=20) as response:
             assert response.read() == b'{"name":"pair","ready":true}'
         process.send_signal(number)
@@ -110,9 +113,6 @@ def test_a_file_that_needs_absent_hardware(programs: dict[str, Path], monkeypatc
 
 
 def test_programs_that_cannot_be_served(programs: dict[str, Path], tmp_path: Path) -> None:
-    assert "program 'counter' has states, which requests of several clients would share" in fails(
-        str(programs["counter"])
-    )
     assert "depend on each other: serve it without --batch" in fails(str(programs["mean"]), "--batch", "4")
 
     class Complex(torch.nn.Module):
@@ -141,10 +141,62 @@ def test_it_needs_no_torch(programs: dict[str, Path]) -> None:
         "import sys; sys.modules['torch'] = None\n"
         "from pathlib import Path\n"
         "import delegate\n"
-        "from delegate_serve.runtime import http, metrics, models, server, settings\n"
+        "from delegate_serve.runtime import grpc_service, http, metrics, models, server, settings\n"
         f"with models.Models({{'net': Path({str(programs['net'])!r})}}, delegate.load,"
         " settings.Settings(batch=4), metrics.Metrics()) as loaded:\n"
         "    print(loaded.by_name['net'].metadata()['inputs'])\n"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert "'datatype': 'FP32'" in done.stdout, done.stderr
+
+
+class Add(torch.nn.Module):
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.number
+
+
+def post(url: str) -> float:
+    """Return the answer of a model `Add` to 0."""
+    body = b'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [0]}]}'
+    with urllib.request.urlopen(f"{url}/infer", body, timeout=20) as response:
+        return float(json.loads(response.read())["outputs"][0]["data"][0])
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no such signal")
+def test_files_are_loaded_again_without_lost_requests(tmp_path: Path) -> None:
+    """Clients ask all the time; each gets the results of the old file, and then those of the new one."""
+    path = tmp_path / "add.dlg"
+    one, two = (delegate.to_backend(torch.export.export(Add(number), (torch.zeros(1),)), []) for number in (1.0, 2.0))
+    one.save(path)
+    with serving(str(path)) as (process, url), ThreadPoolExecutor(3) as pool:
+        assert process.stdout is not None
+        done = Event()
+
+        def ask() -> list[float]:
+            answers = [post(url)]
+            while not done.is_set():
+                answers.append(post(url))
+            return [*answers, post(url)]
+
+        clients = [pool.submit(ask) for _ in range(3)]
+        two.save(path)
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.readline() == "loaded again: add\n"
+        done.set()
+        for client in clients:
+            answers = client.result()
+            assert answers == sorted(answers)
+            assert set(answers) <= {1.0, 2.0}
+            assert answers[-1] == 2.0
+        path.with_suffix(".bad").write_bytes(b"x" * 100)
+        path.with_suffix(".bad").replace(path)
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        assert "the files are not loaded again, and the old ones are served" in process.stderr.readline()
+        assert post(url) == 2.0
+        process.terminate()
+        assert process.wait(20) == 0

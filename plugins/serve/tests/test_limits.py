@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -10,8 +11,10 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from delegate_serve.runtime import http, server
+import torch
+from delegate_serve.runtime import bodies, http, server
 
+import delegate
 from delegate.errors import BackendFailed
 
 PAIR = {"inputs": [{"name": name, "shape": [2], "datatype": "FP32", "data": [1, 2.5]} for name in "xy"]}
@@ -102,7 +105,7 @@ def test_the_size_of_a_body(serve: Any, programs: dict[str, Path], is_chunked: b
 
 
 def test_the_size_of_json(serve: Any, programs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_JSON", 1 << 20)
+    monkeypatch.setattr(bodies, "MAX_JSON", 1 << 20)
     served = serve({"pair": programs["pair"]})
     reply = served.infer("pair", b" " * (1 << 20) + b"{}")
     assert reply.status == 413
@@ -110,7 +113,7 @@ def test_the_size_of_json(serve: Any, programs: dict[str, Path], monkeypatch: py
 
 
 def test_the_memory_of_all_bodies(serve: Any, programs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has arrived counts, and not what clients have declared."""
+    """Bytes that have arrived count, and not those that clients have declared."""
     monkeypatch.setattr(http, "BODIES_IN_MEMORY", 2)
     served = serve({"pair": programs["pair"]}, max_body=10_000)
     connections = [served.connect() for _ in range(5)]
@@ -152,6 +155,32 @@ def test_a_client_that_sends_a_byte_at_a_time_is_disconnected(serve: Any, progra
 
     with served.connect() as connection, pytest.raises(ConnectionError):
         send(connection)
+
+
+class Wide(torch.nn.Module):
+    """Has a result of 16 MB, more than the buffers of the system take."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.expand(4_000_000) * 2
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_clients_that_do_not_read_are_disconnected(serve: Any, tmp_path: Path, is_last: bool) -> None:
+    delegate.to_backend(torch.export.export(Wide(), (torch.zeros(1),)), []).save(tmp_path / "wide.dlg")
+    served = serve({"wide": tmp_path / "wide.dlg"}, timeout=0.5)
+    row = {"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}
+    body = json.dumps({"inputs": [row], "parameters": {"binary_data_output": True}})
+    head = f"POST /v2/models/wide/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n"
+    last = "Connection: close\r\n" if is_last else ""
+    connections = served.server.server_state.connections
+    with served.connect() as connection:
+        connection.sendall(f"{head}{last}\r\n{body}".encode())
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        deadline = monotonic() + 10
+        while connections and monotonic() < deadline:
+            sleep(0.02)
+        assert not connections
+    assert served.request("GET", "/v2/health/ready").status == 200
 
 
 def test_slow_clients_do_not_hold_up_others(serve: Any, programs: dict[str, Path]) -> None:

@@ -64,7 +64,8 @@ def from_json(data: Any, dtype: DType, shape: Sequence[int], where: str) -> Arra
         raise RequestError(400, f"{where} has a number that is out of the range of {NAMES[dtype]}") from error
     if dtype is DType.bfloat16:
         narrow = to_bfloat16(narrow)
-    if not np.isfinite(from_bfloat16(narrow) if dtype is DType.bfloat16 else narrow).all():
+    finite = np.isfinite(from_bfloat16(narrow) if dtype is DType.bfloat16 else narrow)
+    if not (finite == np.isfinite(wide)).all():
         raise RequestError(400, f"{where} has a number that is out of the range of {NAMES[dtype]}")
     return narrow.reshape(shape)
 

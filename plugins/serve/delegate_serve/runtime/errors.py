@@ -11,8 +11,18 @@ class RequestError(Exception):
         message: what is wrong, and what to do about it.
         retry_after: seconds after which the client may try again; None: the request will never succeed.
         allow: the HTTP methods of the path, if another one was used.
+        has_begun: the call had begun, so states may be written in part.
     """
 
-    def __init__(self, status: int, message: str, *, retry_after: int | None = None, allow: str = "") -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        retry_after: int | None = None,
+        allow: str = "",
+        has_begun: bool = False,
+    ) -> None:
         super().__init__(message)
         self.status, self.message, self.retry_after, self.allow = status, message, retry_after, allow
+        self.has_begun = has_begun

@@ -1,39 +1,47 @@
 """Application: the open inference protocol over HTTP, as an ASGI application.
 
 https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md describes the paths
-and the JSON of their answers; `/v2/repository/index` is Triton's list of the models.
+and the JSON of their answers; `/v2/repository/index` is Triton's list of the models. Paths that begin with `/v1` are
+those of `openai`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, aclosing
+from threading import Event
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 
 import delegate
-from delegate.errors import did_you_mean
-from delegate.runtime.backend import Array
+from delegate_serve.runtime.bodies import JSON_SIZE, Body, Disconnected, Message, Receive
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import CONTENT_TYPE, Metrics
-from delegate_serve.runtime.models import VERSION, Model
+from delegate_serve.runtime.models import VERSION, Model, Models
 from delegate_serve.runtime.requests import decode, encode
-from delegate_serve.runtime.settings import BODIES_IN_MEMORY, MAX_JSON, MIB, Settings
+from delegate_serve.runtime.settings import BODIES_IN_MEMORY, MIB, Settings
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _LOG = logging.getLogger("delegate")
-_JSON_SIZE = b"inference-header-content-length"
 _SLOW_JSON = 64 << 10  # bytes of JSON from which on another thread parses and writes it
-_ALIGNMENT = 64
-_NO_PATH = "there is no such path: the paths begin with /v2, and /metrics has the metrics"
+_SLOW_TEXT = 4 << 10  # bytes of a prompt from which on another thread reads it
+_CHAT = "v1/chat/completions"
+_COMPLETIONS = ("v1/completions", _CHAT)
+_NO_PATH = "there is no such path: the paths begin with /v2 or /v1, and /metrics has the metrics"
 
 
 class Answer(NamedTuple):
@@ -44,36 +52,35 @@ class Answer(NamedTuple):
         parts: of the body.
         content_type: of the body.
         headers: further headers.
+        stream: parts that follow, as they come.
     """
 
     status: int
     parts: list[bytes | memoryview]
     content_type: str = "application/json"
     headers: tuple[tuple[bytes, bytes], ...] = ()
-
-
-class Disconnected(Exception):
-    """The client has gone before its request was complete."""
+    stream: AsyncGenerator[bytes, None] | None = None
 
 
 class Application:
     """The ASGI application of a server.
 
     Args:
-        models: by name.
+        models: of the server.
         settings: the limits.
         metrics: of the server.
     """
 
-    def __init__(self, models: Mapping[str, Model], settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, models: Models, settings: Settings, metrics: Metrics) -> None:
         self._models, self._settings = models, settings
         self._in_memory = 0  # bytes of the bodies of all requests
         self.is_closing = False
         self._pages: dict[str, tuple[str, Callable[[], Answer]]] = {  # path -> the HTTP method, and the answer
             "v2": ("GET", self._server),
             "v2/health/live": ("GET", lambda: _json({"live": True})),
-            "v2/health/ready": ("GET", lambda: self._readiness(self._models.values())),
+            "v2/health/ready": ("GET", lambda: self._readiness(self._models.by_name.values())),
             "v2/repository/index": ("POST", self._index),
+            "v1/models": ("GET", self._language_models),
             "metrics": ("GET", lambda: Answer(200, [metrics.text()], CONTENT_TYPE)),
         }
 
@@ -84,20 +91,28 @@ class Application:
         except Disconnected:
             return
         except RequestError as error:
-            answer = _error(error)
+            answer = _error(error, scope["path"])
         except Exception as error:
             _LOG.exception("the request for %r failed", scope["path"])
-            answer = _error(RequestError(500, f"the request failed: {type(error).__name__}"))
-        size = sum(map(len, answer.parts))
-        headers = [(b"content-type", answer.content_type.encode()), (b"content-length", b"%d" % size), *answer.headers]
+            answer = _error(RequestError(500, f"the request failed: {type(error).__name__}"), scope["path"])
+        headers = [(b"content-type", answer.content_type.encode()), *answer.headers]
+        if answer.stream is None:
+            headers.append((b"content-length", b"%d" % sum(map(len, answer.parts))))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        if answer.stream is not None:
+            async with aclosing(answer.stream) as parts:
+                async for part in parts:
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"".join(answer.parts)})
 
     async def _answer(self, scope: Mapping[str, Any], receive: Receive) -> Answer:
         verb, path = scope["method"], scope["path"].strip("/")
         if path.startswith("v2/models/"):
             name, *rest = path.split("/")[2:]
-            return await self._answer_for(self._model(name), rest, scope, receive)
+            return await self._answer_for(self._models.find(name), rest, scope, receive)
+        if path in _COMPLETIONS:
+            _require("POST", verb)
+            return await self._complete(path == _CHAT, dict(scope["headers"]), receive)
         if path not in self._pages:
             raise RequestError(404, _NO_PATH)
         expected, page = self._pages[path]
@@ -109,14 +124,14 @@ class Application:
     ) -> Answer:
         """Answer a request for a model; `path` is the rest of its path."""
         if path[:1] == ["versions"] and len(path) > 1:
-            if path[1] != VERSION:
-                raise RequestError(404, f"model {model.name!r} has no version {path[1][:100]!r}: it has {VERSION}")
+            model.require_version(path[1])
             path = path[2:]
         if list(path) not in ([], ["ready"], ["infer"]):
             raise RequestError(404, _NO_PATH)
         if list(path) == ["infer"]:
             _require("POST", scope["method"])
-            return await self._infer(model, dict(scope["headers"]), receive)
+            with model.request():
+                return await self._infer(model, dict(scope["headers"]), receive)
         _require("GET", scope["method"])
         return self._readiness([model], {"name": model.name}) if path else _json(model.metadata())
 
@@ -125,34 +140,39 @@ class Application:
         return _json({"name": "delegate", "version": delegate.__version__, "extensions": extensions})
 
     def _index(self) -> Answer:
-        return _json([{"name": name, "version": VERSION, "state": "READY"} for name in self._models])
+        return _json([{"name": name, "version": VERSION, "state": "READY"} for name in self._models.by_name])
+
+    def _language_models(self) -> Answer:
+        rows = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "delegate"} for name in self._models.languages
+        ]
+        return _json({"object": "list", "data": rows})
 
     def _readiness(self, models: Iterable[Model], names: Mapping[str, str] = MappingProxyType({})) -> Answer:
-        is_ready = not self.is_closing and all(model.worker.is_alive for model in models)
+        is_ready = self.is_ready(models)
         return _json({**names, "ready": is_ready}, 200 if is_ready else 503)
 
-    def _model(self, name: str) -> Model:
-        if name not in self._models:
-            raise RequestError(404, f"there is no model {name[:100]!r}: {did_you_mean(name[:100], self._models)}")
-        return self._models[name]
+    def is_ready(self, models: Iterable[Model]) -> bool:
+        """Return True if models take requests."""
+        return not self.is_closing and all(model.worker.is_alive for model in models)
 
     async def _infer(self, model: Model, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
         """Run an inference request, and count it."""
         start, status = monotonic(), 500
-        body = _Body(self._reserve)
+        body = Body(self._reserve)
         try:
             if headers.get(b"content-encoding", b"identity").lower() != b"identity":
                 raise RequestError(415, "compressed requests are not supported: send the request without compression")
             data, json_size = await body.read(headers, receive, self._settings.max_body)
             start = monotonic()
             request = await _in_thread_if(json_size > _SLOW_JSON, decode, data, json_size, model.signature)
-            results = await model.worker.run(request.leaves, request.timeout)
+            results = await model.run(request)
             is_slow = any(not is_binary and results[t.leaf].nbytes > _SLOW_JSON for t, is_binary in request.outputs)
             parts, size = await _in_thread_if(is_slow, encode, request, results, model.name, VERSION)
             status = 200
             if size is None:
                 return Answer(200, parts)
-            return Answer(200, parts, "application/octet-stream", ((_JSON_SIZE, b"%d" % size),))
+            return Answer(200, parts, "application/octet-stream", ((JSON_SIZE, b"%d" % size),))
         except RequestError as error:
             status = error.status
             raise
@@ -163,6 +183,36 @@ class Application:
             body.release()
             model.worker.metrics.answered(status, monotonic() - start)
 
+    async def _complete(self, is_chat: bool, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
+        """Answer a request for a completion, and count it."""
+        body = Body(self._reserve)
+        try:
+            data, _ = await body.read(headers, receive, self._settings.max_body)
+            fields = orjson.loads(data.data)
+        except orjson.JSONDecodeError as error:
+            raise RequestError(400, f"the request is not valid JSON: {error}") from error
+        finally:
+            body.release()
+        if not isinstance(fields, dict):
+            raise RequestError(400, "the request should be a JSON object")
+        language = self._models.find_language(fields.get("model"))
+        start, is_gone, stack = monotonic(), Event(), AsyncExitStack()
+        async with stack:
+            stack.enter_context(language.request())
+            watch = asyncio.create_task(_watch(receive, is_gone))
+            stack.callback(watch.cancel)
+            try:
+                request = await _in_thread_if(len(data) > _SLOW_TEXT, language.check, fields, is_chat)
+                text, stream = await language.answer(request, is_gone)
+            except RequestError as error:
+                language.metrics.answered(error.status, monotonic() - start)
+                raise
+            stack.callback(lambda: language.metrics.answered(200, monotonic() - start))
+            if stream is None:
+                return Answer(200, [text])
+            return Answer(200, [], "text/event-stream", stream=_held(text, stream, stack.pop_all()))
+        raise AssertionError  # the block returns or raises
+
     def _reserve(self, size: int) -> None:
         """Count bytes of bodies in memory; a negative number releases them."""
         limit = BODIES_IN_MEMORY * self._settings.max_body
@@ -172,93 +222,20 @@ class Application:
         self._in_memory += size
 
 
-class _Body:
-    """The body of a request, whose binary data begins at an aligned address.
-
-    Args:
-        reserve: counts bytes of memory, and raises RequestError if there are too many.
-    """
-
-    def __init__(self, reserve: Callable[[int], None]) -> None:
-        self._reserve, self._reserved = reserve, 0
-
-    async def read(self, headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> tuple[Array, int]:
-        """Return the bytes of the body, and the size of its JSON.
-
-        Raises:
-            RequestError: the body, its JSON or all bodies together are too large, or its size is wrong.
-            Disconnected: the client has gone.
-        """
-        declared = _number(headers, b"content-length")
-        json_size = _number(headers, _JSON_SIZE)
-        if declared is not None and declared > limit:
-            raise _too_large(limit)
-        if json_size is not None and json_size > MAX_JSON:
-            raise _too_much_json()
-        if declared is None:
-            data = await self._chunks(receive, limit)
-        else:
-            data = _aligned(declared, declared if json_size is None else json_size)
-            received, more = 0, True
-            while more:
-                chunk, more = await self._chunk(receive)
-                data[received : received + len(chunk)] = np.frombuffer(chunk, np.uint8)
-                received += len(chunk)
-        json_size = data.size if json_size is None else json_size
-        if json_size > data.size:
-            raise RequestError(400, f"{_JSON_SIZE.decode()} is {json_size}, but the body has {data.size} bytes")
-        if json_size > MAX_JSON:
-            raise _too_much_json()
-        return data, json_size
-
-    def release(self) -> None:
-        """Count the bytes of the body as free."""
-        self._reserve(-self._reserved)
-        self._reserved = 0
-
-    async def _chunks(self, receive: Receive, limit: int) -> Array:
-        """Return a body without a declared size."""
-        data, more = bytearray(), True
-        while more:
-            chunk, more = await self._chunk(receive)
-            data += chunk
-            if len(data) > limit:
-                raise _too_large(limit)
-        return np.frombuffer(data, np.uint8)
-
-    async def _chunk(self, receive: Receive) -> tuple[bytes, bool]:
-        """Return the next bytes, and True if more follow."""
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Disconnected
-        chunk: bytes = message["body"]
-        self._reserve(len(chunk))
-        self._reserved += len(chunk)
-        return chunk, message["more_body"]
+async def _watch(receive: Receive, is_gone: Event) -> None:
+    """Wait until the client has gone, or its answer is complete."""
+    await receive()
+    is_gone.set()
 
 
-def _aligned(size: int, json_size: int) -> Array:
-    """Return uninitialised bytes whose part after the JSON begins at an aligned address."""
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    first = -(memory.ctypes.data + json_size) % _ALIGNMENT
-    return memory[first : first + size]
-
-
-def _number(headers: Mapping[bytes, bytes], name: bytes) -> int | None:
-    value = headers.get(name)
-    if value is None:
-        return None
-    if not value.isdigit() or len(value) > 18:
-        raise RequestError(400, f"the header {name.decode()} is no number of bytes")
-    return int(value)
-
-
-def _too_large(limit: int) -> RequestError:
-    return RequestError(413, f"the body has more than {limit} bytes: the server's option --max-body is the limit")
-
-
-def _too_much_json() -> RequestError:
-    return RequestError(413, f"the request has more than {MAX_JSON // MIB} MiB of JSON: send tensors as binary data")
+async def _held(
+    first: bytes, stream: AsyncGenerator[bytes, None], stack: AsyncExitStack
+) -> AsyncGenerator[bytes, None]:
+    """Yield the parts of a stream; close what it needs at the end."""
+    async with stack, aclosing(stream):
+        yield first
+        async for part in stream:
+            yield part
 
 
 async def _in_thread_if(is_slow: bool, function: Callable[..., Any], *args: Any) -> Any:
@@ -275,7 +252,10 @@ def _json(value: Any, status: int = 200) -> Answer:
     return Answer(status, [orjson.dumps(value)])
 
 
-def _error(error: RequestError) -> Answer:
+def _error(error: RequestError, path: str) -> Answer:
     headers = [] if error.retry_after is None else [(b"retry-after", b"%d" % error.retry_after)]
     headers += [(b"allow", error.allow.encode())] if error.allow else []
-    return Answer(error.status, [orjson.dumps({"error": error.message})], headers=tuple(headers))
+    text: Any = error.message
+    if path.startswith("/v1/"):  # OpenAI's form
+        text = {"message": error.message, "type": "invalid_request_error", "param": None, "code": None}
+    return Answer(error.status, [orjson.dumps({"error": text})], headers=tuple(headers))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from delegate.errors import ConfigError
+from delegate.errors import ConfigError, did_you_mean
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
 from delegate_serve.runtime.batching import batching_of
+from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
+from delegate_serve.runtime.openai import METHODS, LanguageModel
+from delegate_serve.runtime.requests import Request
+from delegate_serve.runtime.sessions import Sessions
 from delegate_serve.runtime.settings import Settings
 from delegate_serve.runtime.signature import signature_of
 from delegate_serve.runtime.worker import Worker
 
+_POLL = 0.02  # seconds between two looks at the requests of old models
 VERSION = "1"  # the only version of each model
 PLATFORM = "delegate"
 
@@ -28,6 +34,7 @@ class Model:
         name: of the model.
         method: the method.
         where: its file, for messages.
+        sessions: of the program, if it has states; they have no batches.
         settings: the limits.
         metrics: of the server.
 
@@ -35,11 +42,37 @@ class Model:
         ConfigError: the method cannot be served.
     """
 
-    def __init__(self, name: str, method: Method, where: str, settings: Settings, metrics: Metrics) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, method: Method, where: str, sessions: Sessions | None, settings: Settings, metrics: Metrics
+    ) -> None:
+        self.name, self._method, self._sessions = name, method.name, sessions
         self.signature = signature_of(method.definition, where)
-        self.batching = batching_of(method, settings.batch, f"model {name!r}")
+        self.batching = None if sessions else batching_of(method, settings.batch, f"model {name!r}")
         self.worker = Worker(name, method.run, method.check, self.batching, settings, metrics)
+        self.requests = 0  # that are received, wait or run now
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Keep the model open for a request."""
+        self.requests += 1
+        try:
+            yield
+        finally:
+            self.requests -= 1
+
+    async def run(self, request: Request) -> list[Any]:
+        """Return the leaves of the result of a request; raise RequestError if it fails."""
+        if self._sessions is None:
+            if request.turn is not None:
+                raise RequestError(400, f"the request has a sequence_id, but model {self.name!r} has no states")
+            return await self.worker.run(request.leaves, request.timeout)
+        with self._sessions.turn(request.turn, self._method) as run:
+            return await self.worker.run(request.leaves, request.timeout, run)
+
+    def require_version(self, version: str) -> None:
+        """Raise RequestError if the model has no such version."""
+        if version != VERSION:
+            raise RequestError(404, f"model {self.name!r} has no version {version[:100]!r}: it has {VERSION}")
 
     def metadata(self) -> dict[str, Any]:
         """Return the description of the protocol."""
@@ -50,6 +83,18 @@ class Model:
             "inputs": [tensor.metadata() for tensor in self.signature.inputs.values()],
             "outputs": [tensor.metadata() for tensor in self.signature.outputs.values()],
         }
+
+
+class _Opened(NamedTuple):
+    """Open models by name, language models by the name of their program, and what closes both."""
+
+    by_name: dict[str, Model]
+    languages: dict[str, LanguageModel]
+    stack: ExitStack
+
+    def requests(self) -> int:
+        """Return the number of requests that are not answered completely."""
+        return sum(m.requests for m in self.by_name.values()) + sum(m.requests for m in self.languages.values())
 
 
 class Models:
@@ -74,22 +119,68 @@ class Models:
     def __init__(
         self, files: Mapping[str, Path], load: Callable[[Path], LoadedProgram], settings: Settings, metrics: Metrics
     ) -> None:
-        self.by_name: dict[str, Model] = {}
+        self._files, self._load, self._settings, self._metrics = files, load, settings, metrics
+        self._reloading = asyncio.Lock()
+        self._open_models = self._open()
+
+    @property
+    def by_name(self) -> dict[str, Model]:
+        """The models."""
+        return self._open_models.by_name
+
+    @property
+    def languages(self) -> dict[str, LanguageModel]:
+        """The language models, which are programs and not methods."""
+        return self._open_models.languages
+
+    def find(self, name: str) -> Model:
+        """Return a model; raise RequestError if there is none of this name."""
+        if name not in self.by_name:
+            raise RequestError(404, f"there is no model {name[:100]!r}: {did_you_mean(name[:100], self.by_name)}")
+        return self.by_name[name]
+
+    def find_language(self, name: object) -> LanguageModel:
+        """Return a language model; raise RequestError if there is none of this name."""
+        if not isinstance(name, str) or name not in self.languages:
+            remedy = did_you_mean(str(name)[:100], self.languages)
+            raise RequestError(404, f"there is no language model {str(name)[:100]!r}: {remedy}")
+        return self.languages[name]
+
+    async def reload(self) -> None:
+        """Open the files again. Requests that have begun are answered by the old models, which are closed then.
+
+        Raises:
+            DelegateError: a file cannot be loaded or served; the old models stay.
+        """
+        async with self._reloading:
+            opened = await asyncio.to_thread(self._open)
+            old, self._open_models = self._open_models, opened
+            while old.requests():
+                await asyncio.sleep(_POLL)
+            await asyncio.to_thread(old.stack.close)
+
+    def _open(self) -> _Opened:
+        by_name: dict[str, Model] = {}
+        languages: dict[str, LanguageModel] = {}
         with ExitStack() as stack:
-            for name, path in files.items():
-                program = stack.enter_context(load(path))
-                if program.states:
-                    what = f"program {name!r} has states, which requests of several clients would share"
-                    raise ConfigError(what, where=str(path), remedy="serve programs without states")
-                for method in program.methods:
-                    model_name = name if method == program.default_method else f"{name}.{method}"
-                    if model_name in self.by_name:
-                        what = f"two models have the name {model_name!r}"
-                        raise ConfigError(what, where=str(path), remedy="give one file another name: NAME=FILE")
-                    model = Model(model_name, program.method(method), str(path), settings, metrics)
+            for name, path in self._files.items():
+                program = stack.enter_context(self._load(path))
+                if set(program.methods) >= METHODS:
+                    languages[name] = LanguageModel(name, program, self._settings, self._metrics)
+                    stack.callback(languages[name].close)
+                for model in self._models_of(program, name, str(path)):
                     stack.callback(model.worker.close)
-                    self.by_name[model_name] = model
-            self._stack = stack.pop_all()
+                    if model.name in by_name:
+                        what = f"two models have the name {model.name!r}"
+                        raise ConfigError(what, where=str(path), remedy="give one file another name: NAME=FILE")
+                    by_name[model.name] = model
+            return _Opened(by_name, languages, stack.pop_all())
+
+    def _models_of(self, program: LoadedProgram, name: str, where: str) -> Iterator[Model]:
+        sessions = Sessions(program, name, self._settings) if program.states else None
+        for method in map(program.method, program.methods):
+            own = name if method.name == program.default_method else f"{name}.{method.name}"
+            yield Model(own, method, where, sessions, self._settings, self._metrics)
 
     def __enter__(self) -> Self:
         return self
@@ -97,4 +188,4 @@ class Models:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        self._open_models.stack.close()

@@ -20,6 +20,7 @@ from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
 from delegate_serve.runtime.datatypes import NAMES, from_json, to_json
 from delegate_serve.runtime.errors import RequestError
+from delegate_serve.runtime.sessions import Turn
 from delegate_serve.runtime.signature import Signature, Tensor
 
 _MICROSECONDS = 1e6
@@ -34,12 +35,14 @@ class Request:
         leaves: the leaves of the arguments.
         outputs: the requested outputs, each with True if it is requested as binary data.
         timeout: seconds that the client waits; None: the limit of the server.
+        turn: its place in a session, if it has one.
     """
 
     id: str
     leaves: list[Any]
     outputs: tuple[tuple[Tensor, bool], ...]
     timeout: float | None
+    turn: Turn | None
 
 
 def decode(body: Array, json_size: int, signature: Signature) -> Request:
@@ -57,16 +60,19 @@ def decode(body: Array, json_size: int, signature: Signature) -> Request:
         fields = orjson.loads(body.data[:json_size])
     except orjson.JSONDecodeError as error:
         raise RequestError(400, f"the request is not valid JSON: {error}") from error
-    fields = _mapping(fields, "the request")
+    return check(_mapping(fields, "the request"), body[json_size:], signature)
+
+
+def check(fields: Mapping[str, Any], data: Array, signature: Signature) -> Request:
+    """Return the request with these fields of its JSON, and this binary data; raise RequestError as `decode` does."""
     parameters = _mapping(fields.get("parameters", {}), "the parameters of the request")
-    if parameters.get("sequence_id"):
-        raise RequestError(400, "the request has a sequence_id, but the model has no states")
-    binary = _Binary(body[json_size:])
+    binary = _Binary(data)
     return Request(
         _text(fields.get("id", ""), "the id of the request"),
         _leaves(fields.get("inputs"), binary, signature),
         _outputs(fields.get("outputs"), parameters.get("binary_data_output", False), signature),
         _timeout(parameters.get("timeout", 0)),
+        _turn(parameters),
     )
 
 
@@ -227,6 +233,15 @@ def _timeout(microseconds: Any) -> float | None:
     if type(microseconds) is not int or microseconds < 0:
         raise RequestError(400, "the timeout is no number of microseconds")
     return microseconds / _MICROSECONDS or None
+
+
+def _turn(parameters: Mapping[str, Any]) -> Turn | None:
+    session = parameters.get("sequence_id", 0)
+    if type(session) not in (int, str):
+        raise RequestError(400, "the sequence_id should be a number or a text")
+    starts = _truth(parameters.get("sequence_start", False), "sequence_start")
+    ends = _truth(parameters.get("sequence_end", False), "sequence_end")
+    return Turn(session, starts, ends) if session else None  # 0 and "" are no session in this protocol
 
 
 def _mapping(value: Any, what: str) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import math
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
@@ -17,6 +18,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from delegate.errors import ConfigError
 from delegate_serve.runtime.http import Application
 from delegate_serve.runtime.settings import MAX_CONNECTIONS, MAX_HEADERS, Settings
+
+if TYPE_CHECKING:
+    from delegate_serve.runtime.grpc_service import GrpcServer
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -52,10 +56,17 @@ class Server(uvicorn.Server):
         application: answers the requests.
         settings: the limits.
         on_start: called when clients can connect.
+        grpc: a server that starts and stops with this one.
+        reload: called at SIGHUP, on systems that have it.
     """
 
     def __init__(
-        self, application: Application, settings: Settings, on_start: Callable[[], None] = lambda: None
+        self,
+        application: Application,
+        settings: Settings,
+        on_start: Callable[[], None] = lambda: None,
+        grpc: GrpcServer | None = None,
+        reload: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         protocol = type("Connection", (_Connection,), {"timeout": settings.timeout})
         config = uvicorn.Config(
@@ -73,17 +84,27 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=math.ceil(settings.timeout),
         )
         super().__init__(config)
-        self._application, self._on_start = application, on_start
+        self._application, self._on_start, self._grpc, self._reload = application, on_start, grpc, reload
+        self._reloads: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
+        if self._grpc is not None:
+            await self._grpc.start()
         await super().startup(sockets)
+        if self._reload is not None and hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._begin_reload, self._reload)
         self._on_start()
+
+    def _begin_reload(self, reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(reload())
+        self._reloads.add(task)  # the loop has no reference of its own
+        task.add_done_callback(self._reloads.discard)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer the requests that have arrived, and no others."""
         self._application.is_closing = True
-        await super().shutdown(sockets)
+        await asyncio.gather(super().shutdown(sockets), *([self._grpc.stop()] if self._grpc is not None else []))
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -100,18 +121,20 @@ class Server(uvicorn.Server):
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection that is closed if a request does not arrive in time, or has too many headers."""
+    """A connection that is closed if a request does not arrive in time, has too many headers, or is not read."""
 
     timeout: float
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
+        self._end_unread()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -134,6 +157,19 @@ class _Connection(HttpToolsProtocol):
         self._end()
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.get_write_buffer_size():
+            self._begin_unread()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._begin_unread()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_unread()
+
     def data_received(self, data: bytes) -> None:
         was_in_headers = self._header_bytes >= 0
         super().data_received(data)
@@ -146,13 +182,26 @@ class _Connection(HttpToolsProtocol):
         self._end()
         self._timer = self.loop.call_later(self.timeout, self.transport.abort)
 
+    def _begin_unread(self) -> None:
+        self._end_unread()
+        self._unread = self.loop.call_later(self.timeout, self._abort_if_unread)
+
+    def _end_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _abort_if_unread(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+
     def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
-def url_of(bound: socket.socket) -> str:
-    """Return the address of a socket as the beginning of an URL."""
+def address_of(bound: socket.socket) -> str:
+    """Return the host and the port of a socket as in a URL."""
     host, port, *_ = bound.getsockname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -21,6 +21,8 @@ class Settings:
         queue: requests of a model that may wait; one more gets the status 429.
         timeout: seconds for a request to arrive, and then for its answer.
         max_body: bytes of the body of a request.
+        sessions: conversations with a program that has states.
+        session_timeout: seconds after which a session without requests may end for another.
     """
 
     batch: int = 1
@@ -28,3 +30,5 @@ class Settings:
     queue: int = 128
     timeout: float = 60.0
     max_body: int = 64 * MIB
+    sessions: int = 16
+    session_timeout: float = 600.0

@@ -11,7 +11,7 @@ from threading import Thread
 from time import monotonic
 from typing import Any
 
-from delegate.errors import DelegateError, InputError
+from delegate.errors import DelegateError, ExecutionError, InputError
 from delegate_serve.runtime.batching import Batching
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
@@ -19,6 +19,7 @@ from delegate_serve.runtime.settings import Settings
 
 _LOG = logging.getLogger("delegate")
 _SMOOTHING = 0.1  # weight of the newest call in the mean time of a request
+Run = Callable[[Sequence[Any]], list[Any]]  # of leaves of arguments to leaves of the result
 
 
 class Job:
@@ -26,14 +27,17 @@ class Job:
 
     Args:
         arguments: leaves that fit the method, but for its dynamic sizes.
+        run: runs the method on the arguments, if no other request joins.
         rows, key: see `Batching`; requests with different keys are not joined.
         loop: of the future.
     """
 
-    __slots__ = ("arguments", "arrived", "future", "is_running", "key", "loop", "rows")
+    __slots__ = ("arguments", "arrived", "future", "is_running", "key", "loop", "rows", "run")
 
-    def __init__(self, arguments: Sequence[Any], rows: int, key: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self.arguments, self.rows, self.key, self.loop = arguments, rows, key, loop
+    def __init__(
+        self, arguments: Sequence[Any], run: Run, rows: int, key: Any, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.arguments, self.run, self.rows, self.key, self.loop = arguments, run, rows, key, loop
         self.future: asyncio.Future[list[Any]] = loop.create_future()
         self.arrived, self.is_running = monotonic(), False
 
@@ -53,7 +57,7 @@ class Worker:
     def __init__(
         self,
         name: str,
-        run: Callable[[Sequence[Any]], list[Any]],
+        run: Run,
         check: Callable[[Sequence[Any]], Sequence[Any]],
         batching: Batching | None,
         settings: Settings,
@@ -72,11 +76,12 @@ class Worker:
         """Return True until the worker is closed."""
         return self._thread.is_alive()
 
-    async def run(self, arguments: Sequence[Any], timeout: float | None) -> list[Any]:
+    async def run(self, arguments: Sequence[Any], timeout: float | None, run: Run | None = None) -> list[Any]:
         """Return the leaves of the result.
 
         Args:
             arguments: the leaves of the arguments.
+            run: runs the method in a session; None: without one.
             timeout: seconds that the client waits, at most the limit of the settings; None: that limit.
 
         Raises:
@@ -91,7 +96,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         batching = self._batching
         rows, key = (batching.rows(leaves), batching.key(leaves)) if batching else (1, None)
-        job = Job(leaves, rows, key, loop)
+        job = Job(leaves, run or self._method, rows, key, loop)
         limit = self._settings.timeout if timeout is None else min(timeout, self._settings.timeout)
         timer = loop.call_later(limit, self._expire, job, limit)
         self._jobs.put(job)
@@ -113,7 +118,8 @@ class Worker:
         if job.future.done():
             return
         if job.is_running:
-            job.future.set_exception(RequestError(504, f"model {self._name!r} did not answer within {limit:g} s"))
+            what = f"model {self._name!r} did not answer within {limit:g} s"
+            job.future.set_exception(RequestError(504, what, has_begun=True))
         else:
             what = f"the request waited {limit:g} s in the queue of model {self._name!r}"
             job.future.set_exception(self._overloaded(what))
@@ -167,18 +173,20 @@ class Worker:
 
     def _call(self, jobs: Sequence[Job]) -> list[list[Any]]:
         if len(jobs) == 1 or self._batching is None:
-            return [self._method(jobs[0].arguments)]
+            return [jobs[0].run(jobs[0].arguments)]
         results = self._method(self._batching.join([job.arguments for job in jobs]))
         return self._batching.split(results, [job.rows for job in jobs])
 
     def _error(self, error: Exception) -> RequestError:
         if isinstance(error, InputError):
-            return RequestError(400, str(error))
-        if not isinstance(error, DelegateError):
-            _LOG.exception("model %r failed", self._name, exc_info=error)
-            return RequestError(500, f"model {self._name!r} failed: {type(error).__name__}")
-        _LOG.error("model %r failed: %s", self._name, error)
-        return RequestError(500, f"model {self._name!r} failed: {error}")
+            return RequestError(400, str(error), has_begun=True)
+        what = f"model {self._name!r} failed"
+        if isinstance(error, DelegateError):
+            if not isinstance(error, ExecutionError):  # those are mostly faults of inputs, which must not fill a disk
+                _LOG.error("%s: %s", what, error)
+            return RequestError(500, f"{what}: {error}", has_begun=True)
+        _LOG.exception("%s", what, exc_info=error)
+        return RequestError(500, f"{what}: {type(error).__name__}", has_begun=True)
 
 
 def _finish(answers: Sequence[tuple[Job, list[Any] | None, RequestError | None]]) -> None:

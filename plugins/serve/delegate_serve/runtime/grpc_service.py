@@ -1,0 +1,201 @@
+"""The open inference protocol over gRPC, on the event loop and with the models of the server for HTTP."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf.message import DecodeError
+
+import delegate
+from delegate.errors import ConfigError
+from delegate_serve.runtime.datatypes import NAMES
+from delegate_serve.runtime.errors import RequestError
+from delegate_serve.runtime.messages import CLASSES, SERVICE
+from delegate_serve.runtime.models import VERSION, Model, Models
+from delegate_serve.runtime.requests import check
+from delegate_serve.runtime.settings import MAX_CONNECTIONS, Settings
+
+_LOG = logging.getLogger("delegate")
+_CODES = {  # status of HTTP -> status of gRPC
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    404: grpc.StatusCode.NOT_FOUND,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    500: grpc.StatusCode.INTERNAL,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+_CONTENTS = {  # datatype -> the field of its elements; FP16 and BF16 have none
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
+
+
+class Service:
+    """The methods of the protocol.
+
+    Args:
+        models: of the server.
+        is_ready: returns True if the server takes requests.
+    """
+
+    def __init__(self, models: Models, is_ready: Callable[[], bool]) -> None:
+        self._models, self._is_ready = models, is_ready
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return the methods for a gRPC server."""
+        methods = {
+            "ServerLive": (self._live, "Empty"),
+            "ServerReady": (self._ready, "Empty"),
+            "ModelReady": (self._model_ready, "ModelName"),
+            "ServerMetadata": (self._server, "Empty"),
+            "ModelMetadata": (self._metadata, "ModelName"),
+            "ModelInfer": (self._infer, "InferRequest"),
+        }
+        calls = {name: _checked(method, CLASSES[request]) for name, (method, request) in methods.items()}
+        handlers = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in calls.items()}
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    async def _live(self, request: Any) -> Any:
+        return CLASSES["Live"](live=True)
+
+    async def _ready(self, request: Any) -> Any:
+        return CLASSES["Ready"](ready=self._is_ready())
+
+    async def _model_ready(self, request: Any) -> Any:
+        model = self._models.by_name.get(request.name)
+        is_ready = model is not None and request.version in ("", VERSION) and model.worker.is_alive
+        return CLASSES["Ready"](ready=is_ready and self._is_ready())
+
+    async def _server(self, request: Any) -> Any:
+        return CLASSES["Server"](name="delegate", version=delegate.__version__)
+
+    async def _metadata(self, request: Any) -> Any:
+        model = self._models.find(request.name)
+        model.require_version(request.version or VERSION)
+        return CLASSES["ModelDescription"](**model.metadata())
+
+    async def _infer(self, request: Any) -> Any:
+        model = self._models.find(request.model_name)
+        model.require_version(request.model_version or VERSION)
+        with model.request():
+            return await self._run(model, request)
+
+    async def _run(self, model: Model, request: Any) -> Any:
+        """Run an inference request, and count it."""
+        start, status = monotonic(), 500
+        try:
+            checked = check(*_fields(request), model.signature)
+            results = await model.run(checked)
+            response = CLASSES["InferResponse"](model_name=model.name, model_version=VERSION, id=request.id)
+            for tensor, _ in checked.outputs:
+                array = results[tensor.leaf]
+                response.outputs.add(name=tensor.name, datatype=NAMES[tensor.dtype], shape=array.shape)
+                response.raw_output_contents.append(array.tobytes())
+            status = 200
+            return response
+        except RequestError as error:
+            status = error.status
+            raise
+        finally:
+            model.worker.metrics.answered(status, monotonic() - start)
+
+
+class GrpcServer:
+    """A gRPC server, to be started and stopped on the event loop of the server for HTTP.
+
+    Args:
+        service: the methods.
+        address: host and port.
+        settings: the limits.
+    """
+
+    def __init__(self, service: Service, address: str, settings: Settings) -> None:
+        self._service, self._address, self._settings = service, address, settings
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen; raise ConfigError if the address cannot be used."""
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 0),  # else two servers share a port, and nobody notices
+                ("grpc.max_receive_message_length", self._settings.max_body),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_metadata_size", 1 << 16),
+            ],
+            maximum_concurrent_rpcs=MAX_CONNECTIONS,
+        )
+        self._server.add_generic_rpc_handlers((self._service.handlers(),))
+        try:
+            self.port = self._server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            what = f"cannot serve gRPC on {self._address}"
+            raise ConfigError(what, remedy="end the other server, or choose another --grpc-port") from error
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Answer the requests that have arrived, and no others."""
+        await self._server.stop(self._settings.timeout)
+
+
+def _checked(method: Callable[[Any], Awaitable[Any]], request_class: Any) -> Callable[[bytes, Any], Awaitable[Any]]:
+    """Return a method of gRPC, from bytes to bytes, whose errors have the status of the protocol."""
+
+    async def call(data: bytes, context: Any) -> Any:
+        try:
+            return (await method(request_class.FromString(data))).SerializeToString()
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is no message of the protocol")
+        except RequestError as error:
+            metadata = () if error.retry_after is None else (("retry-after", str(error.retry_after)),)
+            await context.abort(_CODES[error.status], error.message, metadata)
+        except Exception as error:
+            _LOG.exception("a request over gRPC failed")
+            await context.abort(grpc.StatusCode.INTERNAL, f"the request failed: {type(error).__name__}")
+
+    return call
+
+
+def _fields(request: Any) -> tuple[dict[str, Any], Any]:
+    """Return the fields of a request as in JSON, and the binary data of its inputs."""
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise RequestError(400, f"the request has {len(request.inputs)} inputs, but {len(raw)} raw_input_contents")
+    rows = []
+    for number, tensor in enumerate(request.inputs):
+        row: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        row["parameters"] = _parameters(tensor.parameters)
+        if tensor.HasField("contents"):
+            row["data"] = _contents(tensor)
+        if raw:
+            row["parameters"]["binary_data_size"] = len(raw[number])
+        rows.append(row)
+    outputs = [{"name": output.name, "parameters": _parameters(output.parameters)} for output in request.outputs]
+    fields = {"id": request.id, "parameters": _parameters(request.parameters), "inputs": rows, "outputs": outputs}
+    fields["parameters"].pop("binary_data_output", None)
+    return fields, np.frombuffer(bytearray().join(raw), np.uint8)
+
+
+def _contents(tensor: Any) -> list[Any]:
+    """Return the elements of an input."""
+    fields = [field.name for field, _ in tensor.contents.ListFields()]
+    expected = _CONTENTS.get(tensor.datatype)
+    if fields not in ([], [expected]):
+        raise RequestError(400, f"input {tensor.name!r} of type {tensor.datatype[:100]!r} has its data in {fields[0]}")
+    return list(getattr(tensor.contents, fields[0])) if fields else []
+
+
+def _parameters(parameters: Any) -> dict[str, Any]:
+    return {name: getattr(value, value.WhichOneof("choice") or "bool_param") for name, value in parameters.items()}

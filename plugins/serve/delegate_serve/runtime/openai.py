@@ -1,0 +1,347 @@
+"""Completions of language models in the form of OpenAI's API, complete or as they come.
+
+https://platform.openai.com/docs/api-reference describes the paths `/v1/models`, `/v1/completions` and
+`/v1/chat/completions`. Each request has a conversation of its own, so requests share no states.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+import orjson
+
+from delegate.errors import DelegateError, InputError
+from delegate.llm.runtime.chat import ChatFormat
+from delegate.llm.runtime.model import Model
+from delegate.llm.runtime.sampling import Sampler
+from delegate.llm.runtime.text import Text
+from delegate.runtime.loaded import LoadedProgram
+from delegate_serve.runtime.errors import RequestError
+from delegate_serve.runtime.metrics import Metrics
+from delegate_serve.runtime.settings import Settings
+
+METHODS = frozenset({"prefill", "decode", "head", "about", "tokenizer"})  # of a language model with text
+_DONE = b"data: [DONE]\n\n"
+_DEFAULT_COUNT = 16  # tokens of a completion, as in OpenAI's API
+_MOST_STOPS = 4
+_NEUTRAL: dict[str, tuple[Any, ...]] = {  # parameter that is not supported -> the values that change nothing
+    "n": (None, 1),
+    "best_of": (None, 1),
+    "echo": (None, False),
+    "suffix": (None, ""),
+    "logprobs": (None, False, 0),
+    "top_logprobs": (None, 0),
+    "frequency_penalty": (None, 0),
+    "presence_penalty": (None, 0),
+    "logit_bias": (None, {}),
+    "tools": (None, []),
+    "functions": (None, []),
+    "response_format": (None, {"type": "text"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A checked request.
+
+    Args:
+        tokens: the prompt.
+        count: the maximum number of tokens of the answer.
+        sampler: chooses the tokens.
+        stops: words that end the answer.
+        is_chat: the request is a chat.
+        is_stream: the answer is sent as it comes.
+        has_usage: the numbers of tokens end a stream.
+    """
+
+    tokens: list[int]
+    count: int
+    sampler: Sampler
+    stops: tuple[str, ...]
+    is_chat: bool
+    is_stream: bool
+    has_usage: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The end of an answer: its reason in the words of the API, and the number of tokens."""
+
+    reason: str
+    count: int
+
+
+class LanguageModel:
+    """A language model of a server.
+
+    Args:
+        name: of the program.
+        program: with the methods of `delegate llm export`.
+        settings: the limits; as many conversations run at once as there may be sessions.
+        metrics: of the server.
+
+    Raises:
+        ProgramError: the program describes no language model.
+        InputError: the package tokenizers is not installed.
+    """
+
+    def __init__(self, name: str, program: LoadedProgram, settings: Settings, metrics: Metrics) -> None:
+        self.name, self._settings = name, settings
+        self._model = Model(program)
+        self._model.tokens("")  # raises now if the package for that is absent
+        chat = self._model.about.get("chat")
+        self._chat = None if chat is None else ChatFormat.from_json(chat)
+        self._threads = ThreadPoolExecutor(settings.sessions, f"generate {name}")
+        self.requests = 0  # that are received, or have an answer that is not complete
+        self.metrics = metrics.model(name, lambda: self.requests)
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Keep the model open for a request.
+
+        Raises:
+            RequestError: as many conversations run as may run at once.
+        """
+        if self.requests >= self._settings.sessions:
+            what = f"language model {self.name!r} has {self.requests} conversations"
+            raise RequestError(429, f"{what}: try again in 1 s", retry_after=1)
+        self.requests += 1
+        try:
+            yield
+        finally:
+            self.requests -= 1
+
+    def close(self) -> None:
+        """End the threads, after the running conversations."""
+        self._threads.shutdown()
+
+    def check(self, body: Mapping[str, Any], is_chat: bool) -> Completion:
+        """Return the request of a body; raise RequestError if it is wrong, or needs what the model does not have."""
+        for name, neutral in _NEUTRAL.items():
+            if body.get(name) not in neutral:
+                raise RequestError(400, f"the parameter {name!r} is not supported")
+        tokens = self._chat_tokens(body.get("messages")) if is_chat else self._prompt_tokens(body.get("prompt"))
+        room = int(self._model.about["context"]) - len(tokens)
+        if room < 0 or not tokens:
+            what = f"the prompt has {len(tokens)} tokens"
+            raise RequestError(400, f"{what}: it must have 1 to {self._model.about['context']}")
+        limit = body.get("max_completion_tokens") if is_chat else None
+        limit = body.get("max_tokens") if limit is None else limit
+        default = max(room, 1) if is_chat else _DEFAULT_COUNT
+        return Completion(
+            tokens,
+            default if limit is None else _whole(limit, "max_tokens"),
+            self._sampler(body),
+            _stops(body.get("stop")),
+            is_chat,
+            body.get("stream") is True,
+            isinstance(options := body.get("stream_options"), dict) and options.get("include_usage") is True,
+        )
+
+    def _sampler(self, body: Mapping[str, Any]) -> Sampler:
+        numbers = {name: body.get(name) for name in ("temperature", "top_p", "seed")}
+        given = {name: value for name, value in numbers.items() if value is not None}
+        for name, value in given.items():
+            if type(value) not in ((int,) if name == "seed" else (int, float)):
+                raise RequestError(400, f"{name!r} should be a number")
+        try:
+            return Sampler(**{"temperature": 1.0, **given})
+        except InputError as error:
+            raise RequestError(400, str(error)) from error
+
+    def _prompt_tokens(self, prompt: Any) -> list[int]:
+        """Return the tokens of a text, or these tokens."""
+        if isinstance(prompt, str):
+            return self._model.tokens(prompt)
+        vocabulary = self._model.about["vocabulary"]
+        if isinstance(prompt, list) and all(type(token) is int and 0 <= token < vocabulary for token in prompt):
+            return prompt
+        raise RequestError(400, f"the prompt should be a text, or an array of tokens from 0 to {vocabulary - 1}")
+
+    def _chat_tokens(self, messages: Any) -> list[int]:
+        """Return the tokens of messages: perhaps one of the system, then of the user and the assistant in turns."""
+        if self._chat is None:
+            raise RequestError(400, f"language model {self.name!r} has no chat format: use /v1/completions")
+        texts = [_message(message) for message in messages] if isinstance(messages, list) else []
+        system = texts.pop(0)[1] if texts and texts[0][0] == "system" else None
+        if [role for role, _ in texts] != (["user", "assistant"] * len(texts))[: len(texts)] or len(texts) % 2 == 0:
+            what = "the messages should be those of the user and the assistant in turns, and end with the user's"
+            raise RequestError(400, f"{what}; one of the system may come first")
+        parts = []
+        try:
+            for number, (role, text) in enumerate(texts):
+                parts.append(text if role == "assistant" else self._chat.render(text, system, number == 0))
+        except InputError as error:
+            raise RequestError(400, str(error)) from error
+        return self._model.tokens("".join(parts), add_special_tokens=False)
+
+    async def answer(self, request: Completion, is_gone: Event) -> tuple[bytes, AsyncGenerator[bytes, None] | None]:
+        """Return the complete answer as JSON, or the first part of a stream and the others.
+
+        Args:
+            request: a checked request.
+            is_gone: set if the client has gone, which ends the answer.
+
+        Raises:
+            RequestError: the answer fails before it begins, or the next token takes longer than the limit.
+        """
+        parts = self._parts(request, is_gone)
+        form = _Form(request, self.name)
+        if request.is_stream:
+            first = await anext(parts)  # an error has a status only before the stream begins
+            return form.begin() + form.part(first), self._stream(form, parts)
+        texts, end = [], _End("stop", 0)
+        async for part in parts:
+            if isinstance(part, _End):
+                end = part
+            else:
+                texts.append(part)
+        return form.complete("".join(texts), end), None
+
+    async def _stream(self, form: _Form, parts: AsyncGenerator[str | _End, None]) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(parts):
+                async for part in parts:
+                    yield form.part(part)
+        except RequestError as error:
+            yield _event({"error": {"message": error.message, "type": "server_error"}})
+        yield _DONE
+
+    async def _parts(self, request: Completion, is_gone: Event) -> AsyncGenerator[str | _End, None]:
+        """Yield the parts of an answer that another thread generates, and its end."""
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[str | _End | Exception] = asyncio.Queue()
+
+        def put(part: str | _End | Exception) -> None:
+            loop.call_soon_threadsafe(queue.put_nowait, part)
+
+        loop.run_in_executor(self._threads, self._generate, request, put, is_gone)
+        try:
+            while True:
+                part = await asyncio.wait_for(queue.get(), self._settings.timeout)
+                if isinstance(part, InputError):
+                    raise RequestError(400, str(part)) from part
+                if isinstance(part, Exception):
+                    text = str(part) if isinstance(part, DelegateError) else type(part).__name__
+                    raise RequestError(500, f"language model {self.name!r} failed: {text}") from part
+                yield part
+                if isinstance(part, _End):
+                    return
+        except TimeoutError as error:
+            what = f"language model {self.name!r} gave no token within {self._settings.timeout:g} s"
+            raise RequestError(504, what) from error
+        finally:
+            is_gone.set()  # nobody reads what is still generated
+
+    def _generate(self, request: Completion, put: Callable[[str | _End | Exception], None], is_gone: Event) -> None:
+        """Generate an answer in a conversation of its own."""
+        try:
+            conversation = self._model.conversation()
+            try:
+                text, count, reason = Text(self._model.tokenizer, request.stops), 0, "length"
+                for token in conversation.generate(request.tokens, request.count, request.sampler):
+                    count += 1
+                    if is_gone.is_set():
+                        break
+                    if part := text.add(token):
+                        put(part)
+                    if text.stopped:
+                        break
+                if text.stopped or (count < request.count and conversation.remaining):
+                    reason = "stop"
+                if part := text.finish():
+                    put(part)
+                put(_End(reason, count))
+            finally:
+                conversation.context.close()
+        except Exception as error:
+            put(error)
+
+
+class _Form:
+    """The JSON of an answer.
+
+    Args:
+        request: the request.
+        model: the name of the model.
+    """
+
+    def __init__(self, request: Completion, model: str) -> None:
+        self._request = request
+        kind = ("chat.completion.chunk" if request.is_stream else "chat.completion") if request.is_chat else ""
+        self._fields = {
+            "id": f"{'chatcmpl' if request.is_chat else 'cmpl'}-{uuid.uuid4().hex}",
+            "object": kind or "text_completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    def complete(self, text: str, end: _End) -> bytes:
+        """Return the whole answer."""
+        content = {"message": {"role": "assistant", "content": text}} if self._request.is_chat else {"text": text}
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": end.reason}
+        return orjson.dumps({**self._fields, "choices": [choice], "usage": self._usage(end)})
+
+    def begin(self) -> bytes:
+        """Return the first event of a stream, if it has one before the text."""
+        return self._chunk({"delta": {"role": "assistant", "content": ""}}, None) if self._request.is_chat else b""
+
+    def part(self, part: str | _End) -> bytes:
+        """Return the events of a part of the text, or of its end."""
+        text = part if isinstance(part, str) else ""
+        content: dict[str, Any] = {"text": text}
+        if self._request.is_chat:
+            content = {"delta": {"content": text} if text else {}}
+        if isinstance(part, str):
+            return self._chunk(content, None)
+        end = self._chunk(content, part.reason)
+        if not self._request.has_usage:
+            return end
+        return end + _event({**self._fields, "choices": [], "usage": self._usage(part)})
+
+    def _chunk(self, content: Mapping[str, Any], reason: str | None) -> bytes:
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
+        return _event({**self._fields, "choices": [choice]})
+
+    def _usage(self, end: _End) -> dict[str, int]:
+        prompt = len(self._request.tokens)
+        return {"prompt_tokens": prompt, "completion_tokens": end.count, "total_tokens": prompt + end.count}
+
+
+def _event(fields: Mapping[str, Any]) -> bytes:
+    """Return a server-sent event."""
+    return b"data: " + orjson.dumps(fields) + b"\n\n"
+
+
+def _message(message: Any) -> tuple[str, str]:
+    """Return the role and the text of a message."""
+    if not isinstance(message, dict):
+        raise RequestError(400, "a message should be a JSON object")
+    role, content = message.get("role"), message.get("content")
+    role = "system" if role == "developer" else role
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        content = "".join(str(part.get("text", "")) for part in content)
+    if role not in ("system", "user", "assistant") or not isinstance(content, str):
+        raise RequestError(400, "a message should have a role (system, user or assistant) and a text as its content")
+    return role, content
+
+
+def _stops(stops: Any) -> tuple[str, ...]:
+    words: Sequence[Any] = () if stops is None else stops if isinstance(stops, list) else (stops,)
+    if len(words) > _MOST_STOPS or not all(isinstance(word, str) and word for word in words):
+        raise RequestError(400, f"stop should be a text, or an array of up to {_MOST_STOPS}")
+    return tuple(words)
+
+
+def _whole(value: Any, name: str) -> int:
+    if type(value) is not int or value < 1:
+        raise RequestError(400, f"{name} should be a whole number from 1 on")
+    return value

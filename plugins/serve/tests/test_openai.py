@@ -1,0 +1,189 @@
+"""Completions through OpenAI's client, whole and as they come, beside those of `delegate.llm` in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import openai
+import pytest
+
+from delegate.llm.runtime.chat import Chat, ChatFormat
+from delegate.llm.runtime.model import Model
+from delegate.llm.runtime.sampling import Sampler
+from delegate.llm.runtime.text import Text
+from tests.support.silence import silence  # noqa: F401 - for every test here
+from tests.support.zoo import libraries
+
+with libraries():
+    import tokenizers
+
+    from delegate.llm.aot.export import Options, export
+    from delegate.llm.aot.source import read
+
+CONFIG = {
+    "model_type": "llama", "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "initializer_range": 0.3,
+    "eos_token_id": 299, "pad_token_id": 298, "bos_token_id": 297, "tie_word_embeddings": False,
+}  # fmt: skip
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a small random language model whose tokens are bytes, with a chat format."""
+    folder = tmp_path_factory.mktemp("language")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    coder = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    coder.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    coder.decoder = tokenizers.decoders.ByteLevel()
+    with libraries():
+        read(folder / "config.json").model.save_pretrained(folder)
+        coder.save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+        export(read(folder), folder / "lm.dlg", Options(context=128, chunk=8, weights="float32"))
+    return folder / "lm.dlg"
+
+
+@pytest.fixture(scope="session")
+def model(language: Path) -> Any:
+    return Model(language)
+
+
+@pytest.fixture
+def lm(serve: Any, language: Path) -> Any:
+    return serve({"lm": language}, sessions=2)
+
+
+def client(served: Any) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key="none", max_retries=0)
+
+
+def completed(model: Model, prompt: str | list[int], count: int, sampler: Sampler | None = None) -> str:
+    """Return the text after a prompt."""
+    text = Text(model.tokenizer)
+    start = model.tokens(prompt) if isinstance(prompt, str) else prompt
+    tokens = model.conversation().generate(start, count, sampler or Sampler())
+    return "".join([*map(text.add, tokens), text.finish()])
+
+
+def test_a_completion(lm: Any, model: Model) -> None:
+    with client(lm) as api:
+        assert [row.id for row in api.models.list()] == ["lm"]
+        answer = api.completions.create(model="lm", prompt="Hello", max_tokens=12, temperature=0)
+        again = api.completions.create(model="lm", prompt=model.tokens("Hello"), max_tokens=12, temperature=0)
+        sampled = api.completions.create(model="lm", prompt="Hello", max_tokens=12, seed=3, top_p=0.9)
+    assert answer.choices[0].text == again.choices[0].text == completed(model, "Hello", 12)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (5, 12, 17)
+    assert sampled.choices[0].text == completed(model, "Hello", 12, Sampler(1.0, top_p=0.9, seed=3))
+
+
+def test_a_stream(lm: Any, model: Model) -> None:
+    with client(lm) as api:
+        usage = {"include_usage": True}
+        parts = list(
+            api.completions.create(
+                model="lm", prompt="Hi", max_tokens=9, temperature=0, stream=True, stream_options=usage
+            )
+        )
+    assert "".join(part.choices[0].text for part in parts[:-1]) == completed(model, "Hi", 9)
+    assert parts[-2].choices[0].finish_reason == "length"
+    assert parts[-1].usage.completion_tokens == 9
+    assert len(parts) > 4
+
+
+def test_a_chat(lm: Any, model: Model) -> None:
+    messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "one"}]
+    with client(lm) as api:
+        first = api.chat.completions.create(model="lm", messages=messages, max_tokens=8, temperature=0)
+        answer = first.choices[0].message.content
+        assert answer is not None
+        parts = [{"type": "text", "text": "t"}, {"type": "text", "text": "wo"}]
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": parts}]
+        stream = api.chat.completions.create(model="lm", messages=messages, max_tokens=8, temperature=0, stream=True)
+        second = [part.choices[0] for part in stream]
+    assert answer == "".join(Chat(model, Sampler(), system="Be brief.").send("one", 8))
+    form = ChatFormat.from_json(model.about["chat"])
+    text = form.render("one", "Be brief.", True) + answer + form.render("two", None, False)
+    tokens = model.tokens(text, add_special_tokens=False)
+    assert "".join(part.delta.content or "" for part in second) == completed(model, tokens, 8)
+    assert second[0].delta.role == "assistant"
+    assert second[-1].finish_reason == "length"
+
+
+def test_stop_words(lm: Any, model: Model) -> None:
+    whole = completed(model, "Hello", 40)
+    word = whole[10:12]
+    with client(lm) as api:
+        answer = api.completions.create(model="lm", prompt="Hello", max_tokens=40, temperature=0, stop=[word])
+    assert answer.choices[0].text == whole[: whole.index(word)]
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_the_end_of_the_context(lm: Any) -> None:
+    with client(lm) as api:
+        answer = api.completions.create(model="lm", prompt="x" * 120, max_tokens=100, temperature=0)
+    assert answer.choices[0].finish_reason in ("length", "stop")
+    assert answer.usage is not None
+    assert answer.usage.total_tokens <= 129
+
+
+@pytest.mark.parametrize(
+    ("path", "changed", "status", "message"),
+    [
+        ("completions", {"model": "absent"}, 404, "there is no language model 'absent'"),
+        ("completions", {"model": 5}, 404, "there is no language model '5'"),
+        ("completions", {"prompt": None}, 400, "the prompt should be a text"),
+        ("completions", {"prompt": [1, 300]}, 400, "an array of tokens from 0 to 299"),
+        ("completions", {"prompt": ""}, 400, "the prompt has 0 tokens: it must have 1 to 128"),
+        ("completions", {"prompt": "x" * 129}, 400, "the prompt has 129 tokens: it must have 1 to 128"),
+        ("completions", {"max_tokens": 0}, 400, "max_tokens should be a whole number from 1 on"),
+        ("completions", {"temperature": -1}, 400, "temperature is -1: it must be 0 or more"),
+        ("completions", {"temperature": "hot"}, 400, "'temperature' should be a number"),
+        ("completions", {"top_p": 0}, 400, "top_p is 0"),
+        ("completions", {"seed": 1.5}, 400, "'seed' should be a number"),
+        ("completions", {"n": 2}, 400, "the parameter 'n' is not supported"),
+        ("completions", {"logprobs": 5}, 400, "the parameter 'logprobs' is not supported"),
+        ("completions", {"stop": list("abcde")}, 400, "stop should be a text, or an array of up to 4"),
+        ("chat/completions", {"messages": []}, 400, "the messages should be those of the user and the assistant"),
+        ("chat/completions", {"messages": ["hi"]}, 400, "a message should be a JSON object"),
+        ("chat/completions", {"messages": [{"role": "tool", "content": "x"}]}, 400, "a message should have a role"),
+        ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "a text as"),
+        ("chat/completions", {"messages": [{"role": "assistant", "content": "x"}]}, 400, "in turns"),
+        ("chat/completions", {"tools": [{"type": "function"}]}, 400, "the parameter 'tools' is not supported"),
+    ],
+)
+def test_wrong_requests(lm: Any, path: str, changed: Any, status: int, message: str) -> None:
+    body = {"model": "lm", "prompt": "Hello", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+    for stream in (False, True):
+        reply = lm.request("POST", f"/v1/{path}", body | changed | {"stream": stream})
+        assert reply.status == status
+        assert message in reply.json["error"]["message"]
+    assert lm.request("POST", "/v1/completions", b"{").status == 400
+    assert lm.request("GET", "/v1/completions").status == 405
+
+
+def test_as_many_conversations_as_sessions(lm: Any) -> None:
+    """A client that goes away ends its answer, and leaves its place to others."""
+    with client(lm) as api:
+        streams = [
+            api.completions.create(model="lm", prompt="x", max_tokens=120, temperature=0, stream=True) for _ in range(2)
+        ]
+        language = lm.models.languages["lm"]
+        if language.requests == 2:  # else one of them has ended already
+            with pytest.raises(openai.RateLimitError, match="has 2 conversations"):
+                api.completions.create(model="lm", prompt="x", max_tokens=2)
+        for stream in streams:
+            stream.close()
+        deadline = monotonic() + 10
+        while language.requests and monotonic() < deadline:
+            sleep(0.01)
+        assert api.completions.create(model="lm", prompt="x", max_tokens=2).choices[0].text is not None
+    assert lm.metric('delegate_requests_total{model="lm",status="200"}') >= 1
