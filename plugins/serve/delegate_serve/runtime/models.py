@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from delegate.errors import ConfigError
+from delegate.runtime.batching import batching_of
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
-from delegate_serve.runtime.batching import batching_of
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.settings import Settings
 from delegate_serve.runtime.signature import signature_of
@@ -38,7 +38,7 @@ class Model:
     def __init__(self, name: str, method: Method, where: str, settings: Settings, metrics: Metrics) -> None:
         self.name = name
         self.signature = signature_of(method.definition, where)
-        self.batching = batching_of(method, settings.batch, f"model {name!r}")
+        self.batching = batching_of(method, settings.batch, f"model {name!r}", "serve it without --batch")
         self.worker = Worker(name, method.run, method.check, self.batching, settings, metrics)
 
     def metadata(self) -> dict[str, Any]:
