@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from delegate.cli import output
-from delegate.cli.completions import kernel_names
+from delegate.cli.completions import kernel_names, method_names
 from delegate.cli.options import OUTPUTS, parse_load_options
 from delegate.errors import ConfigError
 
@@ -46,7 +46,10 @@ def batch(
     keep: Annotated[
         list[str] | None, typer.Option("--keep", metavar="COLUMN", help="A column of the input for the output files.")
     ] = None,
-    method: Annotated[str | None, typer.Option(metavar="NAME", help="Method. Default: that of a plain call.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", autocompletion=method_names, help="Method. Default: that of a plain call."),
+    ] = None,
     bad_rows: Annotated[
         Literal["raise", "drop", "column"],
         typer.Option(case_sensitive=False, help="For rows that do not fit: end, leave them out, or a column `error`."),

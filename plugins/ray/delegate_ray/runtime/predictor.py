@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from delegate.errors import ConfigError, InputError
+from delegate.errors import ConfigError, InputError, did_you_mean
 from delegate_ray.runtime.columns import write, write_numpy
 from delegate_ray.runtime.rows import Columns, RowRunner
 from delegate_ray.runtime.threads import load
@@ -66,6 +66,9 @@ class Predictor:
         threads: int | None = None,
         **settings: Any,
     ) -> None:
+        if on_bad not in (policies := get_args(OnBad)):
+            remedy = did_you_mean(str(on_bad), policies)
+            raise ConfigError(f"{on_bad!r} is not a policy for bad rows", where="on_bad", remedy=remedy)
         self._keep, self._on_bad = list(keep), on_bad
         program = load(os.fspath(path), _cpus() if threads is None else threads, settings)
         self._runner = RowRunner(program, os.fspath(path), columns or {}, results, method, batch)

@@ -52,6 +52,9 @@ class RowRunner:
         method: the name of the method; None: that of a plain call.
         batch: the most rows of a call.
 
+    Attributes:
+        program, inputs, outputs: the program, and the inputs and outputs with their columns.
+
     Raises:
         ConfigError: the method cannot run row by row, or there is no such input, output or method.
     """
@@ -71,6 +74,7 @@ class RowRunner:
         if program.states:
             what = "the program has states, so its rows would depend on each other"
             raise ConfigError(what, where=where, remedy="use a program without states")
+        self.program = program
         self._where, self._method = where, program.method(name)
         if self._method.written:
             what = f"method {name} writes to its inputs"
