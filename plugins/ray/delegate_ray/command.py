@@ -24,7 +24,10 @@ def batch(
     source: Annotated[
         Path,
         typer.Option(
-            "--input", "-i", metavar="PATH", help="Rows: .parquet, .csv, .jsonl or .npy, or a folder of such files."
+            "--input",
+            "-i",
+            metavar="PATH",
+            help="Rows: .parquet, .csv, .jsonl, .npy, or a folder of such files or of images.",
         ),
     ],
     folder: Annotated[

@@ -71,6 +71,13 @@ class Double(torch.nn.Module):
         return x * 2
 
 
+class Brightness(torch.nn.Module):
+    """Takes images as they are in files."""
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return image.float().mean((1, 2))
+
+
 class Data(NamedTuple):
     """Files of programs by name, the modules, and a file with the columns id and x."""
 
@@ -97,6 +104,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
         "mean": (Mean(), (torch.zeros(2, 4),), ({0: batch},), []),
         "counter": (Counter(), (torch.zeros(4),), None, []),
         "double": (Double(), (torch.zeros(1, 3),), ({1: length},), []),
+        "images": (Brightness(), (torch.zeros(2, 5, 6, 3, dtype=torch.uint8),), ({0: batch},), []),
         "whole": (Double(), (torch.zeros(3, 2),), None, []),
         "half": (Double(), (torch.zeros(2, 4, dtype=torch.bfloat16),), ({0: batch},), []),
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -178,6 +179,26 @@ def test_bad_lines_of_text(data: Data, results: Read) -> None:
     ]
     assert "the line is not JSON" in messages["d.jsonl"][4]
     assert "the line is no JSON object" in messages["d.jsonl"][5]
+
+
+def test_a_folder_of_images(data: Data, results: Read) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (10, 5, 6, 3), np.uint8)
+    Path("images").mkdir()
+    for number, image in enumerate(images):
+        PIL.Image.fromarray(image).save(f"images/{number:02}.png")
+    command = (data.programs["images"], "-i", "images", "--rows", 4, "--keep", "path", "--bad-rows", "column")
+    assert "images cannot be kept" in fails(*command, "--keep", "image")
+    Path("images/10.jpg").write_bytes(b"no image")
+    PIL.Image.fromarray(images[0, :3]).save("images/11.png")
+    assert batch(*command) == "12 rows in 3 files in out, 2 bad rows\n"
+    table = results(Path("out"))
+    assert [Path(path).name for path in table["path"].to_pylist()][9:] == ["09.png", "10.jpg", "11.png"]
+    expected = data.modules["images"](torch.from_numpy(images))
+    assert_same(tensor(table[:10], "output"), expected)
+    assert "the image cannot be read" in table["error"].to_pylist()[10]
+    assert "the cell has the shape [3, 6, 3]" in table["error"].to_pylist()[11]
+    Path("images/10.jpg").write_bytes(b"changed")
+    assert "a job with another input" in fails(*command)
 
 
 class Interrupted(Exception):

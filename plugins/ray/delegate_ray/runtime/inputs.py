@@ -13,9 +13,8 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +25,8 @@ from delegate.errors import InputError, did_you_mean
 from delegate.plugins import one_line
 
 ARRAY = "array"  # the column of a .npy file
+IMAGE, PATH = "image", "path"  # the columns of a folder of images
+IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp"})
 Batch = tuple[int, Mapping[str, Any]]  # the number of rows, and columns by name
 
 
@@ -50,7 +51,7 @@ class InputFile:
     """An input file as a job has scanned it.
 
     Args:
-        path: absolute.
+        path: absolute; a folder if the rows are images.
         size: in bytes.
         modified: time of the last change, in nanoseconds.
         contents: what the scan found.
@@ -73,9 +74,12 @@ class InputFile:
 
     def require_same_bytes(self) -> None:
         """Raise InputError if the checksum is another one than that of the scan."""
-        with open(self.path, "rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != self.contents.digest:
-                raise _changed(self.path)
+        try:
+            digest = _digest(self.path)
+        except OSError:
+            digest = ""
+        if digest != self.contents.digest:
+            raise _changed(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class Part:
 class _Format(Protocol):
     """A format of input files."""
 
-    def scan(self, path: str, file: BufferedReader, rows: int) -> Contents:
+    def scan(self, path: str, rows: int) -> Contents:
         """Return the contents of a file; `rows` is the number of rows of a part."""
 
     def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int) -> Iterator[Batch]:
@@ -110,12 +114,9 @@ class _Format(Protocol):
 
 
 class _Parquet:
-    def scan(self, path: str, file: BufferedReader, rows: int) -> Contents:
-        parquet = pyarrow.parquet.ParquetFile(file)
-        columns = tuple(parquet.schema_arrow.names)
-        count = parquet.metadata.num_rows
-        file.seek(0)
-        return Contents(hashlib.file_digest(file, "sha256").hexdigest(), count, columns)
+    def scan(self, path: str, rows: int) -> Contents:
+        with pyarrow.parquet.ParquetFile(path) as parquet:
+            return Contents(_digest(path), parquet.metadata.num_rows, tuple(parquet.schema_arrow.names))
 
     def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int) -> Iterator[Batch]:
         with pyarrow.parquet.ParquetFile(file.path, memory_map=True) as parquet:
@@ -139,10 +140,8 @@ class _Parquet:
 
 
 class _Npy:
-    def scan(self, path: str, file: BufferedReader, rows: int) -> Contents:
-        array = _map(path)
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return Contents(digest, len(array), (ARRAY,))
+    def scan(self, path: str, rows: int) -> Contents:
+        return Contents(_digest(path), len(_map(path)), (ARRAY,))
 
     def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int) -> Iterator[Batch]:
         array = _map(file.path)[part.start : part.start + part.rows]
@@ -163,7 +162,11 @@ class _Text:
 
     has_header = False  # the first line has the names of the columns
 
-    def scan(self, path: str, file: BufferedReader, rows: int) -> Contents:
+    def scan(self, path: str, rows: int) -> Contents:
+        with open(path, "rb") as file:
+            return self._scan(file, rows)
+
+    def _scan(self, file: BinaryIO, rows: int) -> Contents:
         digest, record, places = hashlib.sha256(), bytearray(), list[int]()
         columns: tuple[str, ...] = ()
         count = offset = start = 0
@@ -265,6 +268,49 @@ def _parse(line: bytes) -> dict[str, Any] | Exception:
     return record if isinstance(record, dict) else ValueError("the line is no JSON object")
 
 
+class _Images:
+    """A folder whose files are rows."""
+
+    def scan(self, path: str, rows: int) -> Contents:
+        import PIL  # noqa: F401 - an error before any work, if it is absent
+
+        return Contents(_digest(path), len(_images(path)), (IMAGE, PATH))
+
+    def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int) -> Iterator[Batch]:
+        paths = _images(file.path)[part.start : part.start + part.rows]
+        for start in range(0, len(paths), batch):
+            own = paths[start : start + batch]
+            yield len(own), {name: list(map(_decode, own)) if name == IMAGE else own for name in columns}
+
+
+def _images(folder: str) -> list[str]:
+    """Return the paths of the images in a folder, in the order of their names."""
+    names = sorted(name for name in os.listdir(folder) if os.path.splitext(name)[1].lower() in IMAGES)
+    return [os.path.join(folder, name) for name in names]
+
+
+def _decode(path: str) -> Any:
+    """Return an image as RGB of the shape (height, width, 3), or the error."""
+    import PIL.Image
+
+    try:
+        with PIL.Image.open(path) as image:
+            return np.asarray(image.convert("RGB"))
+    except Exception as error:  # decoders raise all kinds
+        return ValueError(f"the image cannot be read: {one_line(error)}")
+
+
+def _digest(path: str) -> str:
+    """Return the SHA-256 of a file, or of the names and bytes of the images in a folder."""
+    if not os.path.isdir(path):
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    all_digests = hashlib.sha256()
+    for image in _images(path):
+        all_digests.update(f"{os.path.basename(image)}\0{_digest(image)}\n".encode())
+    return all_digests.hexdigest()
+
+
 _FORMATS: Mapping[str, _Format] = {
     ".parquet": _Parquet(),
     ".csv": _Csv(),
@@ -278,7 +324,7 @@ def scan(path: Path, rows: int) -> list[InputFile]:
     """Return the files of an input, in the order of their names.
 
     Args:
-        path: a file, or a folder of files of one format.
+        path: a file, or a folder of files of one format, or a folder of images.
         rows: the number of rows of a part.
 
     Raises:
@@ -287,8 +333,10 @@ def scan(path: Path, rows: int) -> list[InputFile]:
     if not path.exists():
         raise InputError("there is no such input", where=str(path), remedy="name a file, or a folder of files")
     paths = sorted(p for p in path.iterdir() if p.suffix in _FORMATS) if path.is_dir() else [path]
+    if not paths and _images(str(path)):
+        return [_scan(path, rows)]
     if not paths:
-        remedy = f"the formats are {', '.join(_FORMATS)}"
+        remedy = f"the formats are {', '.join((*_FORMATS, *sorted(IMAGES)))}"
         raise InputError("the folder has no input files", where=str(path), remedy=remedy)
     files = [_scan(p, rows) for p in paths]
     for file in files:
@@ -299,20 +347,26 @@ def scan(path: Path, rows: int) -> list[InputFile]:
 
 
 def _scan(path: Path, rows: int) -> InputFile:
-    form = _FORMATS.get(path.suffix)
+    form = _format_of(path)
     if form is None:
         remedy = did_you_mean(path.suffix, _FORMATS)
         raise InputError(f"{path.suffix!r} is not a format of inputs", where=str(path), remedy=remedy)
     try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            contents = form.scan(str(path), file, rows)
+        status = os.stat(path)
+        contents = form.scan(str(path), rows)
         return InputFile(str(path.absolute()), status.st_size, status.st_mtime_ns, contents)
+    except ModuleNotFoundError as error:
+        remedy = "pip install 'delegate-ray[images]'"
+        raise InputError(f"images need {error.name}, which is not installed", where=str(path), remedy=remedy) from error
     except (OSError, ValueError, pa.ArrowException) as error:
         what = f"the input cannot be read: {one_line(error)}"
         raise InputError(
             what, where=str(path), remedy="check that it is whole, and of the format of its name"
         ) from error
+
+
+def _format_of(path: Path) -> _Format | None:
+    return _Images() if path.is_dir() else _FORMATS.get(path.suffix)
 
 
 def parts_of(files: Sequence[InputFile], rows: int) -> list[Part]:
@@ -333,9 +387,10 @@ def read(file: InputFile, part: Part, columns: Sequence[str], batch: int) -> Ite
     Columns have all rows of the part, and an unreadable cell is an exception in a list.
     """
     file.require_unchanged()
-    count = 0
+    count, form = 0, _format_of(Path(file.path))
+    assert form is not None  # it was scanned
     try:
-        for rows, table in _FORMATS[Path(file.path).suffix].read(file, part, columns, batch):
+        for rows, table in form.read(file, part, columns, batch):
             count += rows
             yield rows, table
     except (OSError, ValueError, pa.ArrowException) as error:

@@ -20,7 +20,7 @@ import pyarrow.parquet
 import delegate
 from delegate.errors import ConfigError, InputError
 from delegate.files import require_folder, write_text
-from delegate_ray.runtime.inputs import InputFile, Part, parts_of, scan
+from delegate_ray.runtime.inputs import IMAGE, InputFile, Part, parts_of, scan
 from delegate_ray.runtime.predictor import ERROR, OnBad
 from delegate_ray.runtime.rows import RowRunner
 from delegate_ray.runtime.threads import load
@@ -108,6 +108,8 @@ class Job:
         if missing := next((name for name in s.keep if name not in known), None):
             remedy = f"the columns are {', '.join(known)}"
             raise ConfigError(f"there is no column {missing!r} to keep", where=self.files[0].path, remedy=remedy)
+        if IMAGE in s.keep and os.path.isdir(self.files[0].path):
+            raise ConfigError("images cannot be kept", where=self.files[0].path, remedy="keep the column `path`")
         written = [ROW, *s.keep, *(o.column for o in runner.outputs), *([ERROR] if s.on_bad == "column" else [])]
         if twice := next((name for name in written if written.count(name) > 1), None):
             what = f"an output file would have two columns {twice!r}"
