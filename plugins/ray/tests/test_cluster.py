@@ -75,8 +75,14 @@ def require_eager(data: Data, table: Any) -> None:
         assert_same(tensor(table, "output"), data.modules["net"](torch.from_numpy(data.x)))
 
 
-def killing(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
-    """Kill the actor of each of the first parts, as soon as it has its part; return the numbers of these parts."""
+def killing(monkeypatch: pytest.MonkeyPatch, count: int, *, again: bool = False) -> list[int]:
+    """Kill some actors as soon as they have their part; return the numbers of these parts.
+
+    Args:
+        monkeypatch: of the test.
+        count: how many.
+        again: a part may lose several actors.
+    """
     killed: list[int] = []
     original = clusters.Cluster._give
 
@@ -84,8 +90,9 @@ def killing(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
         before = set(self._running)
         original(self, actor)
         for answer in set(self._running) - before:
-            if len(killed) < count:
-                killed.append(self._running[answer][1].number)
+            number = self._running[answer][1].number
+            if len(killed) < count and (again or number not in killed):
+                killed.append(number)
                 ray.kill(actor)
 
     monkeypatch.setattr(clusters.Cluster, "_give", give)
@@ -111,7 +118,7 @@ def test_a_stopped_job_continues_and_bad_rows(
     for number in (1, 3):
         Path(f"out/part-{number:06}.parquet").unlink()
     times = {path.name: path.stat().st_mtime_ns for path in Path("out").glob("*.parquet")}
-    done = run(*command, "--ray", address)
+    done = run(*command, "--ray", address, "--actors", 1)
     assert done.stdout == f"continuing: 3 of 5 files are complete\n{ROWS} rows in 5 files in out\n", done.output
     assert times.items() <= {path.name: path.stat().st_mtime_ns for path in Path("out").glob("*.parquet")}.items()
     require_eager(data, results(Path("out")))
@@ -184,9 +191,10 @@ def test_ten_killed_actors_of_20000_rows(
     assert_same(tensor(table, "output"), expected)
 
 
+@pytest.mark.slow
 def test_a_part_that_ends_all_its_actors(data: Data, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "_ATTEMPTS", 2)
-    killing(monkeypatch, 100)
+    killing(monkeypatch, 100, again=True)
     done = run(data.programs["net"], "-i", data.parquet, "--ray", address, "--actors", 1)
     assert "actors die at part 0: " in done.stderr
     assert "check the memory of the nodes" in done.stderr

@@ -156,7 +156,7 @@ class Cluster:
             remedy = "check the memory of the nodes, and that each has this package; then start the same command again"
             raise BackendFailed(f"{what}: {type(error).__name__}: {first}", where="--ray", remedy=remedy) from error
         if part is not None:
-            self._waiting.appendleft(part)
+            self._waiting.append(part)  # the others first, since it may end its actors
         self._start()
 
 
