@@ -58,13 +58,14 @@ def work(job: Job, runner: RowRunner, part: Part) -> Finished:
             outputs = _outputs(job, runner, part, ahead)
             records, bad = next(outputs)  # a part has rows
             with pyarrow.parquet.ParquetWriter(file, records.schema) as writer:
-                group = [records]
+                group, size = [records], records.nbytes
                 for records, errors in outputs:
                     bad += errors
-                    if sum(r.nbytes for r in group) >= _GROUP:
+                    if size >= _GROUP:
                         writer.write_table(pa.Table.from_batches(group))
-                        group = []
+                        group, size = [], 0
                     group.append(records)
+                    size += records.nbytes
                 writer.write_table(pa.Table.from_batches(group))
                 writer.add_key_value_metadata(job.metadata(bad))
     except OSError as error:
@@ -94,7 +95,7 @@ def _batch(job: Job, runner: RowRunner, count: int, table: Mapping[str, Any], fi
         row = min(errors)
         remedy = "correct the row, or choose --bad-rows drop or --bad-rows column"
         raise InputError(errors[row], where=f"row {first + row} of the input", remedy=remedy)
-    columns = {ROW: pa.array(range(first, first + count), pa.int64())}
+    columns = {ROW: pa.array(np.arange(first, first + count))}
     columns |= {name: _kept(table[name]) for name in settings.keep}
     columns |= {o.column: write(rows, o.cell) for o, rows in zip(runner.outputs, results, strict=True)}
     if settings.on_bad == "column":
