@@ -18,6 +18,7 @@ import torch
 
 import delegate
 import tests.conftest  # noqa: F401
+from tests.support.lowering import assert_runs
 
 ROWS = 50
 
@@ -111,7 +112,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     programs = {}
     for name, (module, args, shapes, backends) in cases.items():
         programs[name] = folder / f"{name}.dlg"
-        delegate.to_backend(torch.export.export(module, args, dynamic_shapes=shapes), backends).save(programs[name])
+        program = delegate.to_backend(torch.export.export(module, args, dynamic_shapes=shapes), backends)
+        for backend in backends:
+            assert_runs(program, backend)
+        program.save(programs[name])
     x = np.random.default_rng(0).standard_normal((ROWS, 4), np.float32)
     cells = pa.FixedSizeListArray.from_arrays(pa.array(x.reshape(-1)), 4)
     pyarrow.parquet.write_table(pa.table({"id": range(ROWS), "x": cells}), folder / "d.parquet", row_group_size=20)
