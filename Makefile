@@ -3,7 +3,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 # What is in plugins/, each a package of its own; the backends among them, which are no part of the support matrix.
-PACKAGES := numba openvino onnxruntime remote serve
+PACKAGES := numba openvino onnxruntime ray remote serve
 BLOCKED := numba,openvino,onnxruntime
 
 .PHONY: demo test fuzz wild mutation test-slow test-models docs gpu-software browser pictures plugins dist lint format bench bench-peers schema docs-ops clean

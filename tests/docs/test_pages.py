@@ -16,6 +16,7 @@ SLOW: set[str] = set()
 # Pages whose code another test runs.
 ELSEWHERE = {
     "backend.md": "tests/cli/test_new_backend.py",
+    "batch.md": "plugins/ray/tests/test_docs.py",
     "llm.md": "tests/llm/test_llm.py",
     "placement.md": "tests/placement/test_measured.py",
     "quantization.md": "tests/quantization/test_docs.py",

@@ -28,6 +28,7 @@ PACKAGES = {
     "delegate_numba": Path("plugins/numba"),
     "delegate_openvino": Path("plugins/openvino"),
     "delegate_onnxruntime": Path("plugins/onnxruntime"),
+    "delegate_ray": Path("plugins/ray"),
     "delegate_remote": Path("plugins/remote"),
     "delegate_serve": Path("plugins/serve"),
 }

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from delegate_serve.runtime.batching import Batching, batching_of
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.models import Models
@@ -20,6 +19,7 @@ from delegate_serve.runtime.worker import Worker
 
 import delegate
 from delegate.errors import ConfigError
+from delegate.runtime.batching import Batching, batching_of
 from delegate.testing import assert_same
 
 BATCH = torch.export.Dim("batch", min=1, max=64)
@@ -51,7 +51,7 @@ def run(calls: Calls, arrays: Sequence[Any], most: int = 8, delay: float = 0.05,
         "calls",
         calls,
         lambda leaves: leaves,
-        Batching(most, (0,), (0,)),
+        Batching(1, most, (0,), (0,)),
         Settings(batch=most, batch_delay=delay, **settings),
         Metrics(),
     )
@@ -121,6 +121,13 @@ class Scale(torch.nn.Module):
         return x * y, y + 1
 
 
+class Weigh(torch.nn.Module):
+    """Has a number for each row."""
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x * weight[:, None]
+
+
 class Swap(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.t()
@@ -156,6 +163,7 @@ DEPENDENT = "the rows of a batch of it depend on each other: serve it without --
     [
         (Scale(), (X, X), ({0: BATCH}, {0: BATCH}), 8),
         (Scale(), (X, X), ({0: BATCH, 1: LENGTH}, {0: BATCH, 1: LENGTH}), 8),
+        (Weigh(), (X, torch.zeros(2)), ({0: BATCH}, {0: BATCH}), 8),  # its guard is that the size is itself
         (Scale(), (X, torch.zeros(3)), ({0: BATCH}, None), None),  # the second has no rows
         (Scale(), (X, X), None, None),
         (torch.nn.Linear(3, 4), (X,), ({0: BATCH},), 8),
@@ -174,11 +182,11 @@ def test_methods_with_batches(module: Any, args: Any, shapes: Any, expected: int
         method = loaded.method("forward")
         if isinstance(expected, str):
             with pytest.raises(ConfigError, match=expected):
-                batching_of(method, 8, "it")
+                batching_of(method, 8, "it", "serve it without --batch")
         else:
-            batching = batching_of(method, 8, "it")
+            batching = batching_of(method, 8, "it", "serve it without --batch")
             assert (batching and batching.most) == expected
-        assert batching_of(method, 1, "it") is None
+        assert batching_of(method, 1, "it", "") is None
 
 
 def test_a_server_with_batching(serve: Any, programs: dict[str, Path]) -> None:

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from delegate.errors import ConfigError, did_you_mean
+from delegate.runtime.batching import batching_of
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
-from delegate_serve.runtime.batching import batching_of
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.openai import METHODS, LanguageModel
@@ -47,7 +47,8 @@ class Model:
     ) -> None:
         self.name, self._method, self._sessions = name, method.name, sessions
         self.signature = signature_of(method.definition, where)
-        self.batching = None if sessions else batching_of(method, settings.batch, f"model {name!r}")
+        remedy = "serve it without --batch"
+        self.batching = None if sessions else batching_of(method, settings.batch, f"model {name!r}", remedy)
         self.worker = Worker(name, method.run, method.check, self.batching, settings, metrics)
         self.requests = 0  # that are received, wait or run now
 

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from delegate.errors import DelegateError, ExecutionError, InputError
-from delegate_serve.runtime.batching import Batching
+from delegate.runtime.batching import Batching
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.settings import Settings

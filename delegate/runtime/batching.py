@@ -1,4 +1,4 @@
-"""Dynamic batching: the methods whose requests can share a call, and the check that their rows are independent.
+"""Batching: the methods whose calls can be joined to one of more rows, and the check that their rows are independent.
 
 Rows are joined along the first dimension, which must be one symbol for all inputs and outputs. That does not make rows
 independent: a model may take the mean over the batch, or divide by its size. So the check changes one row, and requires
@@ -31,11 +31,12 @@ class Batching:
     """The joining of requests along the first dimension.
 
     Args:
-        most: rows of one call.
+        least, most: rows of one call.
         inputs: the leaves of the arguments that are tensors; the others are equal in all requests.
         outputs: the leaves of the result that are tensors.
     """
 
+    least: int
     most: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -67,32 +68,33 @@ class Batching:
         return split
 
 
-def batching_of(method: Method, most: int, where: str) -> Batching | None:
+def batching_of(method: Method, most: int, where: str, remedy: str) -> Batching | None:
     """Return how the requests of a method are joined; None if they cannot be.
 
     Args:
         method: of a program without states.
         most: rows of one call.
         where: the model, for messages.
+        remedy: how to call it without batches, for messages.
 
     Raises:
         ConfigError: the rows of a batch depend on each other, or the method fails with random inputs.
     """
     definition = method.definition
-    number = _batch_symbol(definition)
-    if number is None or most < 2 or method.written:
+    symbol = batch_symbol(definition)
+    if symbol is None or most < 2 or method.written:
         return None
     inputs = tuple(leaf for leaf, i in enumerate(definition.inputs) if i.value >= 0)
     outputs = tuple(leaf for leaf, output in enumerate(definition.outputs) if isinstance(output, Ref))
-    limit = definition.symbols[number].maximum
-    batching = Batching(most if limit is None else min(most, limit), inputs, outputs)
+    limit = most if symbol.maximum is None else min(most, symbol.maximum)
+    batching = Batching(max(symbol.minimum, 1), limit, inputs, outputs)
     if batching.most < 2:
         return None
-    _require_independent_rows(method, batching, definition.symbols[number].minimum, where)
+    _require_independent_rows(method, batching, where, remedy)
     return batching
 
 
-def _batch_symbol(method: model.Method) -> int | None:
+def batch_symbol(method: model.Method) -> Symbol | None:
     """Return the symbol that is the first size of all inputs and outputs, and nothing else; None without one."""
     refs = [output.index for output in method.outputs if isinstance(output, Ref)]
     shapes = [method.values[index].shape for index in (*(i.value for i in method.inputs if i.value >= 0), *refs)]
@@ -103,25 +105,29 @@ def _batch_symbol(method: model.Method) -> int | None:
     others = {
         symbol for shape in shapes for size in shape[1:] if isinstance(size, Expr) for symbol in size.free_symbols()
     }
-    guarded = {symbol for guard in method.guards for symbol in guard.free_symbols()}
+    guarded = {symbol for guard in method.guards if not _is_always_true(guard) for symbol in guard.free_symbols()}
     is_first = all(shape and shape[0] == first for shape in shapes)
     if not is_first or number in others | guarded or not all(map(_is_size_of_input, method.symbols)):
         return None
-    return number
+    return method.symbols[number]
 
 
 def _is_size_of_input(symbol: Symbol) -> bool:
     return symbol.input >= 0 and symbol.dim >= 0
 
 
-def _require_independent_rows(method: Method, batching: Batching, minimum: int, where: str) -> None:
+def _is_always_true(guard: Expr) -> bool:
+    """Return True for n == n, which the export adds for each further input of a batch."""
+    return guard.op is Op.EQ and guard.args[0] == guard.args[1]
+
+
+def _require_independent_rows(method: Method, batching: Batching, where: str, remedy: str) -> None:
     """Raise ConfigError if the results of a row depend on other rows, or on their number.
 
     Args:
         method: of the model.
         batching: of the method.
-        minimum: the least number of rows.
-        where: the model, for messages.
+        where, remedy: see `batching_of`.
     """
     one, other = (leaves(method.inputs, random_inputs(method.definition, seed)) for seed in (0, 1))
     count = batching.rows(one)
@@ -131,17 +137,17 @@ def _require_independent_rows(method: Method, batching: Batching, minimum: int, 
             results = method.run(_with_row_of(one, other, changed, batching))
             if not all(_same_but(expected[n], results[n], changed) for n in batching.outputs):
                 what = f"the rows of a batch of {where} depend on each other"
-                raise ConfigError(what, remedy="serve it without --batch")
-        if minimum <= 1 < count:
+                raise ConfigError(what, remedy=remedy)
+        if batching.least == 1 < count:
             single = method.run([one[n][:1] if n in batching.inputs else one[n] for n in range(len(one))])
             outputs = [(n, o.index) for n, o in enumerate(method.definition.outputs) if isinstance(o, Ref)]
             dtypes = {n: method.definition.values[index].dtype for n, index in outputs}
             if not all(_is_near(expected[n][:1], single[n], dtype) for n, dtype in dtypes.items()):
                 what = f"the results of {where} depend on the number of rows"
-                raise ConfigError(what, remedy="serve it without --batch")
+                raise ConfigError(what, remedy=remedy)
     except (BackendError, ExecutionError) as error:
         what = f"{where} fails with random inputs, so its rows cannot be checked: {error}"
-        raise ConfigError(what, remedy="serve it without --batch") from error
+        raise ConfigError(what, remedy=remedy) from error
 
 
 def _with_row_of(arguments: Sequence[Any], other: Sequence[Any], row: int, batching: Batching) -> list[Any]:

@@ -1,0 +1,168 @@
+"""Work on a job by actors of a Ray cluster. An actor that dies is replaced, and its part starts again.
+
+Ray needs this package on each node. The files of program, input and output have the same paths on all nodes.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+import delegate
+from delegate.errors import BackendFailed, ConfigError, DelegateError
+from delegate.plugins import one_line
+from delegate_ray.runtime.inputs import Part
+from delegate_ray.runtime.job import Finished, Job, require_manifest
+from delegate_ray.runtime.work import check_first_rows, work
+
+_ATTEMPTS = 5  # of a part, or of starting an actor, before the job fails
+_CONNECT = 5.0  # seconds
+_START = "start one, `ray start --head`, or correct the address; for a cluster with a token set RAY_AUTH_MODE=token"
+
+
+class Worker:
+    """A Ray actor that works on parts of a job.
+
+    Args:
+        job: the job.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def prepare(self) -> None:
+        """Load the program.
+
+        Raises:
+            ConfigError: this node has another version, or not the files of the job.
+            DelegateError: the program cannot be loaded.
+        """
+        if delegate.__version__ != self._job.version:
+            what = f"a node has delegate {delegate.__version__}, and the driver {self._job.version}"
+            raise ConfigError(what, where=ray.util.get_node_ip_address(), remedy="install one version on all nodes")
+        require_manifest(self._job)
+        for file in self._job.files:
+            file.require_unchanged()
+        self._runner = self._job.runner()
+        check_first_rows(self._job, self._runner)
+
+    def work(self, part: Part) -> Finished:
+        """Write the output file of a part; see `delegate_ray.runtime.work`."""
+        return work(self._job, self._runner, part)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Connect to a Ray cluster in a `with` block. An existing connection of this process is used instead.
+
+    Args:
+        address: for `ray.init`: host:port, "auto", or "ray://host:port".
+
+    Raises:
+        ConfigError: there is no cluster, or it has another version of Ray or Python.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        host, colon, port = address.removeprefix("ray://").rpartition(":")
+        if colon:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT).close()
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:  # Ray raises all kinds
+        what = f"there is no Ray cluster at {address!r}: {one_line(error)}"
+        raise ConfigError(what, where="--ray", remedy=_START) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+class Cluster:
+    """Actors of the connected cluster that work on a job.
+
+    Args:
+        job: the job. Its manifest is in the output folder.
+        parts: the parts to work on.
+        actors: the number of actors.
+        cpus: the CPUs that Ray reserves for each actor.
+
+    Raises:
+        ConfigError: no node has enough CPUs for one actor.
+    """
+
+    def __init__(self, job: Job, parts: Sequence[Part], actors: int, cpus: int) -> None:
+        available = max((n["Resources"].get("CPU", 0) for n in ray.nodes() if n["Alive"]), default=0)
+        if available < cpus:
+            what = f"no node of the cluster has {cpus} CPUs, the largest has {available:g}"
+            raise ConfigError(what, where="--ray", remedy="choose fewer --threads")
+        self._job, self._count, self._cpus = job, min(actors, len(parts)), cpus
+        self._waiting = deque(parts)
+        self._attempts: Counter[int | None] = Counter()  # by part; None: starts of actors that failed
+        self._running: dict[Any, tuple[Any, Part | None]] = {}  # answer -> its actor and part; None: it prepares
+
+    def work(self) -> Iterator[Finished]:
+        """Yield each part when its output file is complete.
+
+        Raises:
+            DelegateError: that of the first part that failed, or actors cannot start, or a part ends all its actors.
+        """
+        try:
+            for _ in range(self._count):
+                self._start()
+            while self._running:
+                (answer,), _ = ray.wait(list(self._running))
+                actor, part = self._running.pop(answer)
+                try:
+                    finished = ray.get(answer)
+                except RayTaskError as error:
+                    raise _cause(error) from error
+                except RayError as error:
+                    self._replace(actor, part, error)
+                    continue
+                self._give(actor)
+                if finished is not None:
+                    yield finished
+        finally:
+            for actor, _ in self._running.values():
+                ray.kill(actor)
+
+    def _start(self) -> None:
+        actor = ray.remote(Worker).options(num_cpus=self._cpus, max_restarts=0).remote(self._job)
+        self._running[actor.prepare.remote()] = actor, None
+
+    def _give(self, actor: Any) -> None:
+        """Give the next part to an actor, or end it if there is none."""
+        if self._waiting:
+            part = self._waiting.popleft()
+            self._running[actor.work.remote(part)] = actor, part
+        else:
+            ray.kill(actor)
+
+    def _replace(self, actor: Any, part: Part | None, error: RayError) -> None:
+        """Start a new actor in place of one that died, and put its part back; raises BackendFailed after some times."""
+        ray.kill(actor)
+        number = None if part is None else part.number
+        self._attempts[number] += 1
+        if self._attempts[number] >= _ATTEMPTS:
+            what = "actors die when they start" if part is None else f"actors die at part {part.number}"
+            first, _, _ = str(error).partition("\n")  # the other lines list possible causes
+            remedy = "check the memory of the nodes, and that each has this package; then start the same command again"
+            raise BackendFailed(f"{what}: {type(error).__name__}: {first}", where="--ray", remedy=remedy) from error
+        if part is not None:
+            self._waiting.append(part)  # the others first, since it may end its actors
+        self._start()
+
+
+def _cause(error: RayTaskError) -> DelegateError:
+    """Return the error of a task as one of this project."""
+    if isinstance(error.cause, DelegateError):
+        return error.cause
+    remedy = "check that each node has this package, in the version of the driver"
+    return BackendFailed(f"a Ray worker failed: {one_line(error.cause)}", where="--ray", remedy=remedy)

@@ -1,0 +1,273 @@
+"""Columns of data as arrays of inputs, and results as Arrow columns.
+
+A column of equal cells becomes one array over its memory. Other columns are read cell by cell. A cell that does not fit
+is an error of its row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delegate.kernels.half_precision import from_bfloat16, to_bfloat16
+from delegate.program.dtypes import DType
+from delegate.runtime.backend import Array
+
+ANY = -1  # a size of a cell that may differ between rows
+_KINDS = {
+    "f": "fiu",
+    "i": "iu",
+    "u": "iu",
+    "b": "b",
+    "c": "c",
+}  # of an input -> of the columns that it can be read from
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The form of one row of an input or an output.
+
+    Args:
+        name: of the input or output.
+        dtype: of its elements.
+        shape: its sizes; ANY if a size may differ between rows.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Return True if all rows have the same sizes."""
+        return ANY not in self.shape
+
+    @property
+    def size(self) -> int:
+        """The number of elements of a row, if all rows have the same sizes."""
+        return math.prod(map(int, self.shape))
+
+    @property
+    def is_tensor(self) -> bool:
+        """Return True if a column of such cells is an Arrow column of tensors of one shape."""
+        return self.is_fixed and self.size > 0
+
+    @property
+    def stored(self) -> pa.DataType:
+        """The Arrow type of its elements; bfloat16 is stored as float32."""
+        return pa.from_numpy_dtype(np.dtype("float32") if self.dtype is DType.bfloat16 else self.dtype.numpy)
+
+    @property
+    def type(self) -> pa.DataType:
+        """The Arrow type of a column of such cells."""
+        if not self.shape:
+            return self.stored
+        if self.is_tensor:
+            return pa.fixed_shape_tensor(self.stored, self.shape)
+        nested = self.stored
+        for _ in self.shape:
+            nested = pa.list_(nested)
+        return nested
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The cells of some rows.
+
+    Args:
+        dense: one array of all cells; None if they have no common shape, or some are missing.
+        cells: an array for each row, None for a row with an error; used if `dense` is None.
+    """
+
+    dense: Array | None
+    cells: Sequence[Array | None] = ()
+
+
+class _Misfit(ValueError):
+    """A value that does not fit an input."""
+
+
+def read(column: Any, cell: Cell) -> tuple[Rows, dict[int, str]]:
+    """Return the cells of a column, and the errors of rows that do not fit.
+
+    Args:
+        column: a NumPy array, an Arrow array, or a list of cells.
+        cell: the form of an input.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    array = _dense(column, cell)
+    if array is not None:
+        try:
+            return Rows(_fit(array, cell, array.shape[1:])), {}
+        except _Misfit:
+            column = array  # each row is checked by itself
+    cells: list[Array | None] = []
+    errors: dict[int, str] = {}
+    for row in range(len(column)):
+        try:
+            cells.append(_read_cell(column[row], cell))
+        except ValueError as error:
+            cells.append(None)
+            errors[row] = f"input {cell.name!r}: {error}"
+    return Rows(None, cells), errors
+
+
+def read_joined(columns: Sequence[Any], cell: Cell) -> tuple[Rows, dict[int, str]]:
+    """Return the cells of an input whose elements are columns of numbers, and the errors of rows; see `read`."""
+    element = Cell(cell.name, cell.dtype, ())
+    parts = [read(column, element) for column in columns]
+    errors = {row: text for _, found in reversed(parts) for row, text in found.items()}
+    cells: list[Any] = [rows.cells if rows.dense is None else rows.dense for rows, _ in parts]
+    if not errors:
+        return Rows(np.stack([np.asarray(c) for c in cells], axis=1).view()), {}
+    joined = [None if row in errors else np.stack([c[row] for c in cells]).view() for row in range(len(columns[0]))]
+    return Rows(None, joined), errors
+
+
+def write(rows: Rows, cell: Cell) -> pa.Array:
+    """Return results as an Arrow column; rows with errors are null."""
+    dense, missing = rows.dense, None
+    if dense is None and not cell.is_tensor:
+        return pa.array([None if c is None else _stored(c, cell).tolist() for c in rows.cells], cell.type)
+    if dense is None:
+        absent = np.zeros(cell.shape, cell.dtype.numpy)
+        dense = np.stack([absent if c is None else c for c in rows.cells]) if rows.cells else absent[None][:0]
+        missing = np.array([c is None for c in rows.cells], bool)
+    elif not cell.is_tensor:
+        return pa.array(_stored(dense, cell).tolist(), cell.type)
+    values = _stored(dense, cell)
+    if not cell.shape:
+        return pa.array(values, cell.stored, mask=missing)
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1), cell.stored)
+    mask = None if missing is None else pa.array(missing)
+    storage = pa.FixedSizeListArray.from_arrays(flat, type=pa.list_(cell.stored, cell.size), mask=mask)
+    return pa.ExtensionArray.from_storage(cell.type, storage)
+
+
+def write_numpy(rows: Rows, cell: Cell) -> Array:
+    """Return results as a NumPy array without the rows with errors; of type object if their shapes differ."""
+    if rows.dense is not None:
+        return _stored(rows.dense, cell)
+    cells = [_stored(c, cell) for c in rows.cells if c is not None]
+    if cell.is_fixed:
+        return np.stack(cells) if cells else np.empty((0, *cell.shape), cell.stored.to_pandas_dtype())
+    array = np.empty(len(cells), object)
+    array[:] = cells
+    return array
+
+
+def _stored(array: Array, cell: Cell) -> Array:
+    return from_bfloat16(array) if cell.dtype is DType.bfloat16 else array
+
+
+def _dense(column: Any, cell: Cell) -> Array | None:
+    """Return a column as one array over its memory, None if its cells differ or some are missing."""
+    array = None
+    if isinstance(column, np.ndarray):
+        array = column
+    elif not isinstance(column, pa.Array) or column.null_count:
+        return None
+    elif isinstance(column, pa.FixedShapeTensorArray):
+        array = column.to_numpy_ndarray()
+    elif isinstance(column, pa.ExtensionArray):  # such as Ray's tensors
+        array = column.to_numpy(zero_copy_only=False)
+    elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        with suppress(pa.ArrowInvalid):
+            array = np.asarray(pc.cast(column, cell.stored))
+    else:
+        array = _flat_lists(column)
+    return None if array is None or array.dtype == object else array
+
+
+def _flat_lists(column: Any) -> Array | None:
+    """Return a column of numbers or nested lists as an array, None if lengths differ or numbers are missing."""
+    sizes: list[int] = []
+    while _is_list(column.type):
+        lengths = np.diff(column.offsets.to_numpy()) if hasattr(column, "offsets") else column.type.list_size
+        if np.ndim(lengths) and (not len(lengths) or (lengths != lengths[0]).any()):
+            return None
+        size, rows = int(np.ravel(lengths)[0]), len(column)
+        column = column.flatten()
+        if column.null_count or len(column) != rows * size:
+            return None
+        sizes.append(size)
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        return None
+    array = np.asarray(column.to_numpy(zero_copy_only=False))
+    return array.reshape(len(array) // max(math.prod(sizes), 1), *sizes) if sizes else array
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _read_cell(value: Any, cell: Cell) -> Array:
+    if isinstance(value, pa.Scalar):
+        tensor = isinstance(value, pa.ExtensionScalar) and value.is_valid and hasattr(value, "to_numpy")
+        value = value.to_numpy() if tensor else value.as_py()
+    if isinstance(value, Exception):
+        raise _Misfit(str(value))
+    if value is None:
+        raise _Misfit("the cell is null")
+    if isinstance(value, str):
+        value = _parse(value, cell)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise _Misfit("the cell has lists of different lengths") from error
+    if array.dtype == object:
+        raise _Misfit("the cell has nulls, or lists of different lengths")
+    return _fit(array, cell, array.shape)
+
+
+def _parse(text: str, cell: Cell) -> Any:
+    try:
+        return pa.scalar(text).cast(cell.stored).as_py()
+    except pa.ArrowInvalid:
+        raise _Misfit(f"{text[:40]!r} is not a number of type {cell.dtype.name}") from None
+
+
+def _fit(array: Array, cell: Cell, shape: tuple[int, ...]) -> Array:
+    """Return an array with the type of a cell and, in its last dimensions, its shape; raises _Misfit.
+
+    Args:
+        array: cells.
+        cell: the form of the input.
+        shape: the sizes of one cell of the array.
+    """
+    first = array.shape[: array.ndim - len(shape)]
+    if len(shape) != len(cell.shape) or any(
+        size not in (ANY, own) for size, own in zip(cell.shape, shape, strict=True)
+    ):
+        if not (cell.is_fixed and len(shape) == 1 and shape[0] == cell.size):
+            sizes = ", ".join("any" if size == ANY else str(size) for size in cell.shape)
+            raise _Misfit(f"the cell has the shape {list(shape)}, and the program takes [{sizes}] for each row")
+        array = array.reshape(*first, *cell.shape)
+    return _converted(array, cell.dtype)
+
+
+def _converted(array: Array, dtype: DType) -> Array:
+    """Return an array with another type of elements, if that keeps the values or rounds floats; raises _Misfit."""
+    target = dtype.numpy
+    kind = "f" if dtype is DType.bfloat16 else target.kind
+    if array.dtype.kind not in _KINDS[kind] and array.size:
+        raise _Misfit(f"the cell is {array.dtype}, and the program takes {dtype.name}")
+    if dtype is DType.bfloat16:
+        return to_bfloat16(array.astype(np.float32)).view()
+    if array.dtype == target:
+        return array
+    if kind in "iu" and array.size:
+        limits = np.iinfo(target)
+        least, most = int(array.min()), int(array.max())
+        if least < limits.min or most > limits.max:
+            raise _Misfit(f"{least if least < limits.min else most} is out of the range of {dtype.name}")
+    return array.astype(target)

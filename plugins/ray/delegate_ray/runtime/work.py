@@ -1,0 +1,157 @@
+"""Work on a job: the parts of its input, one output file each, with reading in another thread."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from queue import Full, Queue
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from delegate.errors import ConfigError, InputError, PartitionError
+from delegate.files import replacing
+from delegate_ray.runtime.columns import write
+from delegate_ray.runtime.inputs import Batch, Part, read
+from delegate_ray.runtime.job import ROW, Finished, Job
+from delegate_ray.runtime.predictor import ERROR
+from delegate_ray.runtime.rows import RowRunner
+
+_AHEAD = 2  # batches that are read before they are needed
+_GROUP = 1 << 26  # bytes of a row group in an output file
+_WAIT = 0.1  # seconds until a reader looks if it is still needed
+
+
+def check_first_rows(job: Job, runner: RowRunner) -> None:
+    """Raise ConfigError if the first batch of the input has no good row: the program does not fit the input.
+
+    Args:
+        job: the job.
+        runner: of its program.
+    """
+    part = job.parts[0]
+    for count, table in read(job.files[part.file], part, _columns(job, runner), job.settings.batch):
+        _, errors = runner.run(table, count)
+        if len(errors) == count:
+            what = f"the rows of the input do not fit the program: {errors[0]}"
+            remedy = "choose other columns, or lower the model for this input"
+            raise ConfigError(what, where=job.files[part.file].path, remedy=remedy)
+        return
+
+
+def work(job: Job, runner: RowRunner, part: Part) -> Finished:
+    """Write the output file of a part.
+
+    Raises:
+        InputError: a row is bad and the policy is to raise, or the input has changed.
+        PartitionError: the file cannot be written, for example since the disk is full.
+        BackendError: a backend failed.
+    """
+    path = job.output(part)
+    batches = read(job.files[part.file], part, _columns(job, runner), job.settings.batch)
+    try:
+        with replacing(path) as file, closing(_ahead(batches)) as ahead:
+            outputs = _outputs(job, runner, part, ahead)
+            records, bad = next(outputs)  # a part has rows
+            with pyarrow.parquet.ParquetWriter(file, records.schema) as writer:
+                group, size = [records], records.nbytes
+                for records, errors in outputs:
+                    bad += errors
+                    if size >= _GROUP:
+                        writer.write_table(pa.Table.from_batches(group))
+                        group, size = [], 0
+                    group.append(records)
+                    size += records.nbytes
+                writer.write_table(pa.Table.from_batches(group))
+                writer.add_key_value_metadata(job.metadata(bad))
+    except OSError as error:
+        what = f"the output file cannot be written: {error.strerror or error}"
+        remedy = "the files before it are complete: free space, and start the same command again"
+        raise PartitionError(what, where=path, remedy=remedy) from error
+    return Finished(part.number, part.rows, bad)
+
+
+def _outputs(job: Job, runner: RowRunner, part: Part, batches: Iterable[Batch]) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield the output of each batch of a part, and the number of its bad rows."""
+    first = part.first
+    for count, table in batches:
+        yield _batch(job, runner, count, table, first)
+        first += count
+
+
+def _columns(job: Job, runner: RowRunner) -> list[str]:
+    return list(dict.fromkeys((*runner.columns, *job.settings.keep)))
+
+
+def _batch(job: Job, runner: RowRunner, count: int, table: Mapping[str, Any], first: int) -> tuple[pa.RecordBatch, int]:
+    """Return the output of some rows, and the number of bad rows; `first` is the number of the first row."""
+    results, errors = runner.run(table, count)
+    settings = job.settings
+    if errors and settings.on_bad == "raise":
+        row = min(errors)
+        remedy = "correct the row, or choose --bad-rows drop or --bad-rows column"
+        raise InputError(errors[row], where=f"row {first + row} of the input", remedy=remedy)
+    columns = {ROW: pa.array(np.arange(first, first + count))}
+    columns |= {name: _kept(table[name]) for name in settings.keep}
+    columns |= {o.column: write(rows, o.cell) for o, rows in zip(runner.outputs, results, strict=True)}
+    if settings.on_bad == "column":
+        columns[ERROR] = pa.array([errors.get(row) for row in range(count)], pa.string())
+    records = pa.RecordBatch.from_pydict(columns)
+    if errors and settings.on_bad == "drop":
+        records = records.take(pa.array([row for row in range(count) if row not in errors], pa.int64()))
+    return records, len(errors)
+
+
+def _kept(column: Any) -> pa.Array:
+    """Return a column of the input as one of the output. Cells of text files are text."""
+    if isinstance(column, pa.ChunkedArray):
+        return column.combine_chunks()
+    if isinstance(column, list):
+        return pa.array([_text(cell) for cell in column], pa.string())
+    if isinstance(column, np.ndarray):
+        rows = np.ascontiguousarray(column)
+        return pa.FixedShapeTensorArray.from_numpy_ndarray(rows) if rows.ndim > 1 else pa.array(rows)
+    return column
+
+
+def _text(cell: Any) -> str | None:
+    if cell is None or isinstance(cell, Exception):
+        return None
+    return cell if isinstance(cell, str) else json.dumps(cell)
+
+
+def _ahead(batches: Iterator[Batch]) -> Generator[Batch]:
+    """Yield batches that another thread reads. An error there is raised here."""
+    queue: Queue[Batch | BaseException | None] = Queue(_AHEAD)
+    ended = Event()
+
+    def put(item: Batch | BaseException | None) -> bool:
+        while not ended.is_set():
+            try:
+                queue.put(item, timeout=_WAIT)
+            except Full:
+                continue
+            return True
+        return False
+
+    def fill() -> None:
+        try:
+            if all(map(put, batches)):
+                put(None)
+        except BaseException as error:
+            put(error)
+
+    thread = Thread(target=fill, name="read ahead", daemon=True)
+    thread.start()
+    try:
+        while (item := queue.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,373 @@
+"""`delegate batch` in one process: formats, columns, bad rows, continuing, and errors before any work."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from delegate_ray.runtime import work as working
+from typer.testing import CliRunner
+
+from delegate.cli.app import app
+from delegate.testing import assert_same
+from tests.support.exit_codes import FAILED, USAGE, require_exit
+from tests.support.hostile import EVIL, require_printable
+
+from .conftest import ROWS, Data, Read, tensor
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def batch(*args: Any) -> str:
+    """Run the command in this folder with the output `out`, and return what it prints on stdout."""
+    done = CliRunner().invoke(app, ["batch", *map(str, args), "-o", "out"])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def fails(*args: Any) -> str:
+    """Run the command, assert that it fails, and return its one line of stderr."""
+    line = ["batch", *map(str, args), "-o", "out"]
+    require_exit(line, FAILED)
+    return CliRunner().invoke(app, line).stderr
+
+
+def eager(data: Data, name: str, x: np.ndarray) -> torch.Tensor:
+    return torch.cat([data.modules[name](torch.from_numpy(row[None])) for row in x]).detach()
+
+
+@pytest.mark.parametrize("name", ["net", "pairs", "static"])
+def test_rows_equal_eager(data: Data, results: Read, name: str) -> None:
+    """Also if a file has one row, which is fewer than `pairs` takes."""
+    command = (data.programs[name], "-i", data.parquet, "--keep", "id", "--rows", 7, "--batch", 5)
+    assert batch(*command) == f"{ROWS} rows in 8 files in out\n"
+    table = results(Path("out"))
+    assert table.column_names == ["row", "id", "output"]
+    assert table["row"].to_pylist() == table["id"].to_pylist() == list(range(ROWS))
+    assert_same(tensor(table, "output"), eager(data, name, data.x))
+
+
+def write_csv(path: Path, x: np.ndarray) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["a", "text", "b", "c", "d"])
+        for row in x.tolist():
+            writer.writerow([row[0], 'a "quoted"\nline, with a comma', *row[1:]])
+            file.write("\n")  # a blank line is no row
+
+
+def write_json_lines(path: Path, x: np.ndarray) -> None:
+    path.write_text("".join(json.dumps({"x": row}) + "\n\n" for row in x.tolist()))
+
+
+def write_parts(path: Path, x: np.ndarray) -> None:
+    path.mkdir()
+    np.save(path / "b.npy", x[20:])
+    np.save(path / "a.npy", x[:20])
+    (path / "notes.txt").write_text("no input")
+
+
+INPUTS = {  # name -> its writer, and arguments
+    "d.csv": (write_csv, ["--column", "x=a,b,c,d", "--keep", "text"]),
+    "d.jsonl": (write_json_lines, ["--keep", "x"]),
+    "d.npy": (np.save, []),
+    "folder": (write_parts, []),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_formats(data: Data, results: Read, name: str) -> None:
+    write, args = INPUTS[name]
+    write(Path(name), data.x)
+    batch(data.programs["net"], "-i", name, "--rows", 9, *args)
+    table = results(Path("out"))
+    assert table["row"].to_pylist() == list(range(ROWS))
+    assert_same(tensor(table, "output"), eager(data, "net", data.x))
+    if name == "d.csv":
+        assert set(table["text"].to_pylist()) == {'a "quoted"\nline, with a comma'}
+
+
+def test_several_inputs_and_named_outputs(data: Data, results: Read) -> None:
+    ids, scale = np.arange(10, dtype=np.int32) % 8, np.arange(10, dtype=np.float64)
+    pyarrow.parquet.write_table(pa.table({"number": ids, "scale": scale}), "d.parquet")
+    batch(data.programs["lookup"], "-i", "d.parquet", "--column", "ids=number", "--result", "sum=total")
+    table = results(Path("out"))
+    assert table.column_names == ["row", "total"]
+    expected = data.modules["lookup"](torch.from_numpy(ids).long(), torch.from_numpy(scale).float())
+    assert_same(table["total"].combine_chunks().to_numpy(), expected["sum"].detach())
+
+
+def test_cells_of_different_lengths(data: Data, results: Read) -> None:
+    cells = [[float(n)] * (n % 3 + 1) for n in range(10)]
+    pyarrow.parquet.write_table(pa.table({"x": cells}), "d.parquet")
+    batch(data.programs["double"], "-i", "d.parquet")
+    assert results(Path("out"))["output"].to_pylist() == [[2 * value for value in cell] for cell in cells]
+
+
+def test_a_cell_may_be_a_whole_input(data: Data, results: Read) -> None:
+    x = np.random.default_rng(0).standard_normal((7, 3, 2), np.float32)
+    np.save("d.npy", x)
+    batch(data.programs["whole"], "-i", "d.npy")
+    assert_same(tensor(results(Path("out")), "output"), 2 * x)
+
+
+def write_bad(path: str) -> list[int]:
+    """Write rows for `lookup`, and return the numbers of the bad ones."""
+    ids = [0, 99, 2, None, 4, 5]
+    pyarrow.parquet.write_table(pa.table({"ids": pa.array(ids, pa.int64()), "scale": [1.0] * 6}), path)
+    return [1, 3]
+
+
+def test_bad_rows(data: Data, results: Read) -> None:
+    bad = write_bad("d.parquet")
+    command = (data.programs["lookup"], "-i", "d.parquet")
+    assert "(row 3 of the input" not in fails(*command)
+    assert "row 1 of the input" in fails(*command)
+    assert os.listdir("out") == ["manifest.json"]
+    assert batch(*command, "--bad-rows", "drop") == "6 rows in 1 files in out, 2 bad rows left out\n"
+    good = results(Path("out"))
+    assert good["row"].to_pylist() == [0, 2, 4, 5]
+    for path in Path("out").iterdir():
+        path.unlink()
+    assert batch(*command, "--bad-rows", "column", "--rows", 2) == "6 rows in 3 files in out, 2 bad rows\n"
+    table = results(Path("out"))
+    assert table["row"].to_pylist() == list(range(6))
+    messages = table["error"].to_pylist()
+    assert [row for row, message in enumerate(messages) if message] == bad
+    assert messages[3] == "input 'ids': the cell is null"
+    kept = table.filter(pa.compute.is_null(table["error"]))
+    assert kept["rows"].to_pylist() == good["rows"].to_pylist()
+    assert table["sum"].to_pylist()[1] is None
+
+
+def test_bad_lines_of_text(data: Data, results: Read) -> None:
+    Path("d.csv").write_text("a,b,c,d\n1,2,3,4\n1,2,3\n1,2,x,4\n5,6,7,8\n1e999,0,0,0\n")
+    Path("d.jsonl").write_text('{"x": [1, 2, 3, 4]}\n{"x": [1, 2]}\n{"x": [1, [2], 3, 4]}\n{}\n{"x"\n[1]\n')
+    messages = {}
+    for name, columns in (("d.csv", "a,b,c,d"), ("d.jsonl", "x")):
+        batch(data.programs["net"], "-i", name, "--column", f"x={columns}", "--bad-rows", "column")
+        messages[name] = results(Path("out"))["error"].to_pylist()
+        for path in Path("out").iterdir():
+            path.unlink()
+    assert messages["d.csv"] == [
+        None,
+        "input 'x': the line has 3 values, and the header 4",
+        "input 'x': 'x' is not a number of type float32",
+        None,
+        None,
+    ]
+    assert messages["d.jsonl"][:4] == [
+        None,
+        "input 'x': the cell has the shape [2], and the program takes [4] for each row",
+        "input 'x': the cell has lists of different lengths",
+        "input 'x': the cell is null",
+    ]
+    assert "the line is not JSON" in messages["d.jsonl"][4]
+    assert "the line is no JSON object" in messages["d.jsonl"][5]
+
+
+def test_a_folder_of_images(data: Data, results: Read) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (10, 5, 6, 3), np.uint8)
+    Path("images").mkdir()
+    for number, image in enumerate(images):
+        PIL.Image.fromarray(image).save(f"images/{number:02}.png")
+    command = (data.programs["images"], "-i", "images", "--rows", 4, "--keep", "path", "--bad-rows", "column")
+    assert "images cannot be kept" in fails(*command, "--keep", "image")
+    Path("images/10.jpg").write_bytes(b"no image")
+    PIL.Image.fromarray(images[0, :3]).save("images/11.png")
+    assert batch(*command) == "12 rows in 3 files in out, 2 bad rows\n"
+    table = results(Path("out"))
+    assert [Path(path).name for path in table["path"].to_pylist()][9:] == ["09.png", "10.jpg", "11.png"]
+    expected = data.modules["images"](torch.from_numpy(images))
+    assert_same(tensor(table[:10], "output"), expected)
+    assert "the image cannot be read" in table["error"].to_pylist()[10]
+    assert "the cell has the shape [3, 6, 3]" in table["error"].to_pylist()[11]
+    Path("images/10.jpg").write_bytes(b"changed")
+    assert "a job with another input" in fails(*command)
+
+
+class Interrupted(Exception):
+    """An end of the job in the middle."""
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Let the job end after some batches, in the middle of an output file."""
+    count = 0
+    original = working._batch
+
+    def stop(*args: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > after:
+            raise Interrupted
+        return original(*args)
+
+    monkeypatch.setattr(working, "_batch", stop)
+
+
+def test_a_stopped_job_continues(data: Data, results: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = (data.programs["net"], "-i", data.parquet, "--rows", 10, "--batch", 5)
+    with monkeypatch.context() as patched:
+        interrupt(patched, 5)
+        require_exit(["batch", *map(str, command), "-o", "out"], FAILED, has_message=False)
+    assert results(Path("out"))["row"].to_pylist() == list(range(20))
+    before = Path("out/part-000001.parquet").stat().st_mtime_ns
+    assert batch(*command) == f"continuing: 2 of 5 files are complete\n{ROWS} rows in 5 files in out\n"
+    assert Path("out/part-000001.parquet").stat().st_mtime_ns == before
+    table = results(Path("out"))
+    assert table["row"].to_pylist() == list(range(ROWS))
+    assert_same(tensor(table, "output"), eager(data, "net", data.x))
+
+
+def test_another_input_program_or_option_is_an_error(data: Data) -> None:
+    np.save("d.npy", data.x)
+    command = (data.programs["net"], "-i", "d.npy", "--rows", 10)
+    batch(*command)
+    np.save("d.npy", data.x + 1)
+    assert "the output folder belongs to a job with another input" in fails(*command)
+    np.save("d.npy", data.x)
+    assert "with another program (" in fails(data.programs["static"], *command[1:])
+    assert "with another option rows (" in fails(*command[:-1], 20)
+    Path("out/part-000001.parquet").write_bytes(b"not whole")
+    assert "this is no output file of the job (" in fails(*command)
+    Path("out/part-000001.parquet").unlink()
+    Path("out/manifest.json").write_text("[]")
+    assert "this is no manifest of a job" in fails(*command)
+    Path("out/manifest.json").unlink()
+    assert "no manifest of a job" in fails(*command)
+
+
+def test_an_input_that_changes_during_the_job(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save("d.npy", data.x)
+    original = working._batch
+    times: list[int] = []
+
+    def change(*args: Any) -> Any:
+        if not times:
+            status = os.stat("d.npy")
+            times.append(status.st_mtime_ns)
+            np.save("d.npy", data.x + 1)
+            os.utime("d.npy", ns=(status.st_atime_ns, status.st_mtime_ns + moved))
+        return original(*args)
+
+    for moved in (1000, 0):  # also if the time of the change is the old one, at the end
+        with monkeypatch.context() as patched:
+            patched.setattr(working, "_batch", change)
+            times.clear()
+            np.save("d.npy", data.x)
+            command = ["batch", str(data.programs["net"]), "-i", "d.npy", "-o", f"out{moved}", "--batch", "5"]
+            done = CliRunner().invoke(app, [*command, "--rows", "10"])
+        assert "the input changed during the job" in done.stderr
+        assert not json.loads(Path(f"out{moved}/manifest.json").read_text())["finished"]
+
+
+def test_a_full_disk_leaves_finished_files_whole(data: Data, results: Read) -> None:
+    """The limit for the size of a file plays the full disk: the last file has more rows than the others."""
+    Path("in").mkdir()
+    np.save("in/a.npy", data.x)
+    np.save("in/b.npy", np.zeros((20_000, 4), np.float32) + np.arange(20_000, dtype=np.float32)[:, None])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    command = (data.programs["net"], "-i", "in", "--rows", 20_000)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        stderr = fails(*command)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "the output file cannot be written: File too large" in stderr
+    assert results(Path("out"))["row"].to_pylist() == list(range(ROWS))
+    assert batch(*command).startswith("continuing: 1 of 2 files are complete")
+
+
+ERRORS = [  # program, arguments, message
+    ("net", ["-i", "absent.parquet"], "there is no such input"),
+    ("net", ["-i", "d.txt"], "'.txt' is not a format of inputs"),
+    ("net", ["-i", "damaged.parquet"], "the input cannot be read"),
+    ("net", ["-i", "empty.npy"], "the input has no rows"),
+    ("net", ["-i", "."], "its columns are not those of"),
+    ("net", ["-i", "DATA", "--column", "x=y"], "there is no column 'y' for input 'x'"),
+    ("net", ["-i", "DATA", "--column", "z=x"], "there is no input 'z'"),
+    ("net", ["-i", "DATA", "--column", "x=x,id"], "input 'x' has 2 columns, and takes cells of the shape [4]"),
+    ("net", ["-i", "DATA", "--column", "x"], "--column 'x' is not NAME=COLUMN"),
+    ("net", ["-i", "DATA", "--column", "x=x", "--column", "x=id"], "--column has 'x' twice"),
+    ("net", ["-i", "DATA", "--result", "y=x"], "there is no output 'y'"),
+    ("net", ["-i", "DATA", "--result", "output=row"], "an output file would have two columns 'row'"),
+    ("net", ["-i", "DATA", "--keep", "y"], "there is no column 'y' to keep"),
+    ("net", ["-i", "DATA", "--method", "f"], "there is no method 'f'"),
+    ("net", ["-i", "wide.npy", "--bad-rows", "drop"], "the cell has the shape [5], and the program takes [4]"),
+    ("net", ["-i", "text.npy"], "the cell is <U1, and the program takes float32"),
+    (
+        "lookup",
+        ["-i", "DATA", "--column", "ids=x", "--column", "scale=id"],
+        "the cell has the shape [4], and the program takes [] for each row",
+    ),
+    ("mean", ["-i", "DATA"], "the rows of a batch of"),
+    ("counter", ["-i", "DATA"], "the program has states"),
+    ("absent", ["-i", "DATA"], "the program cannot be read: No such file"),
+]
+
+
+@pytest.mark.parametrize(("program", "args", "message"), ERRORS, ids=[message for *_, message in ERRORS])
+def test_errors_before_any_work(data: Data, program: str, args: list[str], message: str) -> None:
+    Path("d.txt").write_text("x\n")
+    np.save("wide.npy", np.zeros((3, 5), np.float32))
+    np.save("text.npy", np.array([["a"] * 4] * 3))
+    np.save("empty.npy", np.zeros((0, 4), np.float32))
+    Path("damaged.parquet" if "." not in args else "a.csv").write_text("x\n1\n")
+    stderr = fails(data.programs.get(program, "absent.dlg"), *(str(data.parquet) if a == "DATA" else a for a in args))
+    assert message in stderr
+    assert not Path("out").exists() or os.listdir("out") == ["manifest.json"]
+
+
+def test_what_cannot_be_written_is_an_error_first() -> None:
+    """Neither program nor input are there: they are not looked at yet."""
+    Path("file").write_text("old")
+    stderr = CliRunner().invoke(app, ["batch", "absent.dlg", "-i", "absent.csv", "-o", "file/below"]).stderr
+    assert "the outputs cannot be written" in stderr
+    assert Path("file").read_text() == "old"
+
+
+def test_rows_that_depend_on_each_other_run_one_by_one(data: Data, results: Read) -> None:
+    batch(data.programs["mean"], "-i", data.parquet, "--batch", 1)
+    assert_same(tensor(results(Path("out")), "output"), np.zeros_like(data.x))
+
+
+@pytest.mark.parametrize("args", [[], ["x"], ["x", "-i", "x", "-o", "out", "--rows", "0"], ["x", "-i", "x"]])
+def test_wrong_usage(args: list[str]) -> None:
+    require_exit(["batch", *args], USAGE)
+
+
+@pytest.mark.parametrize("args", [[EVIL, "-i", "x"], ["x", "-i", EVIL], ["x", "-i", "x", "--column", EVIL]], ids=ascii)
+def test_it_prints_no_control_characters(args: list[str]) -> None:
+    require_printable(["batch", *args, "-o", "out"])
+
+
+def test_it_needs_neither_torch_nor_ray(data: Data, results: Read) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['ray'] = None\n"
+        "from delegate.cli.main import main\n"
+        f"sys.argv = ['delegate', 'batch', {str(data.programs['net'])!r}, '-i', {str(data.parquet)!r}, '-o', 'out']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(results(Path("out"))) == ROWS
+    stderr = subprocess.run(
+        [sys.executable, "-c", code.replace("'out']", "'new', '--ray', 'auto']")],
+        capture_output=True, text=True, check=False,
+    ).stderr  # fmt: skip
+    assert stderr == "error: --ray needs Ray, which is not installed: pip install 'delegate-ray[ray]'\n"

@@ -1,0 +1,200 @@
+"""Rows through a real Ray cluster on this machine: the command, Ray Data, and actors that die."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from delegate_ray import Predictor
+from typer.testing import CliRunner
+
+import delegate
+from delegate.cli.app import app
+from delegate.testing import assert_same
+
+from .conftest import ROWS, Data, Read, tensor
+
+pytest.importorskip("ray")
+import ray
+from delegate_ray.runtime import cluster as clusters
+
+PLUGIN = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A head with two CPUs."""
+    from ray.cluster_utils import Cluster
+
+    paths = (str(PLUGIN.parents[1]), str(PLUGIN), os.environ.get("PYTHONPATH", ""))
+    changed = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(paths)}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 << 20},
+    )
+    try:
+        yield cluster.address
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+@pytest.fixture
+def connected(address: str) -> Iterator[None]:
+    """A connection, so that tests and command share actors' processes."""
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*args: Any) -> Any:
+    return CliRunner().invoke(app, ["batch", *map(str, args), "-o", "out"])
+
+
+def require_eager(data: Data, table: Any) -> None:
+    assert table["row"].to_pylist() == list(range(ROWS))
+    with torch.no_grad():
+        assert_same(tensor(table, "output"), data.modules["net"](torch.from_numpy(data.x)))
+
+
+def killing(monkeypatch: pytest.MonkeyPatch, count: int, *, again: bool = False) -> list[int]:
+    """Kill some actors as soon as they have their part; return the numbers of these parts.
+
+    Args:
+        monkeypatch: of the test.
+        count: how many.
+        again: a part may lose several actors.
+    """
+    killed: list[int] = []
+    original = clusters.Cluster._give
+
+    def give(self: Any, actor: Any) -> None:
+        before = set(self._running)
+        original(self, actor)
+        for answer in set(self._running) - before:
+            number = self._running[answer][1].number
+            if len(killed) < count and (again or number not in killed):
+                killed.append(number)
+                ray.kill(actor)
+
+    monkeypatch.setattr(clusters.Cluster, "_give", give)
+    return killed
+
+
+def test_killed_actors_are_replaced(data: Data, address: str, results: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row is lost or twice, and each output file is written once more than its actor has died."""
+    killed = killing(monkeypatch, 2)
+    done = run(data.programs["net"], "-i", data.parquet, "--rows", 7, "--ray", address)
+    assert (done.exit_code, done.stdout) == (0, f"{ROWS} rows in 8 files in out\n"), done.output
+    assert len(killed) == 2
+    require_eager(data, results(Path("out")))
+    assert not ray.is_initialized()
+
+
+def test_a_stopped_job_continues_and_bad_rows(
+    data: Data, address: str, connected: None, results: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of one process is not written again; the error of a row arrives as it is."""
+    command = (data.programs["net"], "-i", data.parquet, "--rows", 10)
+    assert run(*command).exit_code == 0
+    for number in (1, 3):
+        Path(f"out/part-{number:06}.parquet").unlink()
+    times = {path.name: path.stat().st_mtime_ns for path in Path("out").glob("*.parquet")}
+    done = run(*command, "--ray", address, "--actors", 1)
+    assert done.stdout == f"continuing: 3 of 5 files are complete\n{ROWS} rows in 5 files in out\n", done.output
+    assert times.items() <= {path.name: path.stat().st_mtime_ns for path in Path("out").glob("*.parquet")}.items()
+    require_eager(data, results(Path("out")))
+    x = data.x.astype(object)
+    Path("d.jsonl").write_text("".join(json.dumps({"x": row}) + "\n" for row in x.tolist()[:5]) + "{}\n")
+    done = CliRunner().invoke(
+        app, ["batch", str(data.programs["net"]), "-i", "d.jsonl", "-o", "new", "--rows", "2", "--ray", address]
+    )
+    assert "error: input 'x': the cell is null (row 5 of the input): correct the row" in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")  # Ray's own
+@pytest.mark.parametrize("form", ["numpy", "pyarrow"])
+def test_ray_data(data: Data, connected: None, form: str) -> None:
+    import ray.data
+
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    dataset = ray.data.from_numpy(data.x).map_batches(
+        Predictor,
+        fn_constructor_args=(str(data.programs["net"]),),
+        fn_constructor_kwargs={"columns": {"x": "data"}, "keep": ["data"]},
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=1),
+        num_cpus=1,
+        batch_size=16,
+        batch_format=form,
+        zero_copy_batch=True,
+    )
+    rows = dataset.take_all()
+    assert len(rows) == ROWS
+    found = np.stack([row["data"] for row in rows])
+    assert_same(found, data.x)
+    with torch.no_grad():
+        assert_same(np.stack([np.asarray(r["output"]) for r in rows]), data.modules["net"](torch.from_numpy(data.x)))
+
+
+def test_errors_before_work(data: Data, address: str, connected: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = (data.programs["net"], "-i", data.parquet, "--ray", address)
+    assert "there is no column 'y' for input 'x'" in run(*command, "--column", "x=y").stderr
+    assert "no node of the cluster has 64 CPUs, the largest has 2" in run(*command, "--threads", 64).stderr
+    monkeypatch.setattr(delegate, "__version__", "9.9.9")
+    stderr = run(*command).stderr
+    assert "a node has delegate 0.1.0, and the driver 9.9.9" in stderr
+    assert "install one version on all nodes" in stderr
+    assert os.listdir("out") == ["manifest.json"]
+
+
+def test_an_address_that_does_not_answer(data: Data) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", "nowhere"):
+        done = run(data.programs["net"], "-i", data.parquet, "--ray", address)
+        assert f"there is no Ray cluster at {address!r}" in done.stderr
+        assert done.exit_code == 1
+    assert not Path("out").exists()
+
+
+@pytest.mark.slow
+def test_ten_killed_actors_of_20000_rows(
+    data: Data, address: str, results: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = killing(monkeypatch, 10)
+    np.save("d.npy", np.tile(data.x, (400, 1)))
+    done = run(data.programs["net"], "-i", "d.npy", "--rows", 500, "--ray", address)
+    assert done.stdout == "20000 rows in 40 files in out\n", done.output
+    assert len(killed) == 10
+    table = results(Path("out"))
+    assert table["row"].to_pylist() == list(range(20_000))
+    with torch.no_grad():
+        expected = data.modules["net"](torch.from_numpy(data.x)).repeat(400, 1)
+    assert_same(tensor(table, "output"), expected)
+
+
+@pytest.mark.slow
+def test_a_part_that_ends_all_its_actors(data: Data, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "_ATTEMPTS", 2)
+    killing(monkeypatch, 100, again=True)
+    done = run(data.programs["net"], "-i", data.parquet, "--ray", address, "--actors", 1)
+    assert "actors die at part 0: " in done.stderr
+    assert "check the memory of the nodes" in done.stderr

@@ -1,0 +1,114 @@
+"""Columns as inputs: which are views of their memory, which types convert, and rows that do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from delegate_ray.runtime.columns import ANY, Cell, Rows, read, read_joined, write, write_numpy
+
+from delegate.kernels.half_precision import to_bfloat16
+from delegate.program.dtypes import DType
+from delegate.testing import assert_same
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+FLAT = pa.array(X.reshape(-1))
+FIXED = pa.FixedSizeListArray.from_arrays(FLAT, 4)
+LISTS = pa.ListArray.from_arrays(pa.array([0, 4, 8, 12], pa.int32()), FLAT)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [X, FIXED, LISTS, FIXED[0:3], pa.chunked_array([LISTS]), pa.FixedShapeTensorArray.from_numpy_ndarray(X)],
+    ids=lambda column: type(column).__name__,
+)
+def test_views(column: Any) -> None:
+    """No cell is copied, also for slices, and for cells that the program takes in another shape."""
+    for shape in ((4,), (2, 2)) if not isinstance(column, pa.FixedShapeTensorArray) else ((4,),):
+        rows, errors = read(column, Cell("x", DType.float32, shape))
+        assert rows.dense is not None
+        assert not errors
+        assert_same(rows.dense, X.reshape(3, *shape))
+        places = {np.asarray(FLAT).ctypes.data, X.ctypes.data}
+        assert rows.dense.ctypes.data in places
+
+
+def test_slices_are_views() -> None:
+    for column in (FIXED[1:], LISTS[1:]):
+        rows, _ = read(column, Cell("x", DType.float32, (4,)))
+        assert rows.dense is not None
+        assert_same(rows.dense, X[1:])
+        assert rows.dense.ctypes.data == np.asarray(FLAT)[4:].ctypes.data
+
+
+I8 = np.array([1, 2, 127], np.int8)
+
+
+@pytest.mark.parametrize(
+    ("column", "dtype", "expected"),
+    [
+        (I8.astype(np.int64), DType.int8, I8),
+        (I8, DType.int64, I8.astype(np.int64)),
+        (I8, DType.float16, I8.astype(np.float16)),
+        (I8, DType.bfloat16, to_bfloat16(I8.astype(np.float32))),
+        (I8.astype(">i4"), DType.int32, I8.astype(np.int32)),
+        (np.array([1.5, 2, 3]), DType.float32, np.array([1.5, 2, 3], np.float32)),
+        (pa.array(["1", "2", "127"]), DType.int8, I8),
+        (pa.array([True, False, True]), DType.bool, np.array([True, False, True])),
+        (["1.5", 2, np.float64(3)], DType.float32, np.array([1.5, 2, 3], np.float32)),
+        (np.array([1, 2, 300]), DType.int8, {2: "300 is out of the range of int8"}),
+        (np.array([1.0, 2, 3]), DType.int8, dict.fromkeys(range(3), "the cell is float64, and the program takes int8")),
+        (pa.array([1, None, 3]), DType.int64, {1: "the cell is null"}),
+        (["1", "x", "3"], DType.int64, {1: "'x' is not a number of type int64"}),
+        (pa.array(["1", "2.5", "3"]), DType.int64, {1: "'2.5' is not a number of type int64"}),
+        ([True, 1, "true"], DType.bool, {1: "the cell is int64, and the program takes bool"}),
+        ([1, ValueError("no line"), 3], DType.int64, {1: "no line"}),
+    ],
+    ids=str,
+)
+def test_types(column: Any, dtype: DType, expected: Any) -> None:
+    rows, errors = read(column, Cell("x", dtype, ()))
+    if isinstance(expected, dict):
+        assert errors == {row: f"input 'x': {text}" for row, text in expected.items()}
+        assert [cell is None for cell in rows.cells] == [row in expected for row in range(3)]
+    else:
+        assert not errors
+        array = rows.dense if rows.dense is not None else np.stack([c for c in rows.cells if c is not None])
+        assert_same(array, expected)
+
+
+def test_joined_columns() -> None:
+    cell = Cell("x", DType.float32, (2,))
+    rows, errors = read_joined([np.array([1, 2]), pa.array(["3", "4"])], cell)
+    assert not errors
+    assert rows.dense is not None
+    assert_same(rows.dense, np.array([[1, 3], [2, 4]], np.float32))
+    rows, errors = read_joined([np.array([1, 2]), pa.array([None, 4])], cell)
+    assert errors == {0: "input 'x': the cell is null"}
+    assert rows.cells[0] is None
+    assert_same(rows.cells[1], np.array([2, 4], np.float32))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,), (ANY,), (ANY, 2)], ids=str)
+@pytest.mark.parametrize("dtype", [DType.float32, DType.int8, DType.bool, DType.float16, DType.bfloat16, DType.uint64])
+@pytest.mark.parametrize("has_errors", [False, True])
+def test_results(shape: tuple[int, ...], dtype: DType, has_errors: bool) -> None:
+    sizes = [4 if size == ANY else size for size in shape]
+    dense = np.ones((3, *sizes), dtype.numpy)
+    expected = dense.astype(np.float32) if dtype is DType.bfloat16 else dense
+    if dtype is DType.bfloat16:
+        dense = to_bfloat16(expected)
+    cell = Cell("y", dtype, shape)
+    rows = Rows(None, [dense[0], None, dense[2]]) if has_errors else Rows(dense)
+    column = write(rows, cell)
+    assert column.type == cell.type
+    assert [value.is_valid for value in column] == [True, not has_errors, True]
+    storage = column.storage if isinstance(column, pa.ExtensionArray) else column
+    assert storage[2].as_py() == (
+        expected[2].reshape(-1).tolist() if cell.is_tensor and shape else expected[2].tolist()
+    )
+    numbers = write_numpy(rows, cell)
+    assert len(numbers) == 3 - has_errors
+    assert_same(np.stack(list(numbers)), expected[: 3 - has_errors])

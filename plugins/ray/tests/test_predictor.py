@@ -1,0 +1,118 @@
+"""`Predictor` on batches as Ray Data has them: views, read-only arrays, columns, bad rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from delegate_ray import Predictor
+
+from delegate.errors import ConfigError, InputError
+from delegate.testing import assert_same
+from tests.support.lowering import assert_runs
+
+from .conftest import ROWS, Data, tensor
+
+
+def read_only(x: np.ndarray) -> np.ndarray:
+    view = x[:]
+    view.flags.writeable = False
+    return view
+
+
+@pytest.mark.parametrize("name", ["net", "static"])
+def test_both_kinds_of_batches(data: Data, name: str) -> None:
+    """Their results are batches of the same kind."""
+    predictor = Predictor(data.programs[name], keep=["id"], threads=1)
+    with torch.no_grad():
+        expected = torch.cat([data.modules[name](torch.from_numpy(row[None])) for row in data.x])
+    arrays = predictor({"x": read_only(data.x), "id": np.arange(ROWS), "other": np.arange(ROWS)})
+    assert list(arrays) == ["id", "output"]
+    assert_same(arrays["output"], expected)
+    table = predictor(pa.table({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(data.x), "id": range(ROWS)}))
+    assert table.column_names == ["id", "output"]
+    assert table["id"].to_pylist() == arrays["id"].tolist() == list(range(ROWS))
+    assert_same(tensor(table, "output"), expected)
+
+
+def test_programs_run_on_their_backend(data: Data) -> None:
+    predictor = Predictor(data.programs["net"], threads=1)
+    (spec,) = predictor._runner.program.program.delegates
+    assert spec.compile_specs["threads"] == 1
+    assert_runs(predictor._runner.program, "xnnpack")
+
+
+def test_a_column_of_the_only_input(data: Data) -> None:
+    predictor = Predictor(data.programs["net"], "features", results={"output": "logits"}, batch=7)
+    assert list(predictor({"features": data.x})) == ["logits"]
+
+
+def test_half_precision(data: Data) -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    result = Predictor(data.programs["half"])({"x": x})["output"]
+    assert result.dtype == np.float32
+    assert_same(result, 2 * x)
+
+
+def test_calls_take_many_rows(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the program and `batch` allow, as views of the batch."""
+    for name, most, expected in (
+        ("net", 1024, [16, 16, 16, 2]),
+        ("net", 15, [15, 15, 15, 5]),
+        ("static", 8, [1] * 50),
+    ):
+        predictor = Predictor(data.programs[name], batch=most)
+        method, calls = predictor._runner._method, []
+
+        def run(leaves: Any, original: Any = method.run, calls: list[Any] = calls) -> Any:
+            calls.append(leaves[0])
+            return original(leaves)
+
+        monkeypatch.setattr(method, "run", run)
+        predictor({"x": data.x})
+        assert [len(x) for x in calls] == expected
+        assert all(np.shares_memory(x, data.x) for x in calls)
+
+
+def test_bad_rows(data: Data) -> None:
+    ids, scale = np.array([0, 99, 2]), np.ones(3)
+    batch: dict[str, Any] = {"ids": ids, "scale": scale}
+    with pytest.raises(InputError, match="row 1 of a batch"):
+        Predictor(data.programs["lookup"])(batch)
+    dropped = Predictor(data.programs["lookup"], keep=["ids"], on_bad="drop")
+    assert dropped(batch)["ids"].tolist() == dropped(pa.table(batch))["ids"].to_pylist() == [0, 2]
+    assert dropped(batch)["rows"].shape == (2, 4)
+    column = Predictor(data.programs["lookup"], on_bad="column")
+    table = column(pa.table(batch))
+    assert [bool(text) for text in table["error"].to_pylist()] == [False, True, False]
+    assert table["sum"].is_null().to_pylist() == [False, True, False]
+    with pytest.raises(ConfigError, match='pass batch_format="pyarrow"'):
+        column(batch)
+
+
+def test_empty_batches(data: Data) -> None:
+    result = Predictor(data.programs["net"])({"x": data.x[:0]})
+    assert result["output"].shape == (0, 3)
+    table = Predictor(data.programs["net"])(pa.table({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(data.x)})[:0])
+    assert table.num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"columns": {"y": "x"}}, "there is no input 'y'"),
+        ({"results": {"y": "x"}}, "there is no output 'y'"),
+        ({"results": {}}, "no output is requested"),
+        ({"keep": ["output"]}, "two columns 'output'"),
+        ({"method": "f"}, "there is no method 'f'"),
+        ({"columns": {"x": "absent"}}, "there is no column 'absent' for input 'x'"),
+        ({"keep": ["absent"]}, "there is no column 'absent' to keep"),
+        ({"on_bad": "ignore"}, "'ignore' is not a policy"),
+    ],
+)
+def test_errors(data: Data, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Predictor(data.programs["net"], **arguments)({"x": data.x})
