@@ -200,8 +200,8 @@ class Profile:
 
         A profile without runs has one row, which states that. `share` is that of an instruction in the time of all
         instructions, by its runs times the mean. `mean us`, `median us` and `least us` exclude warm-up runs if there
-        are others. Operators of a vendor library follow their partition. Kernels of libraries other than `portable` have
-        the name of the library.
+        are others. Operators of a vendor library follow their partition. Kernels of other libraries than `portable`
+        have the name of the library.
         """
         nothing = ("nothing ran", *[""] * (len(_HEADER) - 1))
         return Table(_HEADER, tuple(self._rows()) or (nothing,))
