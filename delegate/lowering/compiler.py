@@ -18,6 +18,7 @@ from delegate.edge.export import to_edge
 from delegate.edge.graphs import identify
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
+from delegate.edge.states import with_shared_states
 from delegate.emit.program import emit, has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
@@ -133,9 +134,11 @@ class Compiler:
     def add_methods(self, exported: Mapping[str, ExportedProgram]) -> None:
         """Convert methods to edge dialect and add them."""
         self.selection.warm_up(ep.graph for ep in exported.values())
+        edges = dict[str, EdgeProgram]()
         for name, ep in exported.items():
             with stage("export to edge", name):
-                edge = to_edge(ep, name=name, preserve_ops=self.preserve_ops)
+                edges[name] = to_edge(ep, name=name, preserve_ops=self.preserve_ops)
+        for name, edge in with_shared_states(edges).items():
             self.methods[name] = _Method(identify(optimize(edge)))
 
     def fork_for_method(

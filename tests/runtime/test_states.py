@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import delegate
+from delegate.errors import ExportError
 from delegate.kernels.portable import TABLE
 from delegate.kernels.table import KernelTable
 from delegate.program.file import serialize
@@ -361,3 +362,61 @@ def test_a_library_whose_kernels_cannot_run_in_place_gives_them_other_memory(nam
         found = torch.utils._pytree.tree_leaves(loaded(*(t.numpy() for t in inputs)))
         for got, wanted in zip(found, expected, strict=True):
             assert_same(got, wanted)
+
+
+class _Total(nn.Module):
+    """Adds to a buffer, or only reads it."""
+
+    def __init__(self, total: torch.Tensor, reads: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("total", total)
+        self.reads = reads
+
+    def forward(self, x):
+        if self.reads:
+            return self.total * x
+        self.total.add_(x)
+        return self.total + 0
+
+
+class _Inside(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def _writing_and_reading(written, read):
+    x = torch.ones(3)
+    return {name: torch.export.export(module, (x,)) for name, module in (("add", written), ("read", read))}
+
+
+@pytest.mark.parametrize("backends", [[], ["xnnpack"]])
+def test_a_method_that_only_reads_a_state_reads_what_another_wrote(backends, tmp_path):
+    total = torch.zeros(3)
+    methods = _writing_and_reading(_Total(total), _Total(total, reads=True))
+    inputs = {name: [(torch.full((3,), 2.0),)] * 2 for name in methods}
+    program = delegate.to_backend(methods, backends, verify=delegate.Verify(inputs, sqnr_db=100))
+    program.save(tmp_path / "model.dlg")
+    loaded = delegate.load(tmp_path / "model.dlg")
+    x = np.full(3, 2.0, np.float32)
+    assert loaded.method("read")(x).tolist() == [0.0] * 3
+    for count in (1, 2):
+        loaded.method("add")(x)
+        assert loaded.method("read")(x).tolist() == [4.0 * count] * 3
+
+
+def test_a_buffer_of_the_same_name_with_other_content_is_no_state():
+    methods = _writing_and_reading(_Total(torch.zeros(3)), _Total(torch.ones(3), reads=True))
+    program = delegate.to_backend(methods, [])
+    program.method("add")(torch.ones(3))
+    assert program.method("read")(torch.ones(3)).tolist() == [1.0] * 3
+
+
+def test_a_state_with_two_names_is_an_error():
+    total = torch.zeros(3)
+    methods = _writing_and_reading(_Total(total), _Inside(_Total(total, reads=True)))
+    with pytest.raises(ExportError, match=r"'add' writes the buffer 'total', which is 'inner.total' in method 'read'"):
+        delegate.to_backend(methods, [])
