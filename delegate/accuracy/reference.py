@@ -26,24 +26,25 @@ class EagerMethods:
 
     Args:
         exported: the methods.
-        states: method -> the names of the buffers that are its states.
+        states: method -> the name of each buffer that is a state -> the name of the state.
     """
 
-    def __init__(self, exported: Mapping[str, ExportedProgram], states: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, exported: Mapping[str, ExportedProgram], states: Mapping[str, Mapping[str, str]]) -> None:
         self._modules = {name: ep.module() for name, ep in exported.items()}
         self._in_specs = {name: ep.call_spec.in_spec for name, ep in exported.items()}
+        buffers = {name: dict(m.named_buffers(remove_duplicate=False)) for name, m in self._modules.items()}
         self._states = {
-            name: [s for s in states[name] if s in dict(m.named_buffers(remove_duplicate=False))]
-            for name, m in self._modules.items()
+            name: {buffer: state for buffer, state in states[name].items() if buffer in own}
+            for name, own in buffers.items()
         }
         self.states: dict[str, torch.Tensor] = {}
-        for name, module in self._modules.items():
-            for state in self._states[name]:
-                self.states.setdefault(state, module.get_buffer(state).clone())
+        for name, own in buffers.items():
+            for buffer, state in self._states[name].items():
+                self.states.setdefault(state, own[buffer].clone())
 
     def names(self, method: str) -> Sequence[str]:
         """Return the names of the states of a method."""
-        return self._states[method]
+        return list(self._states[method].values())
 
     def in_spec(self, method: str) -> Any:
         """Return torch's pytree spec of the (args, kwargs) of a method."""
@@ -60,8 +61,8 @@ class EagerMethods:
             AccuracyError: torch cannot run the method.
         """
         module = self._modules[method]
-        for state in self._states[method]:  # the caller's program must keep its own tensors
-            owner, _, leaf = state.rpartition(".")
+        for buffer, state in self._states[method].items():  # the caller's program must keep its own tensors
+            owner, _, leaf = buffer.rpartition(".")
             module.get_submodule(owner)._buffers[leaf] = self.states[state]
         try:
             with torch.no_grad():

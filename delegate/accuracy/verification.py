@@ -24,6 +24,7 @@ from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.bisection import Unit
 from delegate.compiled import LoadedContext
 from delegate.edge.node import shape_text
+from delegate.edge.states import buffers_of_states
 from delegate.errors import AccuracyError, InputError, did_you_mean
 from delegate.kernels.libraries import KernelRequest
 from delegate.partitioner.artifacts import Artifacts
@@ -162,7 +163,8 @@ def reference_figures(actual: Results, expected: Results) -> dict[str, Accuracy 
 
 
 def _eager(programs: Mapping[str, ExportedProgram]) -> EagerMethods:
-    return EagerMethods(programs, {n: [*ep.graph_signature.buffers_to_mutate.values()] for n, ep in programs.items()})
+    written = {name: ep.graph_signature.buffers_to_mutate.values() for name, ep in programs.items()}
+    return EagerMethods(programs, {name: dict(zip(own, own, strict=True)) for name, own in written.items()})
 
 
 def _require_as_many(method: str, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
@@ -235,7 +237,7 @@ class Verification:
         """
         regions = {name: d.region for method in lowered for name, d in method.delegates.items()}
         partitions = {name: WatchedPartition(region) for name, region in regions.items()}
-        states = {method.program.name: tuple(method.program.states.values()) for method in lowered}
+        states = {method.program.name: buffers_of_states(method.program) for method in lowered}
         floats = {name: ep for name, ep in self.floats.items() if name in self.samples}
         eager = EagerMethods({name: self.exported[name] for name in self.samples}, states)
         eager_floats = EagerMethods(floats, states)

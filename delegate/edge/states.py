@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -15,20 +16,25 @@ from delegate.errors import ExportError
 def with_shared_states(methods: Mapping[str, EdgeProgram]) -> dict[str, EdgeProgram]:
     """Return the methods of a program; the buffers that others of them write are states, not constants.
 
-    Methods share a buffer by its name, if it is one tensor or has equal content.
+    Methods share a buffer if it is one tensor, under any name, or has one name and equal content.
 
     Raises:
-        ExportError: a method writes a buffer that another one has under another name.
+        ExportError: a method writes a buffer that shares only a part of its memory with another one.
     """
-    by_name: dict[str, list[_Written]] = {}
-    by_memory: dict[int, list[_Written]] = {}
+    written: list[_Written] = []
     for name, edge in methods.items():
         holders = {state: placeholder for placeholder, state in edge.states.items()}
-        for state in edge.mutated:
-            written = _Written(name, state, edge.constants[holders[state]])
-            by_name.setdefault(state, []).append(written)
-            by_memory.setdefault(_memory(written.value), []).append(written)
-    return {name: _sharing(edge, by_name, by_memory) for name, edge in methods.items()} if by_name else dict(methods)
+        written += [_Written(name, state, edge.constants[holders[state]]) for state in edge.mutated]
+    if not written:
+        return dict(methods)
+    by_name = {w.state: w for w in reversed(written)}
+    by_memory = {_storage(w.value): w for w in reversed(written) if _storage(w.value)}
+    return {name: _sharing(edge, by_name, by_memory) for name, edge in methods.items()}
+
+
+def buffers_of_states(method: EdgeProgram) -> dict[str, str]:
+    """Return the states of a method: name of the buffer in the method's module -> name of the state."""
+    return {method.constant_names[placeholder]: state for placeholder, state in method.states.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,35 +46,39 @@ class _Written:
     value: torch.Tensor
 
 
-def _sharing(
-    edge: EdgeProgram, by_name: Mapping[str, list[_Written]], by_memory: Mapping[int, list[_Written]]
-) -> EdgeProgram:
-    read: dict[str, str] = {}
-    used = [node.name for node in edge.graph.find_nodes(op="placeholder") if node.users and node.name in edge.constants]
+def _sharing(edge: EdgeProgram, by_name: Mapping[str, _Written], by_memory: Mapping[int, _Written]) -> EdgeProgram:
+    states, renamed = dict(edge.states), dict[str, str]()
+    used = [node.name for node in edge.graph.find_nodes(op="placeholder") if node.users or node.name in states]
     for placeholder in used:
-        value = edge.constants[placeholder]
-        name, memory = edge.constant_names.get(placeholder, placeholder), _memory(value)
-        for written in by_memory.get(memory, ()) if memory else ():
-            if written.method != edge.name and written.state != name:
+        if placeholder not in edge.constants:
+            continue
+        value, name = edge.constants[placeholder], edge.constant_names.get(placeholder, placeholder)
+        same = by_memory.get(_storage(value))
+        if same is not None and same.method != edge.name:
+            if _place(value) != _place(same.value):
                 raise ExportError(
-                    f"method {written.method!r} writes the buffer {written.state!r}, which is {name!r} in method "
-                    f"{edge.name!r}",
-                    remedy="export both from modules where the buffer has one path",
+                    f"method {same.method!r} writes the buffer {same.state!r}, which shares a part of its memory with "
+                    f"{name!r} of method {edge.name!r}",
+                    remedy="register only one of them and create the views in forward, or clone them",
                 )
-        for written in by_name.get(name, ()):
-            if written.method != edge.name and (_memory(written.value) == memory or _is_equal(value, written.value)):
-                read[placeholder] = name
-    if not read.keys() - edge.states.keys():
+            renamed[states.get(placeholder, name)] = states[placeholder] = same.state
+        elif name in by_name and by_name[name].method != edge.name and _is_equal(value, by_name[name].value):
+            states[placeholder] = name
+    if states == edge.states:
         return edge
-    shared = replace(edge, states={**edge.states, **read})
+    shared = replace(edge, states=states, mutated=tuple(renamed.get(name, name) for name in edge.mutated))
     for placeholder_node in edge.graph.find_nodes(op="placeholder"):
         placeholder_node.meta[META_CONSTANT] = shared.is_constant(placeholder_node)
     return shared
 
 
-def _memory(value: torch.Tensor) -> int:
+def _storage(value: torch.Tensor) -> int:
     """Return the address of a tensor's storage; 0 for none."""
     return value.untyped_storage().data_ptr() if value.layout == torch.strided else 0
+
+
+def _place(value: torch.Tensor) -> tuple[Any, ...]:
+    return (value.data_ptr(), value.shape, value.stride(), value.dtype)
 
 
 def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -17,6 +17,7 @@ from delegate.accuracy.samples import Sample, example_samples, samples_of
 from delegate.compiled import to_array, to_tensor
 from delegate.config import PlacementSection
 from delegate.edge.program import EdgeProgram
+from delegate.edge.states import buffers_of_states
 from delegate.emit.method import emit_inputs
 from delegate.errors import AccuracyError, ConfigError, InputError
 from delegate.placement.plans import MethodCompiler
@@ -101,7 +102,7 @@ class ReferenceComparator:
 
     def _run(self, written: Sequence[int]) -> list[list[torch.Tensor]]:
         name = self._edge.name
-        eager = EagerMethods({name: self._ep}, {name: tuple(self._edge.states.values())})
+        eager = EagerMethods({name: self._ep}, {name: buffers_of_states(self._edge)})
         start = dict(eager.states)
         expected = []
         for call in self.calls:

@@ -94,7 +94,8 @@ def test_it_passes_as_it_is(made: Made, tests: list[str]) -> None:
     assert "my_npu" in made.python("-c", SCRIPT.replace("acme", "my_npu"))
 
 
-@pytest.mark.parametrize("template", [pytest.param("ask", marks=pytest.mark.slow), "compiler"])
+@pytest.mark.slow
+@pytest.mark.parametrize("template", ["ask", "compiler"])
 @pytest.mark.parametrize(
     "tests",
     [

@@ -28,11 +28,13 @@ def test_the_documented_code(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_documented_configuration(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-    (tmp_path / "c.yaml").write_text(text)
-    section = load_config(tmp_path / "c.yaml").quantization
-    assert section is not None
-    assert (section.scheme, section.modules) == ("static_int8", {"head": "off"})
+    expected = [("static_int8", {"head": "off"}), ("auto", {})]
+    texts = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    for text, (scheme, modules) in zip(texts, expected, strict=True):
+        (tmp_path / "c.yaml").write_text(text)
+        section = load_config(tmp_path / "c.yaml").quantization
+        assert section is not None
+        assert (section.scheme, section.modules) == (scheme, modules)
 
 
 def test_the_table_has_every_scheme() -> None:

@@ -415,8 +415,20 @@ def test_a_buffer_of_the_same_name_with_other_content_is_no_state():
     assert program.method("read")(torch.ones(3)).tolist() == [1.0] * 3
 
 
-def test_a_state_with_two_names_is_an_error():
+@pytest.mark.parametrize("both_write", [False, True])
+def test_a_state_may_have_two_names(both_write):
     total = torch.zeros(3)
-    methods = _writing_and_reading(_Total(total), _Inside(_Total(total, reads=True)))
-    with pytest.raises(ExportError, match=r"'add' writes the buffer 'total', which is 'inner.total' in method 'read'"):
+    methods = _writing_and_reading(_Total(total), _Inside(_Total(total, reads=not both_write)))
+    x = torch.full((3,), 2.0)
+    check = delegate.Verify({name: [(x,)] * 2 for name in methods}, sqnr_db=100)
+    program = delegate.to_backend(methods, [], verify=check)
+    program.method("add")(x)
+    assert program.method("read")(x).tolist() == [4.0] * 3
+    assert [*program.states] == ["total"]
+
+
+def test_a_state_that_overlaps_a_buffer_of_another_method_is_an_error():
+    total = torch.zeros(6)
+    methods = _writing_and_reading(_Total(total[:3]), _Total(total[2:5], reads=True))
+    with pytest.raises(ExportError, match=r"'add' writes the buffer 'total', which shares a part of its memory"):
         delegate.to_backend(methods, [])

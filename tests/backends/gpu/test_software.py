@@ -36,7 +36,9 @@ def pytest_on(software, *arguments, **variables):
 
 
 def test_steps_memory_sizes_and_masks(software):
-    pytest_on(software, "-k", "steps_within_steps or stay_on_the_gpu or sizes_that_change or (any_dtype and bool)")
+    pytest_on(
+        software, "-k", "steps_within_steps or stay_on_the_gpu or sizes_that_change or (any_dtype and bool and tf32)"
+    )
 
 
 @pytest.mark.slow
