@@ -13,6 +13,7 @@ import typer
 from delegate.cli import options, output
 from delegate.cli.commands import Command, Group
 from delegate.cli.completions import backend_names
+from delegate.cli.options import TrustCode
 from delegate.errors import ConfigError, InputError
 from delegate.llm.runtime.batch import Batch
 from delegate.llm.runtime.chat import Chat
@@ -41,12 +42,6 @@ TopP = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of the sampling; equal seeds give equal tokens.")]
 Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A word that ends the answer; may be repeated.")]
-TrustCode = Annotated[
-    bool,
-    typer.Option(
-        "--trust-code", help="Open partitions of machine code, as of TVM and QNN, which runs with your permissions."
-    ),
-]
 
 
 @app.command("export", cls=Command)

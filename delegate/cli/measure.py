@@ -10,7 +10,7 @@ import typer
 
 from delegate.cli import options, output
 from delegate.cli.completions import kernel_names
-from delegate.cli.options import Imports, import_modules
+from delegate.cli.options import Imports, TrustCode, import_modules
 from delegate.measurements import BUNDLE
 from delegate.registry import default_registry
 
@@ -44,12 +44,7 @@ def measure(
             help="Kernel library for portable nodes; repeat it in order of preference.",
         ),
     ] = None,
-    trust_code: Annotated[
-        bool,
-        typer.Option(
-            "--trust-code", help="Open partitions of machine code, as of TVM and QNN, which runs with your permissions."
-        ),
-    ] = False,
+    trust_code: TrustCode = False,
     imports: Imports = None,
 ) -> None:
     """Measure the candidates of a bundle on this machine, for `delegate lower --costs` on another."""

@@ -1,4 +1,4 @@
-"""Options that several commands have: modules to import, and output files.
+"""Options that several commands have: modules to import, how program files are loaded, and output files.
 
 `--import MODULE` imports a module of the user, with functions that return models or data. The paths of output files are
 checked before any work.
@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from delegate.cli.completions import kernel_names
 from delegate.errors import (
     ConfigError,
     DelegateError,
@@ -41,6 +42,32 @@ Imports = Annotated[
         metavar="MODULE[:FUNCTION]",
         help="Import a module first, and call its function, e.g. to register classes of inputs.",
     ),
+]
+# How a program file is loaded, in the order of the arguments of `delegate.load`.
+OnFallback = Annotated[
+    Literal["allow", "warn", "error"] | None,
+    typer.Option("--fallback", case_sensitive=False, help="Reaction if a delegate fails whose partition has kernels."),
+]
+Kernels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kernels",
+        "-k",
+        metavar="NAME",
+        autocompletion=kernel_names,
+        help="Kernel library, e.g. aten; repeat it in order of preference.",
+    ),
+]
+TrustCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code", help="Open partitions of machine code, as of TVM and QNN, which runs with your permissions."
+    ),
+]
+Isolate = Annotated[bool, typer.Option("--isolate", help="Run delegates in a separate process, for an untrusted file.")]
+LoadOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="BACKEND.NAME=VALUE", help="Option of a backend, e.g. xnnpack.threads=4."),
 ]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -17,11 +17,16 @@ import typer
 import delegate
 from delegate.cli import output
 from delegate.cli.arrays import Array, chosen_method, input_names, read_inputs
-from delegate.cli.completions import kernel_names, method_names
+from delegate.cli.completions import method_names
 from delegate.cli.options import (
     OUTPUTS,
     Imports,
+    Isolate,
+    Kernels,
+    LoadOptions,
+    OnFallback,
     TraceFile,
+    TrustCode,
     import_modules,
     parse_load_options,
     require_distinct,
@@ -51,37 +56,15 @@ def run(
         typer.Option("--output", "-o", metavar="DIR", callback=OUTPUTS, help="Write the outputs here."),
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Number of timed runs.")] = 1,
-    kernels: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kernels",
-            "-k",
-            metavar="NAME",
-            autocompletion=kernel_names,
-            help="Kernel library, e.g. aten; repeat it in order of preference.",
-        ),
-    ] = None,
+    kernels: Kernels = None,
     method: Annotated[
         str | None,
         typer.Option(metavar="NAME", autocompletion=method_names, help="Method to run, if the program has several."),
     ] = None,
-    fallback: Annotated[
-        Literal["allow", "warn", "error"] | None,
-        typer.Option(case_sensitive=False, help="Reaction if a delegate fails whose partition has kernels."),
-    ] = None,
-    trust_code: Annotated[
-        bool,
-        typer.Option(
-            "--trust-code", help="Open partitions of machine code, as of TVM and QNN, which runs with your permissions."
-        ),
-    ] = False,
-    isolate: Annotated[
-        bool, typer.Option("--isolate", help="Run delegates in a separate process, for an untrusted file.")
-    ] = False,
-    options: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="BACKEND.NAME=VALUE", help="Option of a backend, e.g. xnnpack.threads=4."),
-    ] = None,
+    fallback: OnFallback = None,
+    trust_code: TrustCode = False,
+    isolate: Isolate = False,
+    options: LoadOptions = None,
     imports: Imports = None,
     profile: Annotated[bool, typer.Option("--profile", help="Show how long every instruction takes.")] = False,
     inner: Annotated[

@@ -144,6 +144,19 @@ def raw_bytes(value: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return raw
 
 
+MemoryPlace = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+
+
+def memory_place(value: torch.Tensor) -> MemoryPlace:
+    """Return what is equal for two tensors if they are one: address, shape, strides and dtype."""
+    return (value.data_ptr(), tuple(value.shape), tuple(value.stride()), value.dtype)
+
+
+def storage_address(value: torch.Tensor) -> int:
+    """Return the address of a tensor's storage, which its views share; 0 for a tensor without elements or strides."""
+    return value.untyped_storage().data_ptr() if value.layout == torch.strided and value.numel() else 0
+
+
 def with_inputs(
     ep: ExportedProgram,
     module: GraphModule,

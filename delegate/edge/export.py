@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
 
+from delegate.edge.build import storage_address
 from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions
 from delegate.edge.functional import NotSimple, functionalize, inlined
 from delegate.edge.graphs import drop_unused, remove_checks, trim_metadata
@@ -120,8 +121,8 @@ def _refuse_shared_states(signature: Signature, graph: Graph) -> None:
     used = {n.name for n in graph.find_nodes(op="placeholder") if n.users} | signature.states.keys()
     owners: dict[int, list[str]] = {}
     for placeholder, value in signature.constants.items():
-        if placeholder in used and value.layout == torch.strided and value.numel():
-            owners.setdefault(value.untyped_storage().data_ptr(), []).append(placeholder)
+        if placeholder in used and (address := storage_address(value)):
+            owners.setdefault(address, []).append(placeholder)
     for sharing in owners.values():
         state = next((p for p in sharing if p in signature.states), None)
         if state is not None and len(sharing) > 1:

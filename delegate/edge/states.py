@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
+from delegate.edge.build import memory_place, storage_address
 from delegate.edge.node import META_CONSTANT
 from delegate.edge.program import EdgeProgram
 from delegate.errors import ExportError
@@ -28,7 +28,7 @@ def with_shared_states(methods: Mapping[str, EdgeProgram]) -> dict[str, EdgeProg
     if not written:
         return dict(methods)
     by_name = {w.state: w for w in reversed(written)}
-    by_memory = {_storage(w.value): w for w in reversed(written) if _storage(w.value)}
+    by_memory = {storage_address(w.value): w for w in reversed(written) if storage_address(w.value)}
     return {name: _sharing(edge, by_name, by_memory) for name, edge in methods.items()}
 
 
@@ -48,14 +48,14 @@ class _Written:
 
 def _sharing(edge: EdgeProgram, by_name: Mapping[str, _Written], by_memory: Mapping[int, _Written]) -> EdgeProgram:
     states, renamed = dict(edge.states), dict[str, str]()
-    used = [node.name for node in edge.graph.find_nodes(op="placeholder") if node.users or node.name in states]
-    for placeholder in used:
-        if placeholder not in edge.constants:
+    used = {node.name for node in edge.graph.find_nodes(op="placeholder") if node.users} | states.keys()
+    for placeholder, value in edge.constants.items():
+        if placeholder not in used:
             continue
-        value, name = edge.constants[placeholder], edge.constant_names.get(placeholder, placeholder)
-        same = by_memory.get(_storage(value))
+        name = edge.constant_names.get(placeholder, placeholder)
+        same = by_memory.get(storage_address(value))
         if same is not None and same.method != edge.name:
-            if _place(value) != _place(same.value):
+            if memory_place(value) != memory_place(same.value):
                 raise ExportError(
                     f"method {same.method!r} writes the buffer {same.state!r}, which shares a part of its memory with "
                     f"{name!r} of method {edge.name!r}",
@@ -70,15 +70,6 @@ def _sharing(edge: EdgeProgram, by_name: Mapping[str, _Written], by_memory: Mapp
     for placeholder_node in edge.graph.find_nodes(op="placeholder"):
         placeholder_node.meta[META_CONSTANT] = shared.is_constant(placeholder_node)
     return shared
-
-
-def _storage(value: torch.Tensor) -> int:
-    """Return the address of a tensor's storage; 0 for none."""
-    return value.untyped_storage().data_ptr() if value.layout == torch.strided else 0
-
-
-def _place(value: torch.Tensor) -> tuple[Any, ...]:
-    return (value.data_ptr(), value.shape, value.stride(), value.dtype)
 
 
 def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:

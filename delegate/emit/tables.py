@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.aot import PreprocessResult
-from delegate.edge.build import raw_bytes
+from delegate.edge.build import MemoryPlace, memory_place, raw_bytes
 from delegate.edge.node import describe, dtype_of, source_line, tensors
 from delegate.emit.symbols import MethodSymbols
 from delegate.errors import LoweringError
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _LEAST = 4096  # fewer numbers are not packed
 
-_Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
-
 
 class SharedTables:
     """Tables of the objects that methods refer to by index. A tensor that two methods share is stored once."""
@@ -38,10 +36,10 @@ class SharedTables:
         self.segments: list[memoryview | bytes] = []
         self.warnings: list[str] = []  # for users
         self.spaces: dict[MemorySpace, int] = {}
-        self._constant_of: dict[_Key, int] = {}
-        self._packed: dict[_Key, torch.Tensor] = {}
+        self._constant_of: dict[MemoryPlace, int] = {}
+        self._packed: dict[MemoryPlace, torch.Tensor] = {}
         self._state_of: dict[str, int] = {}
-        self._state_keys: dict[str, _Key] = {}
+        self._state_keys: dict[str, MemoryPlace] = {}
 
     def mark(self) -> dict[str, int]:
         """Return the lengths of all tables, for `rollback`."""
@@ -64,7 +62,7 @@ class SharedTables:
 
     def constant(self, name: str, value: torch.Tensor) -> int:
         """Return the index of a constant."""
-        key = _key(value)
+        key = memory_place(value)
         if key in self._constant_of:
             return self._constant_of[key]
         index = len(self.constants)
@@ -77,7 +75,7 @@ class SharedTables:
         """Return the packed form, of half the bytes, of an int8 constant with 4-bit values; None for another."""
         if value.dtype is not torch.int8 or value.numel() < _LEAST:
             return None
-        key = _key(value)
+        key = memory_place(value)
         if key not in self._packed:
             numbers = raw_bytes(value).view(np.int8)
             if not is_small(numbers):
@@ -95,8 +93,8 @@ class SharedTables:
             self._state_of[name] = len(self.states)
             start = value.detach().clone()  # the module may change its own tensor later
             self.states.append(State(name, _dtype(value, name), tuple(value.shape), self._segment(start)))
-            self._state_keys[name] = _key(value)
-        if self._state_keys[name] == _key(value):  # the same memory
+            self._state_keys[name] = memory_place(value)
+        if self._state_keys[name] == memory_place(value):  # the same memory
             return self._state_of[name]
         known = self.states[self._state_of[name]]
         same_type = (known.dtype, known.shape) == (_dtype(value, name), tuple(value.shape))
@@ -123,10 +121,6 @@ class SharedTables:
     def _segment(self, value: torch.Tensor) -> int:
         self.segments.append(raw_bytes(value).data.toreadonly())
         return len(self.segments) - 1
-
-
-def _key(value: torch.Tensor) -> _Key:
-    return (value.data_ptr(), tuple(value.shape), tuple(value.stride()), value.dtype)
 
 
 def _dtype(value: torch.Tensor, name: str) -> DType:

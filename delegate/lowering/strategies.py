@@ -259,7 +259,7 @@ class _Measuring(Strategy):
         begun, settings = time.monotonic(), self._settings
         samples = samples_to_place(settings, inputs.verify, exported, compiler)
         progress = inputs.progress or (lambda text: None)
-        bases, warned, not_tried = self._bases(compiler, exported, samples, begun, progress)
+        bases, not_tried = self._bases(compiler, exported, samples, begun, progress)
         begun = max(begun, time.monotonic() - _QUANTIZED * settings.budget)  # the rest of the budget is for measuring
         selection, artifacts = compiler.selection, compiler.artifact_cache
         identities = {} if artifacts is None else {name: artifacts.identity(name) for name in selection.backends}
@@ -287,7 +287,7 @@ class _Measuring(Strategy):
         chosen = outcome.base.compiler
         assert isinstance(chosen, Compiler)
         chosen.apply(outcome.plan, MEASURED)
-        for record in warned.get(id(chosen), ()):
+        for record in outcome.base.records:
             warnings.warn(record.message, record.category, stacklevel=4)
         return Placed(chosen, outcome.base.exported, outcome.placements, outcome.options, outcome.base.quantization)
 
@@ -298,11 +298,10 @@ class _Measuring(Strategy):
         samples: Mapping[str, Sequence[Sample]],
         begun: float,
         progress: Callable[[str], None],
-    ) -> tuple[list[BaseProgram], dict[int, Sequence[warnings.WarningMessage]], list[str]]:
-        """Return the program and its quantized candidates.
+    ) -> tuple[list[BaseProgram], list[str]]:
+        """Return the program and its quantized candidates, and the candidates that are not tried, with the reason.
 
-        Layers of a candidate of scheme: auto stay in float if the bound requires it. The warnings of each quantization
-        are by id of its compiler. The last result are the candidates that are not tried, with the reason.
+        Layers of a candidate of scheme: auto stay in float if the bound requires it.
         """
         settings, selection, registry = self._settings, compiler.selection, default_registry()
         bases = [BaseProgram(compiler, exported, unquantized_candidates(settings, tuple(selection.backends)))]
@@ -310,7 +309,7 @@ class _Measuring(Strategy):
         end = begun + _QUANTIZED * settings.budget
         is_auto = selection.quantization is not None and selection.quantization.is_auto
         bounds = Bounds(sqnr_db=settings.accuracy.sqnr_db) if is_auto and settings.accuracy is not None else Bounds()
-        warned, failures = dict[int, Sequence[warnings.WarningMessage]](), list[ConfigError]()
+        failures: list[ConfigError] = []
         for candidate in candidates:
             names = {candidate.name(backend): backend for backend in candidate.backends}
             if time.monotonic() > end and self._remote is None and any(base.candidates for base in bases):
@@ -344,11 +343,11 @@ class _Measuring(Strategy):
             earlier = [label for base in bases for label in base.candidates]
             counts = {name: sum(label.startswith(name) for label in earlier) for name in names}
             own = {f"{n} ({counts[n] + 1})" if counts[n] else n: backend for n, backend in names.items()}
-            bases.append(BaseProgram(other, made.programs, own, made.section.model_dump(mode="json")))
-            warned[id(other)] = made.records
+            section = made.section.model_dump(mode="json")
+            bases.append(BaseProgram(other, made.programs, own, section, made.records))
         if failures and len(bases) == 1:
             raise failures[0]
-        return bases, warned, not_tried
+        return bases, not_tried
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import hashlib
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,12 +43,14 @@ class BaseProgram:
         exported: the methods.
         candidates: name -> backend.
         quantization: the configuration section of its quantization; None without quantization.
+        records: the warnings of its quantization, for the user if it is chosen.
     """
 
     compiler: MethodCompiler
     exported: Mapping[str, ExportedProgram]
     candidates: Mapping[str, str]
     quantization: Mapping[str, Any] | None = None
+    records: Sequence[warnings.WarningMessage] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from delegate.cli import output
-from delegate.cli.completions import kernel_names, method_names
-from delegate.cli.options import OUTPUTS, parse_load_options
+from delegate.cli.completions import method_names
+from delegate.cli.options import OUTPUTS, Isolate, Kernels, LoadOptions, OnFallback, TrustCode, parse_load_options
 from delegate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,27 +68,11 @@ def batch(
         str | None, typer.Option(metavar="ADDRESS", help="Work on this Ray cluster: host:port, or auto.")
     ] = None,
     actors: Annotated[int, typer.Option(min=1, metavar="N", help="With --ray: the number of actors.")] = 2,
-    kernels: Annotated[
-        list[str] | None,
-        typer.Option("--kernels", "-k", metavar="NAME", autocompletion=kernel_names, help="Kernel library, e.g. aten."),
-    ] = None,
-    fallback: Annotated[
-        Literal["allow", "warn", "error"] | None,
-        typer.Option(case_sensitive=False, help="Reaction if a delegate fails whose partition has kernels."),
-    ] = None,
-    trust_code: Annotated[
-        bool,
-        typer.Option(
-            "--trust-code", help="Open partitions of machine code, as of TVM and QNN, which runs with your permissions."
-        ),
-    ] = False,
-    isolate: Annotated[
-        bool, typer.Option("--isolate", help="Run delegates in a separate process, for an untrusted file.")
-    ] = False,
-    options: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="BACKEND.NAME=VALUE", help="Option of a backend, e.g. xnnpack.threads=4."),
-    ] = None,
+    kernels: Kernels = None,
+    fallback: OnFallback = None,
+    trust_code: TrustCode = False,
+    isolate: Isolate = False,
+    options: LoadOptions = None,
 ) -> None:
     """Run a program on each row of a file. A stopped job continues with the same command."""
     from delegate_ray.runtime import job as jobs  # not for the help

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import delegate
 from delegate.cli import output
-from delegate.cli.completions import kernel_names
-from delegate.cli.options import parse_load_options
+from delegate.cli.options import Isolate, Kernels, LoadOptions, OnFallback, TrustCode, parse_load_options
 from delegate.errors import ConfigError, DelegateError
 from delegate_serve.runtime.settings import MIB, Settings
 
@@ -62,33 +61,11 @@ def serve(
         float,
         typer.Option(min=0, metavar="SECONDS", help="Time without requests after which one may end for another."),
     ] = _DEFAULT.session_timeout,
-    kernels: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kernels",
-            "-k",
-            metavar="NAME",
-            autocompletion=kernel_names,
-            help="Kernel library, e.g. aten; repeat it in order of preference.",
-        ),
-    ] = None,
-    fallback: Annotated[
-        Literal["allow", "warn", "error"] | None,
-        typer.Option(case_sensitive=False, help="Reaction if a delegate fails whose partition has kernels."),
-    ] = None,
-    trust_code: Annotated[
-        bool,
-        typer.Option(
-            "--trust-code", help="Open partitions of machine code, as of TVM and QNN, which runs with your permissions."
-        ),
-    ] = False,
-    isolate: Annotated[
-        bool, typer.Option("--isolate", help="Run delegates in a separate process, for an untrusted file.")
-    ] = False,
-    options: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="BACKEND.NAME=VALUE", help="Option of a backend, e.g. xnnpack.threads=4."),
-    ] = None,
+    kernels: Kernels = None,
+    fallback: OnFallback = None,
+    trust_code: TrustCode = False,
+    isolate: Isolate = False,
+    options: LoadOptions = None,
 ) -> None:
     """Serve program files over HTTP and gRPC, by the open inference protocol of KServe and Triton.
 
