@@ -122,7 +122,8 @@ def quantize_within(
             return quantize(programs, section, backends, registry, lambda n: progress(count(n))), records
 
     quantized_programs, records = quantize_by(section)
-    samples = {name: calls for name, calls in samples.items() if not is_random(programs[name].graph_module)}
+    compared = samples.items() if bounds else ()  # without a bound, torch need not run the programs
+    samples = {name: calls for name, calls in compared if not is_random(programs[name].graph_module)}
     operators = _layer_operators(section, backends, registry)
     float_layers: dict[tuple[str, ...], LayerNoise] = {}  # by method and nodes
     expected, runs = torch_results(programs, samples), dict[str, FloatRun]()
