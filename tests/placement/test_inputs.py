@@ -105,7 +105,8 @@ def test_candidates_of_one_scheme_have_names_of_their_own(tmp_path) -> None:
     np.savez(tmp_path / "0.npz", input=np.random.default_rng(0).normal(size=SHAPE).astype(np.float32))
     section = {"scheme": "static_int8", "calibration": str(tmp_path)}
     candidates = [{"name": "xnnpack", "quantization": section | more} for more in ({}, {"batches": 1})]
-    placement = {"policy": "measured", "budget": 3, "accuracy": {"sqnr_db": 5}, "candidates": candidates}
+    sizes = {"policy": "measured", "objective": "file size", "budget": 60}  # both are quantized, however busy the cores
+    placement = {**sizes, "accuracy": {"sqnr_db": 5}, "candidates": candidates}
     model = torch.export.export(nn.Linear(4, 4).eval(), (torch.randn(SHAPE),))
     config = {"backends": ["xnnpack"], "placement": placement}
     (placed,) = delegate.to_backend(model, config=config, cache=False).report.placements
