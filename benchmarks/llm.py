@@ -151,9 +151,9 @@ def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]])
                 export(source, folder / f"{name}.dlg", Options(context=CONTEXT, chunk=CHUNK, **options))
                 print(f"{name}: exported in {time.perf_counter() - start:.0f} s", flush=True)
         with torch.no_grad():
-            where = torch.arange(len(PROBE))[None]
-            hidden = Decoder(source.model, len(PROBE), 1, "float32")(torch.tensor([PROBE]), where, torch.tensor([0]))
-            return Head(source.model)(hidden)[0].numpy()
+            where, rows = torch.arange(len(PROBE)), torch.zeros(len(PROBE), dtype=torch.int64)
+            hidden = Decoder(source.model, len(PROBE), 1, "float32")(torch.tensor(PROBE), where, rows)
+            return Head(source.model)(hidden[-1:])[0].numpy()
 
 
 def sqnr(expected: np.ndarray, got: np.ndarray) -> float:
@@ -174,7 +174,7 @@ class Together:
 
     def together(self, context: int, count: int) -> float:
         """Seconds a call for all talks."""
-        return self._timed(context, count, lambda: self._batch.next(dict.fromkeys(range(TALKS), 7)))
+        return self._timed(context, count, lambda: self._batch.feed({row: [7] for row in range(TALKS)}))
 
     def _timed(self, context: int, count: int, step: Callable[[], Any]) -> float:
         seconds = _seconds(lambda: [step() for _ in range(count)])

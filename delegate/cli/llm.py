@@ -162,7 +162,7 @@ def run(
     first = request.tokens(prefix) if prefix else []
     if draft:
         _speculate(request, Model(draft, trust_code=trust_code), [[*first, *tokens] for tokens in prompts])
-    elif not first and when_full == "stop" and 1 < len(prompts) <= model.about["conversations"]:
+    elif not first and when_full == "stop" and len(prompts) > 1 and model.about["conversations"] > 1:
         _run_batch(request, prompts, samplers)
     else:
         _run_each(request, first, prompts, samplers, when_full)

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -147,7 +147,8 @@ def _cached_attention(
 ) -> None:
     """Attend to the filled part of a cache -> (B, H, L, V).
 
-    query (B, H, L, E), keys (R, G, S, E), values (R, G, S, V), positions (B, L), rows (B).
+    query (B, H, L, E), keys (R, G, S, E), values (R, G, S, V), positions (B, L), rows (B). Adjacent sequences of one
+    row are computed as one, so that its entries are read once.
     """
     chosen = range(len(query)) if rows is None else rows.tolist()
     batch, groups, channels = len(query), keys.shape[1], query.shape[-1]
@@ -163,14 +164,24 @@ def _cached_attention(
     wide = query.dtype if query.dtype == np.float64 else np.dtype(np.float32)
     factor = wide.type(1 / math.sqrt(channels) if scale is None else scale)
     scaled = np.multiply(from_bfloat16(query) if is_bfloat16 else query, factor, dtype=wide)
-    scaled = scaled.reshape(batch, groups, -1, channels)
     result = np.empty(out.shape, wide) if is_bfloat16 else out
-    parts = result.reshape(batch, groups, -1, out.shape[-1])
-    for b, row in enumerate(chosen):
+    end = 0
+    for row, run in groupby(chosen):
+        start, end = end, end + len([*run])
         scales = [None if x is None else x[row] for x in (key_scales, value_scales)]
-        _attend(products, scaled[b], (keys[row], values[row]), scales, positions[b], window, softcap, parts[b])
+        some, target = _by_group(scaled[start:end], groups), _by_group(result[start:end], groups)
+        joined, sums = (x.reshape(groups, -1, x.shape[-1]) for x in (some, target))  # copies of several sequences
+        where = positions[start:end].reshape(-1)
+        _attend(products, joined, (keys[row], values[row]), scales, where, window, softcap, sums)
+        if end - start > 1:
+            np.copyto(target, sums.reshape(target.shape))
     if is_bfloat16:
         to_bfloat16(result, out)
+
+
+def _by_group(x: Array, groups: int) -> Array:
+    """View the sequences (B, H, L, E) of one conversation as (groups, H / groups, B, L, E)."""
+    return x.reshape(len(x), groups, -1, *x.shape[2:]).transpose(1, 2, 0, 3, 4)
 
 
 def _attend(
@@ -183,7 +194,7 @@ def _attend(
     softcap: float,
     out: Array,
 ) -> None:
-    """Compute the attention of one sequence: query (groups, m, E) -> (groups, m, V).
+    """Compute the attention of one conversation: query (groups, m, E) -> (groups, m, V).
 
     The cache is keys (groups, S, E) and values (groups, S, V), with scales (groups, S). The queries are at positions
     `where`.

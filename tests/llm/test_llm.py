@@ -135,24 +135,61 @@ def test_several_conversations(qwen):
     assert [list(line) for line in zip(*found, strict=True)] == expected
 
 
+def batched(model: Model, prompts: list[list[int]], count: int) -> list[list[int]]:
+    """The answers of a batch."""
+    found = {i: [] for i in range(len(prompts))}
+    for i, token in Batch(model).generate(prompts, count, [Sampler() for _ in prompts]):
+        found[i].append(token)
+    return [*found.values()]
+
+
 def test_several_conversations_in_one_call(qwen):
     source, model = qwen
     prompts = [PROMPT, PROMPT[::-1], [9]]
-    found = {i: [] for i in range(3)}
-    for i, token in Batch(model).generate(prompts, TOKENS, [Sampler() for _ in prompts]):
-        found[i].append(token)
-    assert list(found.values()) == [eager(source, prompt) for prompt in prompts]
+    assert batched(model, prompts, TOKENS) == [eager(source, prompt) for prompt in prompts]
+
+
+@pytest.mark.parametrize(
+    ("family", "cache"), [("gemma2", "float32"), pytest.param("mistral", "int8", marks=pytest.mark.slow)]
+)
+def test_a_batch_with_sliding_windows(family, cache, tmp_path):
+    """Four prompts of different lengths, of which two are longer than a call and all but one longer than the window."""
+    source, model = made(tmp_path, family, conversations=4, cache=cache)
+    prompts = [PROMPT, [9], PROMPT[::-1] * 2, PROMPT[:7]]
+    expected = [answer(model, prompt, 12) for prompt in prompts]
+    assert batched(model, prompts, 12) == expected
+    if cache == "float32":
+        assert expected[2] == eager(source, prompts[2], 12)
+
+
+def test_a_conversation_that_ends_leaves_its_row_to_a_waiting_prompt(qwen):
+    _, model = qwen
+    prompts = [[*range(i + 1, 4 * i + 3)] for i in range(8)]
+    assert batched(model, prompts, 5) == [answer(model, prompt, 5) for prompt in prompts]
+    assert batched(model, prompts, 0) == [[]] * 8
+
+
+def test_parts_of_several_conversations_in_one_call(qwen):
+    """Answers go on while a longer prompt is computed in parts: the short ones are complete after the first call."""
+    _, model = qwen
+    batch = Batch(model)
+    parts = {0: PROMPT, 2: [9], 1: PROMPT[:3]}
+    logits = batch.feed(parts)
+    assert [*batch.feed({2: [5], 0: [7]})] == [2, 0]
+    for row, part in parts.items():
+        assert_same(logits[row], model.conversation().feed(part), 1e-5, at_least=1.0)
+    with pytest.raises(InputError, match="300 is not a token"):
+        batch.feed({0: [1], 1: [300]})
+    assert [len(c.tokens) for c in batch.conversations] == [len(PROMPT) + 1, 3, 2]
 
 
 def test_a_batch_goes_on_where_some_have_ended(qwen):
     """One conversation's context is full before the others'."""
     source, model = qwen
     prompts = [[*range(1, 61)], PROMPT, [9]]
-    found = {i: [] for i in range(3)}
-    for i, token in Batch(model).generate(prompts, 12, [Sampler() for _ in prompts]):
-        found[i].append(token)
+    found = batched(model, prompts, 12)
     assert found[0] == eager(source, prompts[0], 5)
-    assert [found[1], found[2]] == [eager(source, p, 12) for p in prompts[1:]]
+    assert found[1:] == [eager(source, p, 12) for p in prompts[1:]]
 
 
 def test_a_prefix_is_taken_in_once(qwen):

@@ -32,6 +32,9 @@ CASES = {
     "small scores": ([[1], [9]], {"scale": 20.0, "window": 2}),
     "a batch": ([[4], [33], [0]], {}),
     "rows in another order": ([[4, 5], [33, 34]], {"rows": torch.tensor([2, 0])}),
+    "several of one row": ([[5], [7], [6], [33], [2]], {"rows": torch.tensor([2, 2, 2, 0, 2])}),
+    "several of one row in a window": ([[5], [6], [38], [39]], {"rows": torch.tensor([1, 1, 0, 0]), "window": 3}),
+    "chunks of one row": ([[4, 5], [6, 7], [30, 31]], {"rows": torch.tensor([1, 1, 0])}),
 }
 TYPES = {  # of the cache, and of the query
     "float32": (torch.float32, torch.float32),

@@ -58,7 +58,7 @@ class CacheBuffer(nn.Module):
 class _Writer(transformers.Cache):  # type: ignore[misc]
     """The cache to which the layers of transformers write their keys and values in one call."""
 
-    def __init__(self, decoder: Decoder | Verifier, positions: Tensor, rows: Tensor) -> None:
+    def __init__(self, decoder: Decoder, positions: Tensor, rows: Tensor) -> None:
         super().__init__(layers=[])
         self._decoder, self._where = decoder, (positions, rows)
 
@@ -92,7 +92,10 @@ transformers.AttentionInterface.register(ATTENTION, attend)
 
 
 class Decoder(nn.Module):
-    """tokens, positions (batch, length), rows (batch) -> the input of `Head` for the last position, (batch, width).
+    """tokens, positions, rows (tokens) -> the input of `Head` after each token, (tokens, width).
+
+    The tokens are of one or several conversations, which may have different numbers of them. Those of one conversation
+    are adjacent, so that attention reads its cache once.
 
     Args:
         model: with the attention function `ATTENTION`.
@@ -113,25 +116,11 @@ class Decoder(nn.Module):
         )
 
     def forward(self, tokens: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        cache = _Writer(self, positions, rows)
-        return _hidden(self.model, tokens, positions, cache)[:, -1]
-
-
-class Verifier(nn.Module):
-    """The inputs of `Decoder` -> the input of `Head` for all positions, (batch, length, width); shares its cache."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        super().__init__()
-        self.model, self.keys, self.values = decoder.model, decoder.keys, decoder.values
-
-    def forward(self, tokens: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        return _hidden(self.model, tokens, positions, _Writer(self, positions, rows))
-
-
-def _hidden(model: transformers.PreTrainedModel, tokens: Tensor, positions: Tensor, cache: _Writer) -> Tensor:
-    """Return the last hidden states, (batch, length, width)."""
-    hidden: Tensor = model.base_model(tokens, position_ids=positions, past_key_values=cache, use_cache=True)[0]
-    return hidden
+        where = positions[:, None]
+        cache = _Writer(self, where, rows)
+        model = self.model.base_model
+        hidden: Tensor = model(tokens[:, None], position_ids=where, past_key_values=cache, use_cache=True)[0]
+        return hidden[:, 0]
 
 
 class Head(nn.Module):

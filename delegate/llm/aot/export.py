@@ -17,7 +17,7 @@ from torch.export import Dim, ExportedProgram
 from delegate.compile import to_backend
 from delegate.compiled import CompiledProgram
 from delegate.errors import ConfigError, ExportError
-from delegate.llm.aot.decoder import TYPES, Decoder, Head, Verifier
+from delegate.llm.aot.decoder import TYPES, Decoder, Head
 from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.aot.source import Source
 from delegate.llm.aot.stack import export_stack
@@ -32,9 +32,9 @@ class Options:
     Args:
         context: the maximum number of tokens in a conversation.
         chunk: the maximum number of prompt tokens in one call of prefill.
-        conversations: the number in one context; method `batch` decodes several in one call.
+        conversations: the number in one context; one call of prefill computes tokens of several.
         weights: the type of linear layers in decode; "int4" in blocks of 32.
-        prefill_weights: their type in prefill and batch, which have more rows; None: the same, for a smaller file.
+        prefill_weights: their type in prefill, which has more rows; None: the same, for a smaller file.
         cache: the type of keys and values.
         guesses: the maximum number of guesses that method `verify` checks in one call; 0: no such method.
         backends: in order of preference.
@@ -99,19 +99,16 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
     }
     decode, prefill = decoders[options.weights], decoders[options.prefill_weights or options.weights]
     exported = {
-        "prefill": _export(prefill, 1, 3, ({1: Dim("length", min=2, max=options.chunk)},) * 2 + (None,)),
-        "decode": _export(decode, 1, 1),
+        "prefill": _export(prefill, _calls(options)),
+        "decode": _export(decode, 1),
         "head": _head(decode, 1),
         "about": torch.export.export(Data(json.dumps(about(source, options)).encode()), ()),
     }
-    if options.conversations > 1:
-        exported["batch"] = _export(prefill, options.conversations, 1, (_upto(0, options.conversations),) * 3)
     if options.guesses:
-        sizes = _upto(1, options.guesses + 1)
-        exported["verify"] = _export(Verifier(decode), 1, options.guesses + 1, (sizes, sizes, None))
+        exported["verify"] = _export(decode, options.guesses + 1)
     rows = max(options.conversations, options.guesses + 1)
     if rows > 1:
-        exported["heads"] = _head(decode, rows, (_upto(0, rows),))
+        exported["heads"] = _head(decode, rows)
     if source.tokenizer:
         exported["tokenizer"] = torch.export.export(Data(source.tokenizer), ())
     return exported
@@ -134,23 +131,28 @@ def _fix_rope(model: transformers.PreTrainedModel, context: int) -> None:
             module.rope_type = "default"  # keeps the angles, which are those of short texts
 
 
-def _upto(dimension: int, size: int) -> dict[int, Any] | None:
-    """Return a dynamic dimension of 2 to `size`; None for 2, which is static."""
-    return {dimension: Dim("size", min=2, max=size)} if size > 2 else None
+def _upto(size: int) -> dict[int, Any] | None:
+    """Return a dynamic first dimension of 2 to `size`; None if it is static."""
+    return {0: Dim("rows", min=2, max=size)} if size > 2 else None
 
 
-def _head(decoder: Decoder, rows: int, sizes: Any = None) -> ExportedProgram:
+def _calls(options: Options) -> int:
+    """Return the maximum number of tokens in one call of prefill: a chunk, or a token of each conversation."""
+    return max(options.chunk, options.conversations)
+
+
+def _head(decoder: Decoder, rows: int) -> ExportedProgram:
     hidden = torch.zeros(rows, decoder.model.config.hidden_size)
     with _errors():
-        return torch.export.export(Head(decoder.model), (hidden,), dynamic_shapes=sizes)
+        return torch.export.export(Head(decoder.model), (hidden,), dynamic_shapes=(_upto(rows),))
 
 
-def _export(decoder: Decoder | Verifier, batch: int, length: int, sizes: Any = None) -> ExportedProgram:
-    positions = torch.arange(length).expand(batch, length).contiguous()
-    inputs = (torch.zeros(batch, length, dtype=torch.int64), positions, torch.arange(batch))
+def _export(decoder: Decoder, tokens: int) -> ExportedProgram:
+    """Export a call of up to `tokens` tokens."""
+    inputs = (torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens), torch.zeros(tokens, dtype=torch.int64))
     layers = next(name for name, part in decoder.named_modules() if part is decoder.model.base_model.layers)
     with _errors():
-        return export_stack(decoder, (layers, "keys", "values"), inputs, sizes)
+        return export_stack(decoder, (layers, "keys", "values"), inputs, (_upto(tokens),) * 3)
 
 
 @contextmanager
@@ -169,7 +171,7 @@ def about(source: Source, options: Options) -> dict[str, Any]:
     return {
         "family": source.model.config.model_type,
         "context": options.context,
-        "chunk": options.chunk,
+        "chunk": _calls(options),
         "conversations": options.conversations,
         "guesses": options.guesses,
         "vocabulary": source.model.config.vocab_size,

@@ -130,20 +130,21 @@ class Conversation:
         """Compute tokens chunk by chunk, and return the logits after the last one (vocabulary).
 
         Raises:
-            InputError: there are no tokens, one is not a token of the model, or they do not fit.
+            InputError: as `check`.
         """
-        self._check(tokens)
+        self.check(tokens)
         chunk = int(self.model.about["chunk"])
         for start in range(0, len(tokens), chunk):
             part = list(tokens[start : start + chunk])
             first = len(self.tokens)
             method = self.context.method("prefill" if len(part) > 1 else "decode")
-            hidden = method(np.array([part]), np.arange(first, first + len(part))[None], np.array([self.row]))
+            hidden = method(np.array(part), np.arange(first, first + len(part)), np.full(len(part), self.row))
             self.tokens += part
-        logits: Array = self.context.method("head")(hidden)[0]
+        logits: Array = self.context.method("head")(hidden[-1:])[0]
         return logits
 
-    def _check(self, tokens: Sequence[int]) -> None:
+    def check(self, tokens: Sequence[int]) -> None:
+        """Raise InputError if there are no tokens, one is not a token of the model, or they do not fit."""
         vocabulary = self.model.about["vocabulary"]
         if not tokens:
             raise InputError("the prompt is empty", remedy="pass a prompt")

@@ -84,8 +84,8 @@ class Speculation:
 def _verify(conversation: Conversation, tokens: list[int]) -> Array:
     """Return the logits after each of these tokens, (length, vocabulary)."""
     first = len(conversation.tokens)
-    positions = np.arange(first, first + len(tokens))[None]
-    hidden = conversation.context.method("verify")(np.array([tokens]), positions, np.array([conversation.row]))
+    positions, rows = np.arange(first, first + len(tokens)), np.full(len(tokens), conversation.row)
+    hidden = conversation.context.method("verify")(np.array(tokens), positions, rows)
     conversation.tokens += tokens
-    logits: Array = conversation.context.method("heads")(hidden[0])
+    logits: Array = conversation.context.method("heads")(hidden)
     return logits
