@@ -79,7 +79,7 @@ def export(
             "-b",
             metavar="NAME",
             autocompletion=backend_names,
-            help="Backend; repeat it in order of preference. Default: xnnpack.",
+            help="Backend; repeat it in order of preference. Default: the fastest one for each method, measured.",
         ),
     ] = None,
     no_tokenizer: Annotated[
@@ -88,7 +88,8 @@ def export(
 ) -> None:
     """Compile a language model to one program file."""
     try:
-        from delegate.llm.aot.export import Options
+        from delegate.llm.aot.engines import engine_table
+        from delegate.llm.aot.export import Options, measure_engines
         from delegate.llm.aot.export import export as export_model
         from delegate.llm.aot.hugging_face import transformers
         from delegate.llm.aot.source import read
@@ -98,12 +99,16 @@ def export(
         remedy = "pip install 'delegate[llm-export]'"
         raise ConfigError(f"the export needs {error.name}, which is not installed", remedy=remedy) from error
     requested = Options(
-        context, chunk, conversations, weights, prefill_weights, cache, guesses, tuple(backend or ("xnnpack",))
+        context, chunk, conversations, weights, prefill_weights, cache, guesses, backend and tuple(backend)
     )
     requested.check()
     transformers.utils.logging.disable_progress_bar()
-    with output.working(f"exporting {model}"):
-        program = export_model(read(model, without_tokenizer=no_tokenizer), out, requested)
+    source = read(model, without_tokenizer=no_tokenizer)
+    with output.working(f"exporting {model}") as progress:
+        engines = [] if backend else measure_engines(source, requested, progress)
+        program = export_model(source, out, requested, engines)
+    if engines:
+        output.show(engine_table(engines))
     output.show(program.report.summary, f"saved {out}, {out.stat().st_size:,} bytes")
 
 

@@ -23,6 +23,7 @@ from delegate.partitioner.assign import CostThreshold, NodeGroup, Verdicts, assi
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Place, Plan, Unit, with_parallel_groups
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
+from delegate.partitioner.state_writes import writes_of_large_states
 from delegate.partitioner.support_query import SupportQuery, computing, not_for_delegates
 from delegate.plugins import INSTANCE, PORTABLE
 from delegate.verdict import YES, Reason, Verdict, no
@@ -103,7 +104,8 @@ class _Planner:
         checked = computing(inner)
         pins = {n: pin for n in checked if (pin := self.book.pin(n)) is not None}
         verdicts: dict[Node, Verdicts] = {n: {} for n in checked}
-        queries = self._queries(checked, pins)
+        in_place = {n: v for n, v in writes_of_large_states(program, self.has_kernel).items() if n not in pins}
+        queries = self._queries(pins, not_for_delegates(checked) | in_place)
         collected: dict[str, Sequence[Claim]] = {}
         for partitioner, query in zip(self.partitioners, queries, strict=True):
             start = time.perf_counter_ns()
@@ -131,8 +133,7 @@ class _Planner:
         decomposed = list(dict.fromkeys((*decomposed, *leftover)))
         return Plan(program, tuple(names), nodes, partitions, order, tuple(notes), nested, is_nested, tuple(decomposed))
 
-    def _queries(self, nodes: Sequence[Node], pins: Mapping[Node, RulePattern]) -> list[SupportQuery]:
-        barred = not_for_delegates(nodes)
+    def _queries(self, pins: Mapping[Node, RulePattern], barred: Mapping[Node, Verdict]) -> list[SupportQuery]:
         return [
             SupportQuery(self.backends[name], self.book, pins, self.refusals.get(name, {}), barred, self.has_kernel)
             for name in (p.backend for p in self.partitioners)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,16 @@ from delegate.compile import to_backend
 from delegate.compiled import CompiledProgram
 from delegate.errors import ConfigError, ExportError
 from delegate.llm.aot.decoder import TYPES, Decoder, Head
+from delegate.llm.aot.engines import MethodEngine, choose_engines, partitioners, shortened
 from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.aot.source import Source
 from delegate.llm.aot.stack import export_stack
 from delegate.llm.aot.weights import WEIGHTS, quantize_weights
 from delegate.plugins import one_line
+from delegate.registry import default_registry
+from delegate.selection import select
+
+GRAPHS = frozenset({"prefill", "decode", "verify", "head", "heads"})  # the methods that compute
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Options:
         prefill_weights: their type in prefill, which has more rows; None: the same, for a smaller file.
         cache: the type of keys and values.
         guesses: the maximum number of guesses that method `verify` checks in one call; 0: no such method.
-        backends: in order of preference.
+        backends: in order of preference. None: all that work on this machine; see `measure_engines` too.
     """
 
     context: int = 2048
@@ -47,7 +52,7 @@ class Options:
     prefill_weights: str | None = None
     cache: str = "float32"
     guesses: int = 0
-    backends: Sequence[str] = ("xnnpack",)
+    backends: Sequence[str] | None = ("xnnpack",)
 
     def check(self) -> None:
         """Raise ConfigError if the options do not fit together."""
@@ -182,17 +187,44 @@ def about(source: Source, options: Options) -> dict[str, Any]:
     }
 
 
-def export(source: Source, path: Path, options: Options) -> CompiledProgram:
+def measure_engines(source: Source, options: Options, progress: Callable[[str], None]) -> list[MethodEngine]:
+    """Measure the first layers of a model on the backends, and return the choice for each method.
+
+    Args:
+        source: the model, from `read`.
+        options: see there.
+        progress: called with short progress texts.
+
+    Returns:
+        The choices; empty if there is one backend only.
+
+    Raises:
+        DelegateError: the options are wrong, or the first layers cannot be exported or lowered.
+    """
+    backends = tuple(select(options.backends and list(options.backends), None, default_registry()).backends)
+    if len(backends) < 2:
+        return []
+    measured = {
+        n: m for n, m in methods(replace(source, model=shortened(source.model)), options).items() if n in GRAPHS
+    }
+    is_shared = options.prefill_weights in (None, options.weights)
+    layers = (("decode", "verify", "prefill"),) if is_shared else (("decode", "verify"), ("prefill",))
+    return choose_engines(measured, (*layers, ("head", "heads")), backends, progress)
+
+
+def export(source: Source, path: Path, options: Options, engines: Sequence[MethodEngine] = ()) -> CompiledProgram:
     """Compile a model, and save it; if that fails, an earlier file at `path` stays.
 
     Args:
         source: the model, from `read`.
         path: the program file to write.
         options: see there.
+        engines: the backend of each method, from `measure_engines`; empty: the backends in order of preference.
 
     Raises:
         DelegateError: the options are wrong, or the model cannot be exported, lowered or written.
     """
-    program = to_backend(methods(source, options), list(options.backends))
+    backends = partitioners(engines) if engines else options.backends and list(options.backends)
+    program = to_backend(methods(source, options), backends)
     program.save(path)
     return program
