@@ -24,7 +24,7 @@ from delegate_serve.runtime.http import Application
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.models import Models
 from delegate_serve.runtime.server import Server, bind
-from delegate_serve.runtime.settings import Settings
+from delegate_serve.runtime.settings import ModelFile, Settings
 
 import delegate
 import tests.conftest  # noqa: F401
@@ -73,7 +73,7 @@ class Served:
 
     def __init__(self, models: Mapping[str, Path], settings: Settings) -> None:
         metrics = Metrics()
-        self.models = Models(models, delegate.load, settings, metrics)
+        self.models = Models({name: ModelFile(path, settings) for name, path in models.items()}, metrics)
         bound = bind("127.0.0.1", 0)
         self.port = bound.getsockname()[1]
         application = Application(self.models, settings, metrics)

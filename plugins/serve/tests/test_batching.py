@@ -14,7 +14,7 @@ import torch
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.models import Models
-from delegate_serve.runtime.settings import Settings
+from delegate_serve.runtime.settings import ModelFile, Settings
 from delegate_serve.runtime.worker import Worker
 
 import delegate
@@ -211,6 +211,6 @@ def test_a_server_with_batching(serve: Any, programs: dict[str, Path]) -> None:
 
 def test_rows_that_depend_on_each_other_are_an_error_at_the_start(programs: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match="the rows of a batch of model 'mean' depend on each other"):
-        Models({"mean": programs["mean"]}, delegate.load, Settings(batch=4), Metrics())
-    with Models({"mean": programs["mean"]}, delegate.load, Settings(), Metrics()) as models:
+        Models({"mean": ModelFile(programs["mean"], Settings(batch=4))}, Metrics())
+    with Models({"mean": ModelFile(programs["mean"])}, Metrics()) as models:
         assert models.by_name["mean"].batching is None

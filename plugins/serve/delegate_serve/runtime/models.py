@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import delegate
 from delegate.errors import ConfigError, did_you_mean
 from delegate.runtime.batching import batching_of
 from delegate.runtime.loaded import LoadedProgram
@@ -18,7 +18,7 @@ from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.openai import METHODS, LanguageModel
 from delegate_serve.runtime.requests import Request
 from delegate_serve.runtime.sessions import Sessions
-from delegate_serve.runtime.settings import Settings
+from delegate_serve.runtime.settings import ModelFile, Settings
 from delegate_serve.runtime.signature import signature_of
 from delegate_serve.runtime.worker import Worker
 
@@ -103,13 +103,11 @@ class Models:
 
     Example::
 
-        with Models({"net": Path("net.dlg")}, delegate.load, Settings(), Metrics()) as models:
+        with Models({"net": ModelFile(Path("net.dlg"))}, Metrics()) as models:
             models.by_name["net"].metadata()
 
     Args:
         files: the name of each program, and its file.
-        load: opens a file.
-        settings: the limits.
         metrics: of the server.
 
     Raises:
@@ -117,10 +115,8 @@ class Models:
         DelegateError: a file cannot be loaded.
     """
 
-    def __init__(
-        self, files: Mapping[str, Path], load: Callable[[Path], LoadedProgram], settings: Settings, metrics: Metrics
-    ) -> None:
-        self._files, self._load, self._settings, self._metrics = files, load, settings, metrics
+    def __init__(self, files: Mapping[str, ModelFile], metrics: Metrics) -> None:
+        self._files, self._metrics = files, metrics
         self._reloading = asyncio.Lock()
         self._open_models = self._open()
 
@@ -164,24 +160,28 @@ class Models:
         by_name: dict[str, Model] = {}
         languages: dict[str, LanguageModel] = {}
         with ExitStack() as stack:
-            for name, path in self._files.items():
-                program = stack.enter_context(self._load(path))
-                if set(program.methods) >= METHODS:
-                    languages[name] = LanguageModel(name, program, self._settings, self._metrics)
+            for name, file in self._files.items():
+                program = stack.enter_context(delegate.load(file.path, **file.load))
+                if set(file.methods or program.methods) >= METHODS:
+                    languages[name] = LanguageModel(name, program, file.settings, self._metrics)
                     stack.callback(languages[name].close)
-                for model in self._models_of(program, name, str(path)):
+                for model in self._models_of(program, name, file):
                     stack.callback(model.worker.close)
                     if model.name in by_name:
                         what = f"two models have the name {model.name!r}"
-                        raise ConfigError(what, where=str(path), remedy="give one file another name: NAME=FILE")
+                        raise ConfigError(what, where=str(file.path), remedy="give one file another name: NAME=FILE")
                     by_name[model.name] = model
             return _Opened(by_name, languages, stack.pop_all())
 
-    def _models_of(self, program: LoadedProgram, name: str, where: str) -> Iterator[Model]:
-        sessions = Sessions(program, name, self._settings) if program.states else None
-        for method in map(program.method, program.methods):
+    def _models_of(self, program: LoadedProgram, name: str, file: ModelFile) -> Iterator[Model]:
+        sessions = Sessions(program, name, file.settings) if program.states else None
+        for requested in file.methods:
+            if requested not in program.methods:
+                what = f"model {name!r} has no method {requested!r}"
+                raise ConfigError(what, where=str(file.path), remedy=did_you_mean(requested, program.methods))
+        for method in map(program.method, file.methods or program.methods):
             own = name if method.name == program.default_method else f"{name}.{method.name}"
-            yield Model(own, method, where, sessions, self._settings, self._metrics)
+            yield Model(own, method, str(file.path), sessions, file.settings, self._metrics)
 
     def __enter__(self) -> Self:
         return self
