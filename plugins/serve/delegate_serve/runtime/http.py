@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import orjson
 
 import delegate
-from delegate_serve.runtime.bodies import JSON_SIZE, Body, Disconnected, Message, Receive
+from delegate_serve.runtime.bodies import EXTENSION, JSON_SIZE, Body, Disconnected, Message, Receive
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import CONTENT_TYPE, Metrics
 from delegate_serve.runtime.models import VERSION, Model, Models
@@ -112,7 +112,7 @@ class Application:
             return await self._answer_for(self._models.find(name), rest, scope, receive)
         if path in _COMPLETIONS:
             _require("POST", verb)
-            return await self._complete(path == _CHAT, dict(scope["headers"]), receive)
+            return await self._complete(path == _CHAT, scope["extensions"][EXTENSION], receive)
         if path not in self._pages:
             raise RequestError(404, _NO_PATH)
         expected, page = self._pages[path]
@@ -131,7 +131,7 @@ class Application:
         if list(path) == ["infer"]:
             _require("POST", scope["method"])
             with model.request():
-                return await self._infer(model, dict(scope["headers"]), receive)
+                return await self._infer(model, scope, receive)
         _require("GET", scope["method"])
         return self._readiness([model], {"name": model.name}) if path else _json(model.metadata())
 
@@ -156,14 +156,14 @@ class Application:
         """Return True if models take requests."""
         return not self.is_closing and all(model.worker.is_alive for model in models)
 
-    async def _infer(self, model: Model, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
+    async def _infer(self, model: Model, scope: Mapping[str, Any], receive: Receive) -> Answer:
         """Run an inference request, and count it."""
         start, status = monotonic(), 500
-        body = Body(self._reserve)
+        body: Body = scope["extensions"][EXTENSION]
         try:
-            if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            if dict(scope["headers"]).get(b"content-encoding", b"identity").lower() != b"identity":
                 raise RequestError(415, "compressed requests are not supported: send the request without compression")
-            data, json_size = await body.read(headers, receive, self._settings.max_body)
+            data, json_size = await body.read(receive)
             start = monotonic()
             request = await _in_thread_if(json_size > _SLOW_JSON, decode, data, json_size, model.signature)
             results = await model.run(request)
@@ -183,11 +183,10 @@ class Application:
             body.release()
             model.worker.metrics.answered(status, monotonic() - start)
 
-    async def _complete(self, is_chat: bool, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
+    async def _complete(self, is_chat: bool, body: Body, receive: Receive) -> Answer:
         """Answer a request for a completion, and count it."""
-        body = Body(self._reserve)
         try:
-            data, _ = await body.read(headers, receive, self._settings.max_body)
+            data, _ = await body.read(receive)
             fields = orjson.loads(data.data)
         except orjson.JSONDecodeError as error:
             raise RequestError(400, f"the request is not valid JSON: {error}") from error
@@ -213,7 +212,7 @@ class Application:
             return Answer(200, [], "text/event-stream", stream=_held(text, stream, stack.pop_all()))
         raise AssertionError  # the block returns or raises
 
-    def _reserve(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Count bytes of bodies in memory; a negative number releases them."""
         limit = BODIES_IN_MEMORY * self._settings.max_body
         if size > 0 and self._in_memory + size > limit:
