@@ -92,7 +92,7 @@ def serve(
     with bind(server.host, server.port) as bound:
         grpc_address = None if server.grpc_port is None else _free_address(server.host, server.grpc_port)
         with output.working(f"loading {', '.join(str(file.path) for file in program_files.values())}"):
-            models = Models(program_files, metrics)
+            models = Models(program_files, metrics, settings)
         with models:
             application = Application(models, settings, metrics)
             grpc = None if grpc_address is None else _grpc_server(application, models, grpc_address, settings)
@@ -130,7 +130,7 @@ def _free_address(host: str, port: int) -> str:
 def _grpc_server(application: Application, models: Models, address: str, settings: Settings) -> GrpcServer:
     from delegate_serve.runtime.grpc_service import GrpcServer, Service
 
-    service = Service(models, lambda: application.is_ready(models.by_name.values()))
+    service = Service(models, application.is_ready)
     return GrpcServer(service, address, settings)
 
 

@@ -14,6 +14,7 @@ import torch
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.models import Models
+from delegate_serve.runtime.pool import Pool
 from delegate_serve.runtime.settings import ModelFile, Settings
 from delegate_serve.runtime.worker import Worker
 
@@ -47,11 +48,13 @@ async def answers(worker: Worker, arrays: Sequence[Any]) -> list[Any]:
 
 def run(calls: Calls, arrays: Sequence[Any], most: int = 8, delay: float = 0.05, **settings: Any) -> list[Any]:
     """Run requests on a worker that waits for more of them."""
+    pool = Pool(2)
     worker = Worker(
         "calls",
         calls,
         lambda leaves: leaves,
         Batching(1, most, (0,), (0,)),
+        pool,
         Settings(batch=most, batch_delay=delay, **settings),
         Metrics(),
     )
@@ -59,6 +62,7 @@ def run(calls: Calls, arrays: Sequence[Any], most: int = 8, delay: float = 0.05,
         return asyncio.run(answers(worker, arrays))
     finally:
         worker.close()
+        pool.close()
 
 
 def rows(*counts: int, width: int = 2) -> list[Any]:

@@ -26,6 +26,11 @@ class Settings:
         max_body: bytes of the body of a request.
         sessions: conversations with a program that has states.
         session_timeout: seconds after which a session without requests may end for another.
+        priority: of requests of a model that have none; smaller numbers run first.
+        threads: of the server: calls of all models that run at once; 0: the number of cores.
+        memory: of the server: bytes of all models that are loaded at once; None: no limit.
+        model_memory: bytes of one program; None: no limit.
+        control: of the server: clients may load and unload models.
     """
 
     batch: int = 1
@@ -35,6 +40,11 @@ class Settings:
     max_body: int = 64 * MIB
     sessions: int = 16
     session_timeout: float = 600.0
+    priority: int = 100
+    threads: int = 0
+    memory: int | None = None
+    model_memory: int | None = None
+    control: bool = False
 
 
 @dataclass(frozen=True, slots=True)
