@@ -95,7 +95,7 @@ def size_of(head: bytes) -> int:
     """Return the bytes that follow the headers of a response, which must be a result."""
     if not head.startswith(b"HTTP/1.1 200 "):
         raise SystemExit(head.decode())
-    return int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    return int(head.lower().partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0])
 
 
 def ask(connection: socket.socket, message: bytes) -> None:

@@ -92,7 +92,7 @@ def _keys(schema: Mapping[str, Any], path: Path) -> list[str]:
         at = [resolved for s in at for resolved in _alternatives(s, schema)]
         if part is None:
             break
-        at = [s["items"] if isinstance(part, int) else s["properties"][part] for s in at if _has(s, part)]
+        at = [inner for s in at if (inner := _inner(s, part)) is not None]
     return [key for s in at for key in s.get("properties", ())]
 
 
@@ -102,8 +102,13 @@ def _alternatives(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[Ma
     return [one for s in schema["anyOf"] for one in _alternatives(s, root)] if "anyOf" in schema else [schema]
 
 
-def _has(schema: Mapping[str, Any], part: str | int) -> bool:
-    return "items" in schema if isinstance(part, int) else part in schema.get("properties", {})
+def _inner(schema: Mapping[str, Any], part: str | int) -> Mapping[str, Any] | None:
+    """Return the schema of an item, or of the value of a key; None if it has none."""
+    others = schema.get("additionalProperties")  # False, or the schema of values whose keys are free
+    inner: Mapping[str, Any] | None = (
+        schema.get("items") if isinstance(part, int) else schema.get("properties", {}).get(part, others or None)
+    )
+    return inner
 
 
 MOST_BYTES = 1 << 18  # of a configuration file

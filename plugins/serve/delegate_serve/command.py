@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import delegate
 from delegate.cli import output
 from delegate.cli.options import Isolate, Kernels, LoadOptions, OnFallback, TrustCode, parse_load_options
 from delegate.errors import ConfigError, DelegateError
@@ -25,10 +24,16 @@ _DEFAULT = Settings()
 
 
 def serve(
+    context: typer.Context,
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="[NAME=]FILE", help="Program files. Default name: that of the file."),
-    ],
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="YAML file of models and limits. Options here replace it."),
+    ] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of that file, for editors.")] = False,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port for HTTP; 0: a free one.")] = 8000,
     grpc_port: Annotated[
@@ -71,32 +76,41 @@ def serve(
 
     The server ends at SIGINT or SIGTERM, after it has answered all requests that have arrived.
     """
-    from delegate_serve.runtime.http import Application  # not for the help
+    from delegate_serve import config as configs  # not for the help
+    from delegate_serve.runtime.http import Application
     from delegate_serve.runtime.metrics import Metrics
     from delegate_serve.runtime.models import Models
     from delegate_serve.runtime.server import Server, address_of, bind
 
-    paths = _paths_by_name(files)
-    settings = Settings(batch, batch_delay / _MICROSECONDS, queue, timeout, max_body * MIB, sessions, session_timeout)
-    load = functools.partial(
-        delegate.load,
-        fallback=fallback,
-        kernels=kernels,
-        trust_code=trust_code,
-        isolate=isolate,
-        options=parse_load_options(options or []),
-    )
-    metrics = Metrics()
-    with bind(host, port) as bound:
-        grpc_address = None if grpc_port is None else _free_address(host, grpc_port)
-        with output.working(f"loading {', '.join(map(str, paths.values()))}"):
-            models = Models(paths, load, settings, metrics)
+    if schema:
+        output.print_json(configs.json_schema())
+        return
+    if not files and config is None:
+        raise typer.BadParameter("FILE is missing: give program files, or --config")
+    server = configs.read(config, _paths_by_name(files or ()), _given(context))
+    settings, metrics, program_files = server.settings(), Metrics(), server.files()
+    with bind(server.host, server.port) as bound:
+        grpc_address = None if server.grpc_port is None else _free_address(server.host, server.grpc_port)
+        with output.working(f"loading {', '.join(str(file.path) for file in program_files.values())}"):
+            models = Models(program_files, metrics, settings)
         with models:
             application = Application(models, settings, metrics)
             grpc = None if grpc_address is None else _grpc_server(application, models, grpc_address, settings)
             start = functools.partial(_describe, models, address_of(bound), grpc_address)
             Server(application, settings, start, grpc, functools.partial(_reload, models)).run([bound])
     print("ended: all requests are answered")
+
+
+def _given(context: typer.Context) -> dict[str, Any]:
+    """Return the values of the options that the command line has."""
+    given = {
+        name: value
+        for name, value in context.params.items()
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    }
+    if "options" in given:
+        given["options"] = parse_load_options(given["options"])
+    return given
 
 
 def _free_address(host: str, port: int) -> str:
@@ -116,7 +130,7 @@ def _free_address(host: str, port: int) -> str:
 def _grpc_server(application: Application, models: Models, address: str, settings: Settings) -> GrpcServer:
     from delegate_serve.runtime.grpc_service import GrpcServer, Service
 
-    service = Service(models, lambda: application.is_ready(models.by_name.values()))
+    service = Service(models, application.is_ready)
     return GrpcServer(service, address, settings)
 
 

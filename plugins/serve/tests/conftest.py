@@ -24,7 +24,7 @@ from delegate_serve.runtime.http import Application
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.models import Models
 from delegate_serve.runtime.server import Server, bind
-from delegate_serve.runtime.settings import Settings
+from delegate_serve.runtime.settings import ModelFile, Settings
 
 import delegate
 import tests.conftest  # noqa: F401
@@ -73,11 +73,11 @@ class Served:
 
     def __init__(self, models: Mapping[str, Path], settings: Settings) -> None:
         metrics = Metrics()
-        self.models = Models(models, delegate.load, settings, metrics)
+        self.models = Models({name: ModelFile(path, settings) for name, path in models.items()}, metrics, settings)
         bound = bind("127.0.0.1", 0)
         self.port = bound.getsockname()[1]
         application = Application(self.models, settings, metrics)
-        service = Service(self.models, lambda: application.is_ready(self.models.by_name.values()))
+        service = Service(self.models, application.is_ready)
         self.grpc = GrpcServer(service, "127.0.0.1:0", settings)
         self.server = Server(application, settings, grpc=self.grpc)
         self._thread = Thread(target=self.server.run, args=([bound],))

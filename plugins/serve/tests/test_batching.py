@@ -14,7 +14,8 @@ import torch
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.models import Models
-from delegate_serve.runtime.settings import Settings
+from delegate_serve.runtime.pool import Pool
+from delegate_serve.runtime.settings import ModelFile, Settings
 from delegate_serve.runtime.worker import Worker
 
 import delegate
@@ -47,11 +48,13 @@ async def answers(worker: Worker, arrays: Sequence[Any]) -> list[Any]:
 
 def run(calls: Calls, arrays: Sequence[Any], most: int = 8, delay: float = 0.05, **settings: Any) -> list[Any]:
     """Run requests on a worker that waits for more of them."""
+    pool = Pool(2)
     worker = Worker(
         "calls",
         calls,
         lambda leaves: leaves,
         Batching(1, most, (0,), (0,)),
+        pool,
         Settings(batch=most, batch_delay=delay, **settings),
         Metrics(),
     )
@@ -59,6 +62,7 @@ def run(calls: Calls, arrays: Sequence[Any], most: int = 8, delay: float = 0.05,
         return asyncio.run(answers(worker, arrays))
     finally:
         worker.close()
+        pool.close()
 
 
 def rows(*counts: int, width: int = 2) -> list[Any]:
@@ -211,6 +215,6 @@ def test_a_server_with_batching(serve: Any, programs: dict[str, Path]) -> None:
 
 def test_rows_that_depend_on_each_other_are_an_error_at_the_start(programs: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match="the rows of a batch of model 'mean' depend on each other"):
-        Models({"mean": programs["mean"]}, delegate.load, Settings(batch=4), Metrics())
-    with Models({"mean": programs["mean"]}, delegate.load, Settings(), Metrics()) as models:
+        Models({"mean": ModelFile(programs["mean"], Settings(batch=4))}, Metrics())
+    with Models({"mean": ModelFile(programs["mean"])}, Metrics()) as models:
         assert models.by_name["mean"].batching is None

@@ -140,10 +140,9 @@ def test_it_needs_no_torch(programs: dict[str, Path]) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from pathlib import Path\n"
-        "import delegate\n"
         "from delegate_serve.runtime import grpc_service, http, metrics, models, server, settings\n"
-        f"with models.Models({{'net': Path({str(programs['net'])!r})}}, delegate.load,"
-        " settings.Settings(batch=4), metrics.Metrics()) as loaded:\n"
+        f"file = settings.ModelFile(Path({str(programs['net'])!r}), settings.Settings(batch=4))\n"
+        "with models.Models({'net': file}, metrics.Metrics()) as loaded:\n"
         "    print(loaded.by_name['net'].metadata()['inputs'])\n"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delegate_serve.config import ModelKeys, read
 
 from tests.support.pages import DOCS, blocks
 
@@ -22,3 +23,15 @@ def test_the_page_runs(
     assert served.models.by_name["model"].batching.most == 8
     exec(code["client.py"].replace("8000", str(served.port)), {})
     assert capsys.readouterr().out == expected
+
+
+def test_the_configuration_of_the_page(programs: dict[str, Path], tmp_path: Path) -> None:
+    """The file is valid, and the page names all keys of a model."""
+    page = DOCS / "how-to" / "serve-fleet.md"
+    (example,) = (block for block in blocks(page) if block.file == "server.yaml")
+    (tmp_path / "server.yaml").write_text(example.text)
+    (tmp_path / "model.dlg").symlink_to(programs["net"])
+    config = read(tmp_path / "server.yaml", {}, {})
+    assert list(config.files()) == ["small", "large"]
+    assert config.files()["large"].settings.timeout == 30
+    assert all(f"`{key}`" in page.read_text() for key in ModelKeys.model_fields)

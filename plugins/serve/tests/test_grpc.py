@@ -201,7 +201,7 @@ def test_a_full_queue_and_a_shutdown(serve: Any, programs: dict[str, Path]) -> N
         running = pool.submit(infer)
         assert began.wait(20)
         waiting = pool.submit(infer)
-        while not worker._jobs.qsize():
+        while not worker.waiting:
             sleep(0.001)
         caught = error(served, "pair", pair())
         assert caught.status() == "StatusCode.RESOURCE_EXHAUSTED"

@@ -44,7 +44,7 @@ class Gate:
 
 
 def wait_for_queue(served: Any, length: int) -> None:
-    while served.models.by_name["pair"].worker._jobs.qsize() < length:
+    while served.models.by_name["pair"].worker.waiting < length:
         sleep(0.001)
 
 

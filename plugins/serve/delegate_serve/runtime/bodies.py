@@ -1,8 +1,8 @@
-"""The body of an HTTP request, read into memory at which its binary data is aligned."""
+"""The body of an HTTP request, received into memory at which its binary data is aligned."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
 JSON_SIZE = b"inference-header-content-length"  # the header with the bytes of JSON before binary data
+EXTENSION = "delegate.body"  # of ASGI: the body of the request
 _ALIGNMENT = 64
 
 
@@ -25,36 +26,87 @@ class Disconnected(Exception):
 class Body:
     """The body of a request, whose binary data begins at an aligned address.
 
+    The connection writes it, and the application reads it as a whole. Bytes count as memory in use from the call of
+    `read` to that of `release`. A body that is wrong or not read any more is received, but not stored.
+
     Args:
-        reserve: counts bytes of memory, and raises RequestError if there are too many.
+        headers: of the request, with names in lower case.
+        limit: bytes that a body may have.
+        reserve: counts bytes of memory, and raises RequestError if there are too many; negative numbers release them.
     """
 
-    def __init__(self, reserve: Callable[[int], None]) -> None:
-        self._reserve, self._reserved = reserve, 0
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]], limit: int, reserve: Callable[[int], None]) -> None:
+        self._limit, self._reserve = limit, reserve
+        self._reserved: int | None = None  # None: nobody reads
+        self._received = 0
+        self._error: RequestError | None = None
+        self._data: Array | None = None
+        self._chunks = bytearray()  # of a body without a declared size
+        self.size: int | None = None
+        try:
+            fields = dict(headers)
+            self._json_size = _number(fields, JSON_SIZE)
+            self.size = _number(fields, b"content-length")
+            if self.size is not None:
+                self._allocate(self.size)
+        except RequestError as error:
+            self._error = error
 
-    async def read(self, headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> tuple[Array, int]:
-        """Return the bytes of the body, and the size of its JSON.
+    def _allocate(self, size: int) -> None:
+        if size > self._limit:
+            raise _too_large(self._limit)
+        if self._json_size is not None and self._json_size > MAX_JSON:
+            raise _too_much_json()
+        self._data = _aligned(size, size if self._json_size is None else self._json_size)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Return True if the request can be answered before its body is complete."""
+        return self._error is not None
+
+    def place(self, other: memoryview) -> memoryview:
+        """Return the place for the next bytes of a body with a declared size; `other` if they are not stored."""
+        left = (self.size or 0) - self._received
+        if self._data is None or self._error is not None:
+            return other[:left]
+        return self._data.data[self._received :]
+
+    def wrote(self, size: int) -> bool:
+        """Count bytes at the place; return True if the body is complete."""
+        self._received += size
+        self._count(size)
+        return self._received == self.size
+
+    def write(self, chunk: bytes) -> None:
+        """Copy bytes."""
+        if self._error is None:
+            if self._data is not None:
+                self._data[self._received : self._received + len(chunk)] = np.frombuffer(chunk, np.uint8)
+            elif self._received + len(chunk) > self._limit:
+                self._error = _too_large(self._limit)
+            else:
+                self._chunks += chunk
+        self.wrote(len(chunk))
+
+    async def read(self, receive: Receive) -> tuple[Array, int]:
+        """Wait for the body, and return its bytes and the size of its JSON.
 
         Raises:
             RequestError: the body, its JSON or all bodies together are too large, or its size is wrong.
             Disconnected: the client has gone.
         """
-        declared = _number(headers, b"content-length")
-        json_size = _number(headers, JSON_SIZE)
-        if declared is not None and declared > limit:
-            raise _too_large(limit)
-        if json_size is not None and json_size > MAX_JSON:
-            raise _too_much_json()
-        if declared is None:
-            data = await self._chunks(receive, limit)
-        else:
-            data = _aligned(declared, declared if json_size is None else json_size)
-            received, more = 0, True
-            while more:
-                chunk, more = await self._chunk(receive)
-                data[received : received + len(chunk)] = np.frombuffer(chunk, np.uint8)
-                received += len(chunk)
-        json_size = data.size if json_size is None else json_size
+        self._reserved = 0
+        self._count(self._received)
+        more = True
+        while more and self._error is None:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            more = message["more_body"]
+        if self._error is not None:
+            raise self._error
+        data = np.frombuffer(self._chunks, np.uint8) if self._data is None else self._data
+        json_size = data.size if self._json_size is None else self._json_size
         if json_size > data.size:
             raise RequestError(400, f"{JSON_SIZE.decode()} is {json_size}, but the body has {data.size} bytes")
         if json_size > MAX_JSON:
@@ -63,38 +115,29 @@ class Body:
 
     def release(self) -> None:
         """Count the bytes of the body as free."""
-        self._reserve(-self._reserved)
-        self._reserved = 0
+        if self._reserved:
+            self._reserve(-self._reserved)
+        self._reserved = None
 
-    async def _chunks(self, receive: Receive, limit: int) -> Array:
-        """Return a body without a declared size."""
-        data, more = bytearray(), True
-        while more:
-            chunk, more = await self._chunk(receive)
-            data += chunk
-            if len(data) > limit:
-                raise _too_large(limit)
-        return np.frombuffer(data, np.uint8)
-
-    async def _chunk(self, receive: Receive) -> tuple[bytes, bool]:
-        """Return the next bytes, and True if more follow."""
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Disconnected
-        chunk: bytes = message["body"]
-        self._reserve(len(chunk))
-        self._reserved += len(chunk)
-        return chunk, message["more_body"]
+    def _count(self, size: int) -> None:
+        if self._reserved is None or self._error is not None:
+            return
+        try:
+            self._reserve(size)
+        except RequestError as error:
+            self._error = error
+        else:
+            self._reserved += size
 
 
 def _aligned(size: int, json_size: int) -> Array:
     """Return uninitialised bytes whose part after the JSON begins at an aligned address."""
     memory = np.empty(size + _ALIGNMENT, np.uint8)
-    first = -(memory.ctypes.data + json_size) % _ALIGNMENT
+    first = -(memory.__array_interface__["data"][0] + json_size) % _ALIGNMENT
     return memory[first : first + size]
 
 
-def _number(headers: Mapping[bytes, bytes], name: bytes) -> int | None:
+def _number(headers: MutableMapping[bytes, bytes], name: bytes) -> int | None:
     value = headers.get(name)
     if value is None:
         return None

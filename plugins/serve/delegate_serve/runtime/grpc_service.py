@@ -16,7 +16,8 @@ from delegate.errors import ConfigError
 from delegate_serve.runtime.datatypes import NAMES
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.messages import CLASSES, SERVICE
-from delegate_serve.runtime.models import VERSION, Model, Models
+from delegate_serve.runtime.model import VERSION, Model
+from delegate_serve.runtime.models import Models
 from delegate_serve.runtime.requests import check
 from delegate_serve.runtime.settings import MAX_CONNECTIONS, Settings
 
@@ -76,7 +77,7 @@ class Service:
 
     async def _model_ready(self, request: Any) -> Any:
         model = self._models.by_name.get(request.name)
-        is_ready = model is not None and request.version in ("", VERSION) and model.worker.is_alive
+        is_ready = model is not None and request.version in ("", VERSION) and self._models.is_available(model)
         return CLASSES["Ready"](ready=is_ready and self._is_ready())
 
     async def _server(self, request: Any) -> Any:
@@ -90,15 +91,16 @@ class Service:
     async def _infer(self, request: Any) -> Any:
         model = self._models.find(request.model_name)
         model.require_version(request.model_version or VERSION)
-        with model.request():
+        with self._models.pool.request():
             return await self._run(model, request)
 
     async def _run(self, model: Model, request: Any) -> Any:
         """Run an inference request, and count it."""
         start, status = monotonic(), 500
         try:
-            checked = check(*_fields(request), model.signature)
-            results = await model.run(checked)
+            async with self._models.use(model.name) as loaded:
+                checked = check(*_fields(request), loaded.signature)
+                results = await loaded.run(checked)
             response = CLASSES["InferResponse"](model_name=model.name, model_version=VERSION, id=request.id)
             for tensor, _ in checked.outputs:
                 array = results[tensor.leaf]

@@ -27,10 +27,11 @@ from typing import Any, NamedTuple
 import orjson
 
 import delegate
-from delegate_serve.runtime.bodies import JSON_SIZE, Body, Disconnected, Message, Receive
+from delegate_serve.runtime.bodies import EXTENSION, JSON_SIZE, Body, Disconnected, Message, Receive
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import CONTENT_TYPE, Metrics
-from delegate_serve.runtime.models import VERSION, Model, Models
+from delegate_serve.runtime.model import VERSION, Model
+from delegate_serve.runtime.models import Models
 from delegate_serve.runtime.requests import decode, encode
 from delegate_serve.runtime.settings import BODIES_IN_MEMORY, MIB, Settings
 
@@ -78,7 +79,7 @@ class Application:
         self._pages: dict[str, tuple[str, Callable[[], Answer]]] = {  # path -> the HTTP method, and the answer
             "v2": ("GET", self._server),
             "v2/health/live": ("GET", lambda: _json({"live": True})),
-            "v2/health/ready": ("GET", lambda: self._readiness(self._models.by_name.values())),
+            "v2/health/ready": ("GET", lambda: self._readiness(())),
             "v2/repository/index": ("POST", self._index),
             "v1/models": ("GET", self._language_models),
             "metrics": ("GET", lambda: Answer(200, [metrics.text()], CONTENT_TYPE)),
@@ -112,7 +113,7 @@ class Application:
             return await self._answer_for(self._models.find(name), rest, scope, receive)
         if path in _COMPLETIONS:
             _require("POST", verb)
-            return await self._complete(path == _CHAT, dict(scope["headers"]), receive)
+            return await self._complete(path == _CHAT, scope["extensions"][EXTENSION], receive)
         if path not in self._pages:
             raise RequestError(404, _NO_PATH)
         expected, page = self._pages[path]
@@ -130,8 +131,8 @@ class Application:
             raise RequestError(404, _NO_PATH)
         if list(path) == ["infer"]:
             _require("POST", scope["method"])
-            with model.request():
-                return await self._infer(model, dict(scope["headers"]), receive)
+            with self._models.pool.request():
+                return await self._infer(model, scope, receive)
         _require("GET", scope["method"])
         return self._readiness([model], {"name": model.name}) if path else _json(model.metadata())
 
@@ -140,7 +141,7 @@ class Application:
         return _json({"name": "delegate", "version": delegate.__version__, "extensions": extensions})
 
     def _index(self) -> Answer:
-        return _json([{"name": name, "version": VERSION, "state": "READY"} for name in self._models.by_name])
+        return _json(self._models.index())
 
     def _language_models(self) -> Answer:
         rows = [
@@ -152,23 +153,24 @@ class Application:
         is_ready = self.is_ready(models)
         return _json({**names, "ready": is_ready}, 200 if is_ready else 503)
 
-    def is_ready(self, models: Iterable[Model]) -> bool:
-        """Return True if models take requests."""
-        return not self.is_closing and all(model.worker.is_alive for model in models)
+    def is_ready(self, models: Iterable[Model] = ()) -> bool:
+        """Return True if the server and these models take requests."""
+        return not self.is_closing and all(map(self._models.is_available, models))
 
-    async def _infer(self, model: Model, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
+    async def _infer(self, model: Model, scope: Mapping[str, Any], receive: Receive) -> Answer:
         """Run an inference request, and count it."""
         start, status = monotonic(), 500
-        body = Body(self._reserve)
+        body: Body = scope["extensions"][EXTENSION]
         try:
-            if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            if dict(scope["headers"]).get(b"content-encoding", b"identity").lower() != b"identity":
                 raise RequestError(415, "compressed requests are not supported: send the request without compression")
-            data, json_size = await body.read(headers, receive, self._settings.max_body)
+            data, json_size = await body.read(receive)
             start = monotonic()
-            request = await _in_thread_if(json_size > _SLOW_JSON, decode, data, json_size, model.signature)
-            results = await model.run(request)
-            is_slow = any(not is_binary and results[t.leaf].nbytes > _SLOW_JSON for t, is_binary in request.outputs)
-            parts, size = await _in_thread_if(is_slow, encode, request, results, model.name, VERSION)
+            async with self._models.use(model.name) as loaded:
+                request = await _in_thread_if(json_size > _SLOW_JSON, decode, data, json_size, loaded.signature)
+                results = await loaded.run(request)
+                is_slow = any(not is_binary and results[t.leaf].nbytes > _SLOW_JSON for t, is_binary in request.outputs)
+                parts, size = await _in_thread_if(is_slow, encode, request, results, model.name, VERSION)
             status = 200
             if size is None:
                 return Answer(200, parts)
@@ -183,11 +185,10 @@ class Application:
             body.release()
             model.worker.metrics.answered(status, monotonic() - start)
 
-    async def _complete(self, is_chat: bool, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
+    async def _complete(self, is_chat: bool, body: Body, receive: Receive) -> Answer:
         """Answer a request for a completion, and count it."""
-        body = Body(self._reserve)
         try:
-            data, _ = await body.read(headers, receive, self._settings.max_body)
+            data, _ = await body.read(receive)
             fields = orjson.loads(data.data)
         except orjson.JSONDecodeError as error:
             raise RequestError(400, f"the request is not valid JSON: {error}") from error
@@ -195,10 +196,9 @@ class Application:
             body.release()
         if not isinstance(fields, dict):
             raise RequestError(400, "the request should be a JSON object")
-        language = self._models.find_language(fields.get("model"))
         start, is_gone, stack = monotonic(), Event(), AsyncExitStack()
         async with stack:
-            stack.enter_context(language.request())
+            language = await stack.enter_async_context(self._models.use_language(fields.get("model")))
             watch = asyncio.create_task(_watch(receive, is_gone))
             stack.callback(watch.cancel)
             try:
@@ -213,7 +213,7 @@ class Application:
             return Answer(200, [], "text/event-stream", stream=_held(text, stream, stack.pop_all()))
         raise AssertionError  # the block returns or raises
 
-    def _reserve(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Count bytes of bodies in memory; a negative number releases them."""
         limit = BODIES_IN_MEMORY * self._settings.max_body
         if size > 0 and self._in_memory + size > limit:

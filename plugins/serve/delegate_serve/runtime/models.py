@@ -1,187 +1,256 @@
-"""The models of a server: the methods of its program files, by name."""
+"""The models of a server: the methods of its program files by name, loaded on demand within a limit of memory."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from time import monotonic
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Self
 
-from delegate.errors import ConfigError, did_you_mean
-from delegate.runtime.batching import batching_of
-from delegate.runtime.loaded import LoadedProgram
-from delegate.runtime.method import Method
+from delegate.errors import ConfigError, DelegateError, did_you_mean
+from delegate.program.task import cores
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
-from delegate_serve.runtime.openai import METHODS, LanguageModel
-from delegate_serve.runtime.requests import Request
-from delegate_serve.runtime.sessions import Sessions
-from delegate_serve.runtime.settings import Settings
-from delegate_serve.runtime.signature import signature_of
-from delegate_serve.runtime.worker import Worker
+from delegate_serve.runtime.model import VERSION, Model
+from delegate_serve.runtime.openai import LanguageModel
+from delegate_serve.runtime.pool import Pool
+from delegate_serve.runtime.programs import Opened, Program
+from delegate_serve.runtime.settings import MIB, ModelFile, Settings
 
-_POLL = 0.02  # seconds between two looks at the requests of old models
-VERSION = "1"  # the only version of each model
-PLATFORM = "delegate"
-
-
-class Model:
-    """A method of a program file as a model of the protocol.
-
-    Args:
-        name: of the model.
-        method: the method.
-        where: its file, for messages.
-        sessions: of the program, if it has states; they have no batches.
-        settings: the limits.
-        metrics: of the server.
-
-    Raises:
-        ConfigError: the method cannot be served.
-    """
-
-    def __init__(
-        self, name: str, method: Method, where: str, sessions: Sessions | None, settings: Settings, metrics: Metrics
-    ) -> None:
-        self.name, self._method, self._sessions = name, method.name, sessions
-        self.signature = signature_of(method.definition, where)
-        remedy = "serve it without --batch"
-        self.batching = None if sessions else batching_of(method, settings.batch, f"model {name!r}", remedy)
-        self.worker = Worker(name, method.run, method.check, self.batching, settings, metrics)
-        self.requests = 0  # that are received, wait or run now
-
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Keep the model open for a request."""
-        self.requests += 1
-        try:
-            yield
-        finally:
-            self.requests -= 1
-
-    async def run(self, request: Request) -> list[Any]:
-        """Return the leaves of the result of a request; raise RequestError if it fails."""
-        if self._sessions is None:
-            if request.turn is not None:
-                raise RequestError(400, f"the request has a sequence_id, but model {self.name!r} has no states")
-            return await self.worker.run(request.leaves, request.timeout)
-        with self._sessions.turn(request.turn, self._method) as run:
-            return await self.worker.run(request.leaves, request.timeout, run)
-
-    def require_version(self, version: str) -> None:
-        """Raise RequestError if the model has no such version."""
-        if version != VERSION:
-            raise RequestError(404, f"model {self.name!r} has no version {version[:100]!r}: it has {VERSION}")
-
-    def metadata(self) -> dict[str, Any]:
-        """Return the description of the protocol."""
-        return {
-            "name": self.name,
-            "versions": [VERSION],
-            "platform": PLATFORM,
-            "inputs": [tensor.metadata() for tensor in self.signature.inputs.values()],
-            "outputs": [tensor.metadata() for tensor in self.signature.outputs.values()],
-        }
-
-
-class _Opened(NamedTuple):
-    """Open models by name, language models by the name of their program, and what closes both."""
-
-    by_name: dict[str, Model]
-    languages: dict[str, LanguageModel]
-    stack: ExitStack
-
-    def requests(self) -> int:
-        """Return the number of requests that are not answered completely."""
-        return sum(m.requests for m in self.by_name.values()) + sum(m.requests for m in self.languages.values())
+_POLL = 0.02  # seconds between two looks at the requests of a program that is to be closed
 
 
 class Models:
     """All models of a server. The method of a plain call has the name of its file, others add theirs after a dot.
 
+    Every file is loaded once at the start, so that errors appear then. If there is a limit of memory, programs that are
+    not in use make place for others, the least recently used first. A request loads its program again.
+
     Example::
 
-        with Models({"net": Path("net.dlg")}, delegate.load, Settings(), Metrics()) as models:
+        with Models({"net": ModelFile(Path("net.dlg"))}, Metrics()) as models:
             models.by_name["net"].metadata()
 
     Args:
         files: the name of each program, and its file.
-        load: opens a file.
-        settings: the limits.
         metrics: of the server.
+        settings: of the server; None: the defaults.
 
     Raises:
         ConfigError: a file cannot be served, or two models have one name.
         DelegateError: a file cannot be loaded.
     """
 
-    def __init__(
-        self, files: Mapping[str, Path], load: Callable[[Path], LoadedProgram], settings: Settings, metrics: Metrics
-    ) -> None:
-        self._files, self._load, self._settings, self._metrics = files, load, settings, metrics
-        self._reloading = asyncio.Lock()
-        self._open_models = self._open()
-
-    @property
-    def by_name(self) -> dict[str, Model]:
-        """The models."""
-        return self._open_models.by_name
+    def __init__(self, files: Mapping[str, ModelFile], metrics: Metrics, settings: Settings | None = None) -> None:
+        self._settings = settings = settings or Settings()
+        self._changing = asyncio.Lock()  # one program is loaded or closed at a time
+        self._programs: dict[str, Program] = {}
+        self.by_name: dict[str, Model] = {}  # also those that are not loaded
+        self._owners: dict[str, Program] = {}
+        with ExitStack() as stack:
+            self.pool = Pool(settings.threads or cores())
+            stack.callback(self.pool.close)
+            stack.callback(self._close)
+            for name, file in files.items():
+                program = self._programs[name] = Program(name, file, self.pool, metrics)
+                self._require_place(program, program.last)
+                for other in self._to_evict(program.last.size, program):
+                    _take(other).stack.close()
+                self._show(program, program.last)
+            self._stack = stack.pop_all()
 
     @property
     def languages(self) -> dict[str, LanguageModel]:
-        """The language models, which are programs and not methods."""
-        return self._open_models.languages
+        """The language models, which are programs and not methods; also those that are not loaded."""
+        return {name: p.last.language for name, p in self._programs.items() if p.last.language is not None}
 
     def find(self, name: str) -> Model:
-        """Return a model; raise RequestError if there is none of this name."""
+        """Return a model, which may not be loaded; raise RequestError if there is none of this name."""
         if name not in self.by_name:
             raise RequestError(404, f"there is no model {name[:100]!r}: {did_you_mean(name[:100], self.by_name)}")
         return self.by_name[name]
 
-    def find_language(self, name: object) -> LanguageModel:
-        """Return a language model; raise RequestError if there is none of this name."""
+    def is_available(self, model: Model) -> bool:
+        """Return True if requests can use a model; if it is not loaded, they load it."""
+        return not self._owners[model.name].is_unloaded
+
+    @asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[Model]:
+        """Load a model if necessary, and keep it for a request; raise RequestError if that is not possible."""
+        self.find(name)
+        opened = await self._opened(self._owners[name])
+        if name not in opened.models:
+            raise RequestError(404, f"the new file of the program has no model {name!r}")
+        with opened.models[name].request():
+            yield opened.models[name]
+
+    @asynccontextmanager
+    async def use_language(self, name: object) -> AsyncIterator[LanguageModel]:
+        """Load a language model if necessary, and keep it for a request; raise RequestError if that is not possible."""
         if not isinstance(name, str) or name not in self.languages:
             remedy = did_you_mean(str(name)[:100], self.languages)
             raise RequestError(404, f"there is no language model {str(name)[:100]!r}: {remedy}")
-        return self.languages[name]
+        language = (await self._opened(self._programs[name])).language
+        if language is None:
+            raise RequestError(404, f"the new file of program {name!r} is no language model")
+        with language.request():
+            yield language
+
+    def index(self) -> list[dict[str, str]]:
+        """Return the state of each model as Triton's repository does."""
+        rows = []
+        for name, program in self._owners.items():
+            row = {"name": name, "version": VERSION, "state": "READY"}
+            if program.loading is not None:
+                row["state"] = "LOADING"
+            elif program.opened is None:
+                reason = "unloaded" if program.is_unloaded else "evicted: a request loads it"
+                row |= {"state": "UNAVAILABLE", "reason": reason}
+            rows.append(row)
+        return rows
+
+    async def load(self, name: str) -> None:
+        """Load the file of a program, also if it is loaded; requests that have begun are answered by the old one."""
+        program = self._controlled(name)
+        program.is_unloaded = False
+        try:
+            if program.opened is None:
+                await self._load(program)
+            else:
+                await self._replace([program])
+        except (DelegateError, OSError) as error:
+            raise RequestError(400, f"program {program.name!r} cannot be loaded: {error}") from error
+
+    async def unload(self, name: str) -> None:
+        """Close a program after its requests, until a client loads it; raise RequestError if that is not possible."""
+        program = self._controlled(name)
+        program.is_unloaded = True
+        async with self._changing:
+            if program.opened is not None:
+                await _close_after_requests(_take(program))
 
     async def reload(self) -> None:
-        """Open the files again. Requests that have begun are answered by the old models, which are closed then.
+        """Load the files again. Requests that have begun are answered by the old programs, which are closed then.
 
         Raises:
-            DelegateError: a file cannot be loaded or served; the old models stay.
+            DelegateError: a file cannot be loaded or served; the old programs stay.
         """
-        async with self._reloading:
-            opened = await asyncio.to_thread(self._open)
-            old, self._open_models = self._open_models, opened
-            while old.requests():
+        await self._replace([program for program in self._programs.values() if program.opened is not None])
+
+    async def _replace(self, programs: list[Program]) -> None:
+        async with self._changing:
+            with ExitStack() as stack:
+                new = {}
+                for program in programs:
+                    new[program] = await asyncio.to_thread(program.open)
+                    stack.callback(new[program].stack.close)
+                    self._require_place(program, new[program])
+                stack.pop_all()
+            old = [_take(program) for program in programs if program.opened is not None]
+            for program, opened in new.items():
+                self._show(program, opened)
+                program.opened = opened
+            for opened in old:
+                await _close_after_requests(opened)
+            for program in programs:
+                await self._evict(0, program)
+
+    async def _opened(self, program: Program) -> Opened:
+        """Return a program that is loaded; raise RequestError if that is not possible."""
+        program.used = monotonic()
+        if program.opened is not None:
+            return program.opened
+        try:
+            async with asyncio.timeout(program.file.settings.timeout):
+                while program.opened is None:
+                    if program.is_unloaded:
+                        raise RequestError(404, f"program {program.name!r} is unloaded: load it before")
+                    if program.loading is None:
+                        program.loading = asyncio.create_task(self._load(program))
+                    await asyncio.shield(program.loading)
+        except (DelegateError, OSError) as error:
+            raise RequestError(503, f"program {program.name!r} cannot be loaded: {error}", retry_after=1) from error
+        except TimeoutError:
+            what = f"program {program.name!r} was not loaded in time, since others need the memory: try again in 1 s"
+            raise RequestError(429, what, retry_after=1) from None
+        return program.opened
+
+    async def _load(self, program: Program) -> None:
+        try:
+            async with self._changing:
+                if program.opened is None and not program.is_unloaded:
+                    await self._evict(program.last.size, program)
+                    opened = await asyncio.to_thread(program.open)
+                    try:
+                        self._require_place(program, opened)
+                    except ConfigError:
+                        opened.stack.close()
+                        raise
+                    self._show(program, opened)
+                    program.opened = opened
+        finally:
+            program.loading = None
+
+    async def _evict(self, size: int, program: Program) -> None:
+        """Close other programs until there is memory for one; wait for those that are in use."""
+        while self._settings.memory is not None and self._loaded_size(program) + size > self._settings.memory:
+            others = self._to_evict(size, program)
+            if not others:
                 await asyncio.sleep(_POLL)
-            await asyncio.to_thread(old.stack.close)
+            for other in others:
+                await asyncio.to_thread(_take(other).stack.close)
 
-    def _open(self) -> _Opened:
-        by_name: dict[str, Model] = {}
-        languages: dict[str, LanguageModel] = {}
-        with ExitStack() as stack:
-            for name, path in self._files.items():
-                program = stack.enter_context(self._load(path))
-                if set(program.methods) >= METHODS:
-                    languages[name] = LanguageModel(name, program, self._settings, self._metrics)
-                    stack.callback(languages[name].close)
-                for model in self._models_of(program, name, str(path)):
-                    stack.callback(model.worker.close)
-                    if model.name in by_name:
-                        what = f"two models have the name {model.name!r}"
-                        raise ConfigError(what, where=str(path), remedy="give one file another name: NAME=FILE")
-                    by_name[model.name] = model
-            return _Opened(by_name, languages, stack.pop_all())
+    def _to_evict(self, size: int, program: Program) -> list[Program]:
+        """Return programs that are not in use, the least recently used first, until the memory suffices for another."""
+        if self._settings.memory is None:
+            return []
+        evicted: list[Program] = []
+        left = self._loaded_size(program) + size - self._settings.memory
+        for other in sorted(self._programs.values(), key=lambda p: p.used):
+            if left > 0 and other is not program and other.opened is not None and other.opened.is_idle:
+                evicted.append(other)
+                left -= other.opened.size
+        return evicted
 
-    def _models_of(self, program: LoadedProgram, name: str, where: str) -> Iterator[Model]:
-        sessions = Sessions(program, name, self._settings) if program.states else None
-        for method in map(program.method, program.methods):
-            own = name if method.name == program.default_method else f"{name}.{method.name}"
-            yield Model(own, method, where, sessions, self._settings, self._metrics)
+    def _loaded_size(self, program: Program) -> int:
+        """Return the bytes of all programs that are loaded, but for one."""
+        return sum(p.opened.size for p in self._programs.values() if p.opened is not None and p is not program)
+
+    def _require_place(self, program: Program, opened: Opened) -> None:
+        limit = self._settings.memory
+        if limit is not None and opened.size > limit:
+            what = f"program {program.name!r} needs {-(-opened.size // MIB)} MiB, but --memory is {limit // MIB} MiB"
+            raise ConfigError(what, where=str(program.file.path), remedy="raise it, or serve a smaller program")
+        for name in opened.models:
+            if self._owners.get(name, program) is not program:
+                what, remedy = f"two models have the name {name!r}", "give one file another name: NAME=FILE"
+                raise ConfigError(what, where=str(program.file.path), remedy=remedy)
+
+    def _show(self, program: Program, opened: Opened) -> None:
+        """Describe the models of a program by those that are loaded now."""
+        for name in program.last.models:
+            self.by_name.pop(name, None)
+            self._owners.pop(name, None)
+        program.last = opened
+        self.by_name |= opened.models
+        self._owners |= dict.fromkeys(opened.models, program)
+
+    def _controlled(self, name: str) -> Program:
+        """Return a program by its own name or that of a model, if clients may change it."""
+        if not self._settings.control:
+            raise RequestError(403, "clients may not load and unload models: start the server with --control")
+        program = self._programs.get(name) or self._owners.get(name)
+        if program is None:
+            known = [*self._programs, *self._owners]
+            raise RequestError(404, f"there is no program {name[:100]!r}: {did_you_mean(name[:100], known)}")
+        return program
+
+    def _close(self) -> None:
+        for program in self._programs.values():
+            if program.opened is not None:
+                _take(program).stack.close()
 
     def __enter__(self) -> Self:
         return self
@@ -189,4 +258,17 @@ class Models:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open_models.stack.close()
+        self._stack.close()
+
+
+def _take(program: Program) -> Opened:
+    """Return what is loaded of a program, which counts as not loaded from now on."""
+    opened, program.opened = program.opened, None
+    assert opened is not None
+    return opened
+
+
+async def _close_after_requests(opened: Opened) -> None:
+    while opened.requests:
+        await asyncio.sleep(_POLL)
+    await asyncio.to_thread(opened.stack.close)

@@ -35,6 +35,7 @@ class Request:
         leaves: the leaves of the arguments.
         outputs: the requested outputs, each with True if it is requested as binary data.
         timeout: seconds that the client waits; None: the limit of the server.
+        priority: smaller numbers run first; None: that of the model.
         turn: its place in a session, if it has one.
     """
 
@@ -42,6 +43,7 @@ class Request:
     leaves: list[Any]
     outputs: tuple[tuple[Tensor, bool], ...]
     timeout: float | None
+    priority: int | None
     turn: Turn | None
 
 
@@ -72,6 +74,7 @@ def check(fields: Mapping[str, Any], data: Array, signature: Signature) -> Reque
         _leaves(fields.get("inputs"), binary, signature),
         _outputs(fields.get("outputs"), parameters.get("binary_data_output", False), signature),
         _timeout(parameters.get("timeout", 0)),
+        _priority(parameters.get("priority", 0)),
         _turn(parameters),
     )
 
@@ -233,6 +236,12 @@ def _timeout(microseconds: Any) -> float | None:
     if type(microseconds) is not int or microseconds < 0:
         raise RequestError(400, "the timeout is no number of microseconds")
     return microseconds / _MICROSECONDS or None
+
+
+def _priority(number: Any) -> int | None:
+    if type(number) is not int or number < 0:
+        raise RequestError(400, "the priority is no number from 0 on")
+    return number or None  # 0 is the default in this protocol
 
 
 def _turn(parameters: Mapping[str, Any]) -> Turn | None:

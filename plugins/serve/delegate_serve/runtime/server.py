@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import signal
 import socket
@@ -12,12 +13,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from delegate.errors import ConfigError
+from delegate_serve.runtime.connection import Connection
 from delegate_serve.runtime.http import Application
-from delegate_serve.runtime.settings import MAX_CONNECTIONS, MAX_HEADERS, Settings
+from delegate_serve.runtime.settings import MAX_CONNECTIONS, Settings
 
 if TYPE_CHECKING:
     from delegate_serve.runtime.grpc_service import GrpcServer
@@ -68,10 +68,9 @@ class Server(uvicorn.Server):
         grpc: GrpcServer | None = None,
         reload: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
-        protocol = type("Connection", (_Connection,), {"timeout": settings.timeout})
         config = uvicorn.Config(
             application,
-            http=protocol,
+            http=functools.partial(Connection, application, settings),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -118,87 +117,6 @@ class Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-class _Connection(HttpToolsProtocol):
-    """A connection that is closed if a request does not arrive in time, has too many headers, or is not read."""
-
-    timeout: float
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._timer: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None
-        self._header_bytes = 0
-        self._begin()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end()
-        self._end_unread()
-        super().connection_lost(exc)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._header_bytes = 0
-        self._begin()
-
-    def on_headers_complete(self) -> None:
-        self._header_bytes = -1
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        super().on_body(body if self.cycle.body else b"")
-        if not self.cycle.body and not self.cycle.response_complete:
-            self.cycle.body = body  # type: ignore[assignment]  # the application takes it as it is, without two copies
-            if len(body) > HIGH_WATER_LIMIT:
-                self.flow.pause_reading()
-
-    def on_message_complete(self) -> None:
-        self._end()
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.transport.get_write_buffer_size():
-            self._begin_unread()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._begin_unread()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._end_unread()
-
-    def data_received(self, data: bytes) -> None:
-        was_in_headers = self._header_bytes >= 0
-        super().data_received(data)
-        if was_in_headers and self._header_bytes >= 0:
-            self._header_bytes += len(data)
-            if self._header_bytes > MAX_HEADERS:
-                self.transport.abort()
-
-    def _begin(self) -> None:
-        self._end()
-        self._timer = self.loop.call_later(self.timeout, self.transport.abort)
-
-    def _begin_unread(self) -> None:
-        self._end_unread()
-        self._unread = self.loop.call_later(self.timeout, self._abort_if_unread)
-
-    def _end_unread(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
-
-    def _abort_if_unread(self) -> None:
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()
-
-    def _end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 def address_of(bound: socket.socket) -> str:

@@ -79,6 +79,12 @@ class Sessions:
             if turn.ends:
                 self._end(turn.session, session)
 
+    @property
+    def is_in_use(self) -> bool:
+        """Return True if a session has not timed out, so that the program must stay."""
+        limit = monotonic() - self._settings.session_timeout
+        return any(session.requests or session.used >= limit for session in self._sessions.values())
+
     def _find(self, name: int | str) -> _Session:
         session = self._sessions.get(name)
         if session is None:

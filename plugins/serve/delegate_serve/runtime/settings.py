@@ -1,8 +1,11 @@
-"""The settings of a server: batching, and the limits of requests."""
+"""The settings of a server and of its models: files, batching, and the limits of requests."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 MIB = 1 << 20
 MAX_JSON = 8 * MIB  # bytes of JSON in a request: parsing is fast, but nothing else runs meanwhile
@@ -13,7 +16,7 @@ BODIES_IN_MEMORY = 16  # of the largest size, for all requests together
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a server.
+    """The settings of a server, or of one of its models.
 
     Args:
         batch: rows that one call of a method may have, over all requests of the call; 1: no batching.
@@ -23,6 +26,11 @@ class Settings:
         max_body: bytes of the body of a request.
         sessions: conversations with a program that has states.
         session_timeout: seconds after which a session without requests may end for another.
+        priority: of requests of a model that have none; smaller numbers run first.
+        threads: of the server: calls of all models that run at once; 0: the number of cores.
+        memory: of the server: bytes of all models that are loaded at once; None: no limit.
+        model_memory: bytes of one program; None: no limit.
+        control: of the server: clients may load and unload models.
     """
 
     batch: int = 1
@@ -32,3 +40,25 @@ class Settings:
     max_body: int = 64 * MIB
     sessions: int = 16
     session_timeout: float = 600.0
+    priority: int = 100
+    threads: int = 0
+    memory: int | None = None
+    model_memory: int | None = None
+    control: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A program file of a server.
+
+    Args:
+        path: of the file.
+        settings: of its models.
+        methods: the methods that are served; empty: all.
+        load: the other arguments of `delegate.load`.
+    """
+
+    path: Path
+    settings: Settings = Settings()
+    methods: tuple[str, ...] = ()
+    load: Mapping[str, Any] = field(default_factory=dict)

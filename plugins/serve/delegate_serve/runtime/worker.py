@@ -1,4 +1,4 @@
-"""Worker: the queue of a method, and the thread that runs its requests, several in one call if they can be joined."""
+"""Worker: the queue of a method, whose requests run in the threads of a pool, several in one call if possible."""
 
 from __future__ import annotations
 
@@ -6,50 +6,36 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Condition
 from time import monotonic
 from typing import Any
 
 from delegate.errors import DelegateError, ExecutionError, InputError
 from delegate.runtime.batching import Batching
+from delegate_serve.runtime.batches import Batch, Batches, Job, Run
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
+from delegate_serve.runtime.pool import Pool
 from delegate_serve.runtime.settings import Settings
 
 _LOG = logging.getLogger("delegate")
 _SMOOTHING = 0.1  # weight of the newest call in the mean time of a request
-Run = Callable[[Sequence[Any]], list[Any]]  # of leaves of arguments to leaves of the result
-
-
-class Job:
-    """A request in the queue.
-
-    Args:
-        arguments: leaves that fit the method, but for its dynamic sizes.
-        run: runs the method on the arguments, if no other request joins.
-        rows, key: see `Batching`; requests with different keys are not joined.
-        loop: of the future.
-    """
-
-    __slots__ = ("arguments", "arrived", "future", "is_running", "key", "loop", "rows", "run")
-
-    def __init__(
-        self, arguments: Sequence[Any], run: Run, rows: int, key: Any, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.arguments, self.run, self.rows, self.key, self.loop = arguments, run, rows, key, loop
-        self.future: asyncio.Future[list[Any]] = loop.create_future()
-        self.arrived, self.is_running = monotonic(), False
+_Result = tuple[Job, list[Any] | None, RequestError | None]
+_SHORT = 0.002  # seconds of a call that may hold up the event loop
 
 
 class Worker:
-    """Runs the requests of a method one call after another, in a thread.
+    """Runs the requests of a method one call after another, in the threads of a pool.
+
+    A single request in an idle server runs at once on the event loop, if calls with as many bytes were short: to wake
+    a thread and to come back takes longer than the rest of a small request.
 
     Args:
         name: of the model, for messages.
         run: runs the method on leaves of arguments.
         check: returns checked leaves, or raises InputError.
         batching: how requests are joined; None: each has a call of its own.
+        pool: the threads.
         settings: the limits.
         metrics: of the server.
     """
@@ -60,34 +46,44 @@ class Worker:
         run: Run,
         check: Callable[[Sequence[Any]], Sequence[Any]],
         batching: Batching | None,
+        pool: Pool,
         settings: Settings,
         metrics: Metrics,
     ) -> None:
         self._name, self._method, self._check, self._batching, self._settings = name, run, check, batching, settings
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._held: Job | None = None  # a job that does not fit the batch before it
+        self._pool = pool
+        self._idle = Condition()  # guards the batches, and whether one runs
+        self._batches = Batches(batching)
+        self._is_running = False
         self._mean = 0.0  # seconds per request
-        self.metrics = metrics.model(name, self._jobs.qsize)
-        self._thread = Thread(target=self._work, name=f"serve {name}", daemon=True)
-        self._thread.start()
+        self._short_size = -1  # bytes of arguments of a call that was short
+        self.is_alive = True  # until the worker is closed
+        self.metrics = metrics.model(name, lambda: self.waiting)
 
     @property
-    def is_alive(self) -> bool:
-        """Return True until the worker is closed."""
-        return self._thread.is_alive()
+    def waiting(self) -> int:
+        """The number of requests in the queue."""
+        return self._batches.waiting
 
-    async def run(self, arguments: Sequence[Any], timeout: float | None, run: Run | None = None) -> list[Any]:
+    async def run(
+        self,
+        arguments: Sequence[Any],
+        timeout: float | None = None,
+        priority: int | None = None,
+        run: Run | None = None,
+    ) -> list[Any]:
         """Return the leaves of the result.
 
         Args:
             arguments: the leaves of the arguments.
-            run: runs the method in a session; None: without one.
             timeout: seconds that the client waits, at most the limit of the settings; None: that limit.
+            priority: smaller numbers run first; None: that of the model.
+            run: runs the method in a session; None: without one.
 
         Raises:
             RequestError: the arguments do not fit the method, the queue is full, the time is over, or the run failed.
         """
-        if self._jobs.qsize() >= self._settings.queue:
+        if self.waiting >= self._settings.queue:
             raise self._overloaded(f"model {self._name!r} has {self._settings.queue} requests in its queue")
         try:
             leaves = self._check(arguments)
@@ -96,22 +92,78 @@ class Worker:
         loop = asyncio.get_running_loop()
         batching = self._batching
         rows, key = (batching.rows(leaves), batching.key(leaves)) if batching else (1, None)
-        job = Job(leaves, run or self._method, rows, key, loop)
+        job = Job(
+            leaves, run or self._method, rows, key, self._settings.priority if priority is None else priority, loop
+        )
+        if timeout is None and self._can_run_at_once(leaves):
+            self._run(Batch(job, is_due=True), _resolve)
+            return job.future.result()
         limit = self._settings.timeout if timeout is None else min(timeout, self._settings.timeout)
         timer = loop.call_later(limit, self._expire, job, limit)
-        self._jobs.put(job)
+        self._add(job)
         try:
             return await job.future
         finally:
             timer.cancel()
 
     def close(self) -> None:
-        """Run what is in the queue, and end the thread."""
-        self._jobs.put(None)
-        self._thread.join()
+        """Run what is in the queue."""
+        with self._idle:
+            self.is_alive = False
+            self._batches.all_are_due()
+            self._submit()
+            self._idle.wait_for(lambda: not self._is_running and not self._batches.waiting)
+
+    def _can_run_at_once(self, leaves: Sequence[Any]) -> bool:
+        """Return True if the server has nothing else to do, and such a call is short; it is running then."""
+        if self._pool.requests > 1 or _size(leaves) > self._short_size or self._settings.batch_delay:
+            return False
+        with self._idle:
+            if self._is_running or self._batches.waiting:
+                return False
+            self._is_running = True
+            return True
+
+    def _add(self, job: Job) -> None:
+        delay = self._settings.batch_delay
+        with self._idle:
+            batch = self._batches.add(job, is_due=not delay)
+            if batch is not None and not batch.is_due:
+                job.loop.call_later(delay, self._end_wait, batch)
+            self._submit()
+
+    def _end_wait(self, batch: Batch) -> None:
+        with self._idle:
+            batch.is_due = True
+            self._submit()
+
+    def _submit(self) -> None:
+        """Have a thread run the next batch that is due; the lock is held."""
+        if not self._is_running and (priority := self._batches.next_priority()) is not None:
+            self._pool.submit(priority, self._run_next)
+
+    def _run_next(self) -> None:
+        with self._idle:
+            batch = None if self._is_running else self._batches.take()
+            if batch is None:  # another thread was faster
+                return
+            self._is_running = True
+        self._run(batch, _finish)
+
+    def _run(self, batch: Batch, finish: Callable[[Sequence[_Result]], None]) -> None:
+        """Run a batch that is marked as running, and submit the next one."""
+        try:
+            batch.drop_expired()
+            if batch.jobs:
+                self._serve(batch, finish)
+        finally:
+            with self._idle:
+                self._is_running = False
+                self._submit()
+                self._idle.notify_all()
 
     def _overloaded(self, what: str) -> RequestError:
-        wait = max(1, math.ceil(self._mean * self._jobs.qsize()))
+        wait = max(1, math.ceil(self._mean * self.waiting))
         return RequestError(429, f"{what}: try again in {wait} s", retry_after=wait)
 
     def _expire(self, job: Job, limit: float) -> None:
@@ -124,57 +176,35 @@ class Worker:
             what = f"the request waited {limit:g} s in the queue of model {self._name!r}"
             job.future.set_exception(self._overloaded(what))
 
-    def _work(self) -> None:
-        while (job := self._held or self._jobs.get()) is not None:
-            self._held = None
-            batch = [job] if self._batching is None else self._gather(job, self._batching.most)
-            live = [job for job in batch if not job.future.done()]  # the others have expired
-            if live:
-                self._serve(live)
-
-    def _gather(self, first: Job, most: int) -> list[Job]:
-        """Return a job and those after it that share a call with it; wait for them until the delay is over."""
-        batch, rows = [first], first.rows
-        until = first.arrived + self._settings.batch_delay
-        while rows < most:
-            left = until - monotonic()
-            try:
-                job = self._jobs.get(timeout=left) if left > 0 else self._jobs.get_nowait()
-            except Empty:
-                break
-            if job is None:  # closed: the thread ends after this batch
-                self._jobs.put(None)
-                break
-            if job.key != first.key or rows + job.rows > most:
-                self._held = job
-                break
-            batch.append(job)
-            rows += job.rows
-        return batch
-
-    def _serve(self, jobs: Sequence[Job]) -> None:
-        """Run jobs in one call. If it fails, each job runs by itself, since the fault may be in another's input."""
+    def _serve(self, batch: Batch, finish: Callable[[Sequence[_Result]], None]) -> None:
+        """Run a batch. If it fails, each job runs by itself, since the fault may be in another's input."""
+        jobs = batch.jobs
         for job in jobs:
             job.is_running = True
         start = monotonic()
         try:
-            results = self._call(jobs)
+            results = self._call(batch)
         except Exception as error:
             if len(jobs) == 1:
-                _finish([(jobs[0], None, self._error(error))])
+                finish([(jobs[0], None, self._error(error))])
             else:
                 for job in jobs:
-                    self._serve([job])
+                    self._serve(Batch(job, is_due=True), finish)
             return
         seconds = monotonic() - start
-        _finish([(job, result, None) for job, result in zip(jobs, results, strict=True)])
+        finish([(job, result, None) for job, result in zip(jobs, results, strict=True)])
         self._mean += _SMOOTHING * (seconds / len(jobs) - self._mean)
+        if len(jobs) == 1:
+            self._short_size = _size(jobs[0].arguments) if seconds < _SHORT else -1
         self.metrics.ran(len(jobs), seconds)
 
-    def _call(self, jobs: Sequence[Job]) -> list[list[Any]]:
+    def _call(self, batch: Batch) -> list[list[Any]]:
+        jobs = batch.jobs
         if len(jobs) == 1 or self._batching is None:
             return [jobs[0].run(jobs[0].arguments)]
-        results = self._method(self._batching.join([job.arguments for job in jobs]))
+        results = self._method(batch.arguments(self._batching))
+        with self._idle:
+            self._batches.recycle(batch, results)
         return self._batching.split(results, [job.rows for job in jobs])
 
     def _error(self, error: Exception) -> RequestError:
@@ -189,7 +219,7 @@ class Worker:
         return RequestError(500, f"{what}: {type(error).__name__}", has_begun=True)
 
 
-def _finish(answers: Sequence[tuple[Job, list[Any] | None, RequestError | None]]) -> None:
+def _finish(answers: Sequence[_Result]) -> None:
     """Hand results over to the event loop, in one step for all jobs of a call."""
     try:
         answers[0][0].loop.call_soon_threadsafe(_resolve, answers)
@@ -197,7 +227,7 @@ def _finish(answers: Sequence[tuple[Job, list[Any] | None, RequestError | None]]
         return
 
 
-def _resolve(answers: Sequence[tuple[Job, list[Any] | None, RequestError | None]]) -> None:
+def _resolve(answers: Sequence[_Result]) -> None:
     for job, result, error in answers:
         if job.future.done():
             continue
@@ -205,3 +235,8 @@ def _resolve(answers: Sequence[tuple[Job, list[Any] | None, RequestError | None]
             job.future.set_exception(error or RequestError(500, "no result"))
         else:
             job.future.set_result(result)
+
+
+def _size(leaves: Sequence[Any]) -> int:
+    """Return the bytes of arrays."""
+    return sum(getattr(leaf, "nbytes", 0) for leaf in leaves)

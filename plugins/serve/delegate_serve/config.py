@@ -1,0 +1,167 @@
+"""The configuration of a server: a YAML file, and options of the command line, which replace its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from delegate.config.source import Source, problems, raise_all, read_yaml
+from delegate.errors import ConfigError
+from delegate_serve.runtime.settings import MIB, ModelFile, Settings
+
+_MICROSECONDS = 1e6
+_BUILT_IN = Settings()
+_LIMITS = ("batch", "queue", "timeout", "sessions", "session_timeout")  # keys that are settings, in the same unit
+_LOAD = ("kernels", "fallback", "trust_code", "isolate", "options")  # keys that are arguments of `delegate.load`
+Names = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has lists, but strict mode would only accept tuples
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+
+
+class _Keys(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ModelKeys(_Keys):
+    """The keys of `defaults`, which each model may replace."""
+
+    batch: int | None = Field(
+        default=None, ge=1, description="Rows that one call may have, over all its requests. Default: 1."
+    )
+    batch_delay: float | None = Field(
+        default=None, ge=0, le=_MICROSECONDS, description="Microseconds that a request waits for others. Default: 0."
+    )
+    queue: int | None = Field(default=None, ge=1, description="Requests that may wait. Others get 429. Default: 128.")
+    timeout: float | None = Field(
+        default=None,
+        ge=0.001,
+        le=86400,
+        description="Seconds for a request to arrive, and then for its answer. Default: 60.",
+    )
+    sessions: int | None = Field(default=None, ge=1, description="Conversations at once. Default: 16.")
+    session_timeout: float | None = Field(
+        default=None,
+        ge=0,
+        description="Seconds without requests after which a session may end for another. Default: 600.",
+    )
+    kernels: Names | None = Field(default=None, description="Kernel libraries, in order of preference.")
+    fallback: Literal["allow", "warn", "error"] | None = Field(
+        default=None, description="Reaction if a delegate fails whose partition has kernels."
+    )
+    trust_code: bool | None = Field(default=None, description="Open partitions of machine code. Default: false.")
+    isolate: bool | None = Field(default=None, description="Run delegates in a separate process. Default: false.")
+    options: dict[str, dict[str, Any]] | None = Field(default=None, description="Backend: its options at load.")
+
+
+class ModelChoice(ModelKeys):
+    """A model. In a file, its bare path is short for a mapping with only `path`."""
+
+    path: str = Field(description="Program file. A relative path begins at the folder of the configuration.")
+    methods: Names = Field(default=(), description="Methods to serve. Empty: all.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_path(cls, data: Any) -> Any:
+        if not isinstance(data, str | Mapping):
+            raise ValueError("should be the path of a program file, or a mapping that holds it")
+        return {"path": data} if isinstance(data, str) else data
+
+
+class ServerConfig(_Keys):
+    """The configuration of a server."""
+
+    version: Literal[1] = Field(default=1, description="Version of this format.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 is all.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port for HTTP; 0: a free one.")
+    grpc_port: int | None = Field(default=None, ge=0, le=65535, description="Port for gRPC; null: no gRPC.")
+    max_body: int = Field(
+        default=_BUILT_IN.max_body // MIB, ge=1, description="Limit for the size of a request in MiB."
+    )
+    defaults: ModelKeys = Field(default=ModelKeys(), description="Keys of all models.")
+    models: dict[str, ModelChoice] = Field(default={}, description="Name: the model, or the path of its program file.")
+
+    def settings(self, model: ModelKeys | None = None) -> Settings:
+        """Return the settings of a model, or those of the server."""
+        keys = self._merged(model)
+        delay = keys.get("batch_delay", _BUILT_IN.batch_delay) / _MICROSECONDS
+        own = {
+            name: keys[name] for name in ("batch", "queue", "timeout", "sessions", "session_timeout") if name in keys
+        }
+        return Settings(**own, batch_delay=delay, max_body=self.max_body * MIB)
+
+    def files(self) -> dict[str, ModelFile]:
+        """Return the program files by name."""
+        return {name: self._file(model) for name, model in self.models.items()}
+
+    def _file(self, model: ModelChoice) -> ModelFile:
+        keys = self._merged(model)
+        load = {name: keys[name] for name in _LOAD if name in keys}
+        return ModelFile(Path(model.path), self.settings(model), model.methods, load)
+
+    def _merged(self, model: ModelKeys | None) -> dict[str, Any]:
+        """Return the keys of `defaults`, replaced by those of a model."""
+        own = {} if model is None else model.model_dump(exclude_none=True)
+        return self.defaults.model_dump(exclude_none=True) | own
+
+
+def read(path: Path | None, paths: Mapping[str, Path], given: Mapping[str, Any]) -> ServerConfig:
+    """Read and check a configuration.
+
+    Args:
+        path: of a YAML file; None: there is none.
+        paths: program files of the command line by name. They are added to those of the file.
+        given: values of options of the command line. Each replaces its key in the server and in all models.
+
+    Raises:
+        ConfigError: the configuration is invalid; it lists all problems, one per line, with place and key.
+    """
+    written = Source({}) if path is None else read_yaml(path)
+    config = _validated(written)
+    folder = Path() if path is None else path.parent
+    raise_all(_problems(config, written, folder, paths))
+    common = {name: value for name, value in given.items() if name in ModelKeys.model_fields}
+    own = {name: value for name, value in given.items() if name in ServerConfig.model_fields}
+    models = {name: _updated(m, common | {"path": str(folder / m.path)}) for name, m in config.models.items()}
+    for name, file in paths.items():
+        chosen = models.get(name) or ModelChoice(path=str(file))
+        models[name] = _updated(chosen, common | {"path": str(file)})
+    return _updated(config, own | {"models": models, "defaults": _updated(config.defaults, common)})
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) of a configuration, for editors."""
+    schema = ServerConfig.model_json_schema()
+    schema["properties"]["models"]["additionalProperties"] = {
+        "anyOf": [{"type": "string", "description": "Program file."}, {"$ref": "#/$defs/ModelChoice"}]
+    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _validated(written: Source) -> ServerConfig:
+    if not isinstance(written.data, Mapping):
+        what = f"a configuration is a mapping (key: value), not {type(written.data).__name__}"
+        raise ConfigError(what, where=written.where(()), remedy="write at least `version: 1`")
+    try:
+        return ServerConfig.model_validate(written.data)
+    except ValidationError as error:
+        raise_all(problems(error, ServerConfig, written))
+        raise AssertionError("pydantic refused the configuration without a reason") from error
+
+
+def _problems(config: ServerConfig, written: Source, folder: Path, paths: Mapping[str, Path]) -> Iterator[ConfigError]:
+    """Yield the errors that pydantic does not detect: names that no URL can have, and files that do not exist."""
+    if not config.models and not paths:
+        yield ConfigError("the configuration has no models", where=written.where(()), remedy="add the key `models`")
+    for name, model in config.models.items():
+        if not name or "/" in name:
+            what = f"models: {name!r} is no name that a URL can have"
+            yield ConfigError(what, where=written.where(("models", name), of_key=True), remedy="leave out the slash")
+        if name not in paths and not (folder / model.path).is_file():
+            what = f"models.{name}: there is no program file {str(folder / model.path)!r}"
+            yield ConfigError(what, where=written.where(("models", name, "path")), remedy="correct the path")
+
+
+def _updated(model: AnyModel, keys: Mapping[str, Any]) -> AnyModel:
+    return model.model_copy(update=dict(keys))

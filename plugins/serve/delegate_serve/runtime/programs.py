@@ -1,0 +1,111 @@
+"""Programs: the program files of a server, which are loaded, evicted and loaded again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from time import monotonic
+from typing import NamedTuple
+
+import delegate
+from delegate.errors import ConfigError, did_you_mean
+from delegate.runtime.loaded import LoadedProgram
+from delegate_serve.runtime.metrics import Metrics
+from delegate_serve.runtime.model import Model
+from delegate_serve.runtime.openai import METHODS, LanguageModel
+from delegate_serve.runtime.pool import Pool
+from delegate_serve.runtime.sessions import Sessions
+from delegate_serve.runtime.settings import MIB, ModelFile
+
+
+class Opened(NamedTuple):
+    """A loaded program.
+
+    Args:
+        models: its methods by the name of their model.
+        language: its language model, if it is one.
+        sessions: if it has states.
+        size: bytes of its file and of its arenas.
+        stack: closes it.
+    """
+
+    models: dict[str, Model]
+    language: LanguageModel | None
+    sessions: Sessions | None
+    size: int
+    stack: ExitStack
+
+    @property
+    def requests(self) -> int:
+        """The number of requests that are not answered completely."""
+        return sum(m.requests for m in self.models.values()) + (self.language.requests if self.language else 0)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return True if no request and no conversation needs the program."""
+        return not self.requests and not (self.sessions and self.sessions.is_in_use)
+
+
+class Program:
+    """A program file of a server. Its state is changed on the event loop alone.
+
+    Args:
+        name: of the program.
+        file: its file and settings.
+        pool: the threads.
+        metrics: of the server.
+
+    Raises:
+        ConfigError: the program cannot be served.
+        DelegateError: the file cannot be loaded.
+    """
+
+    def __init__(self, name: str, file: ModelFile, pool: Pool, metrics: Metrics) -> None:
+        self.name, self.file, self._pool, self._metrics = name, file, pool, metrics
+        self.last = self.open()  # describes the models while the program is not loaded
+        self.opened: Opened | None = self.last
+        self.loading: asyncio.Task[None] | None = None
+        self.is_unloaded = False  # by a client, so requests do not load it
+        self.used = monotonic()
+
+    def open(self) -> Opened:
+        """Load the file."""
+        settings, where = self.file.settings, str(self.file.path)
+        with ExitStack() as stack:
+            if self.file.path.is_file():
+                self._require_size(self.file.path.stat().st_size)
+            program = stack.enter_context(delegate.load(self.file.path, **self.file.load))
+            size = os.stat(self.file.path).st_size + _arenas(program)
+            self._require_size(size)
+            language = None
+            if set(self.file.methods or program.methods) >= METHODS:
+                language = LanguageModel(self.name, program, settings, self._metrics)
+                stack.callback(language.close)
+            sessions = Sessions(program, self.name, settings) if program.states else None
+            models = {}
+            for model in self._models_of(program, where, sessions):
+                stack.callback(model.worker.close)
+                models[model.name] = model
+            return Opened(models, language, sessions, size, stack.pop_all())
+
+    def _require_size(self, size: int) -> None:
+        limit = self.file.settings.model_memory
+        if limit is not None and size > limit:
+            what = f"program {self.name!r} needs {-(-size // MIB)} MiB, but --model-memory is {limit // MIB} MiB"
+            raise ConfigError(what, where=str(self.file.path), remedy="raise it, or serve a smaller program")
+
+    def _models_of(self, program: LoadedProgram, where: str, sessions: Sessions | None) -> Iterator[Model]:
+        for requested in self.file.methods:
+            if requested not in program.methods:
+                what = f"model {self.name!r} has no method {requested!r}"
+                raise ConfigError(what, where=where, remedy=did_you_mean(requested, program.methods))
+        for method in map(program.method, self.file.methods or program.methods):
+            own = self.name if method.name == program.default_method else f"{self.name}.{method.name}"
+            yield Model(own, method, where, sessions, self.file.settings, self._pool, self._metrics)
+
+
+def _arenas(program: LoadedProgram) -> int:
+    """Return the bytes of the arenas of all methods; those that are planned per shape are not known."""
+    return sum(max(size, 0) for method in program.program.methods for size in method.arenas)
