@@ -30,7 +30,7 @@ MEASUREMENTS = "delegate.measurements"  # the group of their entry points
 API_VERSION = (1, 0)  # (major, minor): a package for another major, or for a newer minor, is incompatible
 
 BUNDLE, CLUSTER = "bundle", "ray"  # what `delegate.Remote` and `delegate.Measured(cluster=...)` request
-_INSTALL = {BUNDLE: "pip install ./plugins/remote", CLUSTER: "pip install './plugins/remote[ray]'"}  # in a checkout
+_INSTALL = {BUNDLE: "pip install ./plugins/remote", CLUSTER: "pip install './plugins/ray[ray]'"}  # in a checkout
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,13 @@ PARTS = "runtime='bundle_parts:measure', aot='bundle_parts:place'"
 REQUESTS = {
     "a bundle to write": (delegate.Remote(bundle="x"), "'bundle'", "pip install ./plugins/remote"),
     "costs": (delegate.Remote(costs="x"), "'bundle'", "pip install ./plugins/remote"),
-    "a cluster": (delegate.Measured(cluster="x"), "'ray'", "pip install './plugins/remote[ray]'"),
+    "a cluster": (delegate.Measured(cluster="x"), "'ray'", "pip install './plugins/ray[ray]'"),
 }
 COMMANDS = {
     "measure x": ("'bundle'", "pip install ./plugins/remote"),
     "lower net.pt2 -b xnnpack --measure --bundle x": ("'bundle'", "pip install ./plugins/remote"),
     "lower net.pt2 -b xnnpack --costs x -o net.dlg": ("'bundle'", "pip install ./plugins/remote"),
-    "lower net.pt2 -b xnnpack --ray x -o net.dlg": ("'ray'", "pip install './plugins/remote[ray]'"),
+    "lower net.pt2 -b xnnpack --ray x -o net.dlg": ("'ray'", "pip install './plugins/ray[ray]'"),
 }
 
 

@@ -53,7 +53,7 @@ class Measured:
         objective: what is least in the best plan. None: as configured, which is the latency unless changed.
         lockfile: path of a lockfile to write, with the backend of each node and its measured cost.
         cluster: address of a Ray cluster, as for `ray.init`. Candidates are measured on its nodes that have the
-            backends as resources. None: this machine measures. A cluster requires the package in plugins/remote.
+            backends as resources. None: this machine measures. A cluster requires the package in plugins/ray.
     """
 
     budget: float | None = None

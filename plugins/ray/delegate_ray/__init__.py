@@ -1,5 +1,19 @@
-"""Programs over many rows: `Predictor` for Ray Data, and the command `delegate batch`."""
+"""Programs over many rows, and work on Ray clusters: `Predictor` for Ray Data, and commands of `delegate`."""
 
-from delegate_ray.runtime.predictor import Predictor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from delegate_ray.runtime.predictor import Predictor as Predictor
 
 __all__ = ["Predictor"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Predictor` when it is first used: the command line reads this package's facts without pyarrow."""
+    if name != "Predictor":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from delegate_ray.runtime.predictor import Predictor
+
+    return Predictor

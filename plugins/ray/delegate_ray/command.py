@@ -96,7 +96,7 @@ def batch(
     )
     with ExitStack() as stack:
         if ray is not None:
-            stack.enter_context(_connected(ray))
+            stack.enter_context(connect(ray))
         with output.working(f"reading {source}"):
             job = jobs.create(file, source, folder, settings)
         done = job.finished()
@@ -136,10 +136,10 @@ def _run(job: Job, parts: list[Part], done: int, actors: int) -> list[Finished]:
     return finished
 
 
-def _connected(address: str) -> ExitStack:
+def connect(address: str) -> ExitStack:
     """Connect to a Ray cluster; raises ConfigError if Ray is not installed."""
     try:
-        from delegate_ray.runtime.cluster import connected
+        from delegate_ray.runtime.connection import connected
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ray":
             raise

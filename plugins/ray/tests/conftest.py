@@ -19,7 +19,10 @@ import torch
 import delegate
 import tests.conftest  # noqa: F401
 from tests.support.lowering import assert_runs
+from tests.support.placing import at_once
+from tests.support.plugins import site
 
+__all__ = ["at_once", "site"]
 ROWS = 50
 
 

@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 import torch
 from delegate_ray import Predictor
+from delegate_ray.aot import farm
+from delegate_ray.aot.jobs import read_jobs
 from typer.testing import CliRunner
 
 import delegate
 from delegate.cli.app import app
+from delegate.errors import ConfigError
 from delegate.testing import assert_same
 
 from .conftest import ROWS, Data, Read, tensor
@@ -198,3 +201,21 @@ def test_a_part_that_ends_all_its_actors(data: Data, address: str, monkeypatch: 
     done = run(data.programs["net"], "-i", data.parquet, "--ray", address, "--actors", 1)
     assert "actors die at part 0: " in done.stderr
     assert "check the memory of the nodes" in done.stderr
+
+
+@pytest.mark.usefixtures("connected")
+def test_models_are_lowered_on_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if a process dies there; a job whose device no node has is an error before any work."""
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text("import os\n\ndef killed():\n    os._exit(1)\n")
+    torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.ones(2),)), "relu.pt2")
+    Path("jobs.yaml").write_text("models: {relu: relu.pt2, killed: nets:killed}\nconfigurations: {p: {backends: []}}")
+    jobs = read_jobs(tmp_path / "jobs.yaml", tmp_path / "out")
+    farm.Record(tmp_path / "out", jobs)
+    outcomes = {o.model: o for o in farm.on_ray(jobs, 1)}
+    assert (outcomes["relu"].state, outcomes["killed"].state) == ("lowered", "failed")
+    assert "WorkerCrashedError" in outcomes["killed"].error
+    with delegate.load(outcomes["relu"].output) as program:
+        assert_same(program(np.array([-1, 2], np.float32)), np.array([0, 2], np.float32))
+    with pytest.raises(ConfigError, match=r"no node of the cluster has 100 CPUs \(job relu\.p\)"):
+        next(farm.on_ray(jobs, 100))

@@ -1,1 +1,1 @@
-"""Measurement on other machines for delegate: bundles that a machine measures, and nodes of a Ray cluster."""
+"""Measurement on other machines for delegate, by bundles of programs."""

@@ -1,21 +1,13 @@
-"""Facts of both ways to measure that need neither torch nor Ray."""
+"""Facts of measurements by bundles that need no torch."""
 
 from __future__ import annotations
 
-from delegate.measurements import BUNDLE, CLUSTER, MeasurementInfo
+from delegate.measurements import BUNDLE, MeasurementInfo
 
 BUNDLES = MeasurementInfo(
     name=BUNDLE,
     description="Bundles of programs, measured on another machine by `delegate measure`",
     runtime="delegate_remote.runtime.measuring:measure",
     aot="delegate_remote.aot:open_placement",
-    api_version=(1, 0),
-)
-RAY = MeasurementInfo(
-    name=CLUSTER,
-    description="Nodes of a Ray cluster that have the backends as resources",
-    runtime="delegate_remote.runtime.cluster:RayCluster",
-    requires=("ray",),
-    install="pip install 'ray>=2.50'",
     api_version=(1, 0),
 )

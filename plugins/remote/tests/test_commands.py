@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from typer.testing import CliRunner
 
 import delegate
 from delegate.cli.app import app
-from delegate.errors import ConfigError, ProgramError
+from delegate.errors import ProgramError
 from delegate.plugins import PluginState
 from delegate.registry import default_registry
 from tests.support.exit_codes import DONE, FAILED, USAGE, require_exit
@@ -49,15 +48,9 @@ def test_exit_code(exported: ExportedProgram, line: str, code: int) -> None:
 
 
 @pytest.mark.usefixtures("site")  # a new registry
-def test_the_package_is_found_and_ray_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
+def test_the_package_is_found() -> None:
     states = {s.name: (s.state, s.owner) for s in default_registry().measurements.states}
-    assert states == {
-        "bundle": (PluginState.OK, "delegate-remote"),
-        "ray": (PluginState.UNAVAILABLE, "delegate-remote"),
-    }
-    with pytest.raises(ConfigError, match=r"'ray' needs ray, which is not installed: pip install 'ray>=2.50'"):
-        delegate.to_backend("absent.pt2", "xnnpack", placement=delegate.Measured(cluster="auto"))
+    assert states["bundle"] == (PluginState.OK, "delegate-remote")
 
 
 @pytest.mark.parametrize("form", [(EVIL,), ("DAMAGED",), ("FILE", "-o", EVIL)], ids=ascii)

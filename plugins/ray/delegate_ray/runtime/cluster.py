@@ -5,10 +5,8 @@ Ray needs this package on each node. The files of program, input and output have
 
 from __future__ import annotations
 
-import socket
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -22,8 +20,6 @@ from delegate_ray.runtime.job import Finished, Job, require_manifest
 from delegate_ray.runtime.work import check_first_rows, work
 
 _ATTEMPTS = 5  # of a part, or of starting an actor, before the job fails
-_CONNECT = 5.0  # seconds
-_START = "start one, `ray start --head`, or correct the address; for a cluster with a token set RAY_AUTH_MODE=token"
 
 
 class Worker:
@@ -55,33 +51,6 @@ class Worker:
     def work(self, part: Part) -> Finished:
         """Write the output file of a part; see `delegate_ray.runtime.work`."""
         return work(self._job, self._runner, part)
-
-
-@contextmanager
-def connected(address: str) -> Iterator[None]:
-    """Connect to a Ray cluster in a `with` block. An existing connection of this process is used instead.
-
-    Args:
-        address: for `ray.init`: host:port, "auto", or "ray://host:port".
-
-    Raises:
-        ConfigError: there is no cluster, or it has another version of Ray or Python.
-    """
-    if ray.is_initialized():
-        yield
-        return
-    try:
-        host, colon, port = address.removeprefix("ray://").rpartition(":")
-        if colon:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT).close()
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except Exception as error:  # Ray raises all kinds
-        what = f"there is no Ray cluster at {address!r}: {one_line(error)}"
-        raise ConfigError(what, where="--ray", remedy=_START) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 class Cluster:

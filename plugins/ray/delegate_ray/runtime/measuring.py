@@ -19,7 +19,6 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from delegate.cache.runtime.environment import machine
-from delegate.errors import ConfigError
 from delegate.placement.runtime.remote import Cluster, ClusterRunnerFactory
 from delegate.placement.runtime.trials import (
     MIN_TIMEOUT,
@@ -32,9 +31,9 @@ from delegate.placement.runtime.trials import (
 from delegate.plugins import INSTANCE, one_line
 from delegate.probing.process import PATIENCE
 from delegate.program import file
+from delegate_ray.runtime.connection import connected
 
 _SHARE = 0.001  # of a resource, since all programs of a measurement are open and run one after the other
-_START = "start one, `ray start --head`, or correct the address; for a cluster with a token set RAY_AUTH_MODE=token"
 
 
 @dataclass(frozen=True)
@@ -93,20 +92,14 @@ class RayCluster(Cluster):
         self._address = address
 
     def __enter__(self) -> RayCluster:
-        self._is_ours = not ray.is_initialized()
-        if self._is_ours:
-            try:
-                ray.init(address=self._address, log_to_driver=False, logging_level="ERROR")
-            except Exception as error:  # Ray raises all kinds
-                what = f"there is no Ray cluster at {self._address!r}: {one_line(error)}"
-                raise ConfigError(what, where="ray", remedy=_START) from error
+        self._connection = connected(self._address)
+        self._connection.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._is_ours:
-            ray.shutdown()
+        self._connection.__exit__(kind, error, trace)
 
     def create_factory(
         self, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float, left: Callable[[], float]

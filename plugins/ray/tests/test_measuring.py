@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +15,14 @@ import delegate
 from delegate.errors import ConfigError
 from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
 from delegate.placement.runtime.trials import Trial
+from delegate.plugins import PluginState
+from delegate.registry import default_registry
 from delegate.testing import assert_same
 from tests.support.placing import Block, killed_midway
 
 pytest.importorskip("ray")
 import ray
-from delegate_remote.runtime.cluster import RayRunnerFactory
+from delegate_ray.runtime.measuring import RayRunnerFactory
 
 MODEL = Block().eval()
 X = torch.randn(4, 16)
@@ -104,3 +107,12 @@ def test_a_worker_that_dies_midway_is_out_and_the_others_go_on(exported: Exporte
 def test_there_is_no_cluster(exported: ExportedProgram) -> None:
     with pytest.raises(ConfigError, match="there is no Ray cluster at 'nowhere'"):
         delegate.to_backend(exported, config=TWO, placement=delegate.Measured(cluster="nowhere"))
+
+
+@pytest.mark.usefixtures("site")  # a new registry
+def test_ray_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    states = {s.name: (s.state, s.owner) for s in default_registry().measurements.states}
+    assert states["ray"] == (PluginState.UNAVAILABLE, "delegate-ray")
+    with pytest.raises(ConfigError, match=r"'ray' needs ray, which is not installed: pip install 'ray>=2.50'"):
+        delegate.to_backend("absent.pt2", "xnnpack", placement=delegate.Measured(cluster="auto"))

@@ -1,0 +1,238 @@
+"""Work on lowering jobs, each in a process of its own, on this machine or on the nodes of a Ray cluster.
+
+A job that fails, or whose process dies, does not stop the others. The folder of the program files has a record of all
+results, by which the same command continues.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import delegate
+from delegate.errors import ConfigError, DelegateError
+from delegate.files import require_folder, write_text
+from delegate.plugins import PORTABLE, one_line
+from delegate_ray.aot.jobs import LoweringJob
+
+RECORD = "jobs.json"
+LOWERED, UNCHANGED, FAILED = "lowered", "unchanged", "failed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a job.
+
+    Args:
+        model, configuration, key, output: see `LoweringJob`.
+        state: `LOWERED`, `UNCHANGED` or `FAILED`.
+        partitions: backend -> number of partitions.
+        portable: number of nodes on portable kernels.
+        size: bytes of the program file.
+        seconds: duration of the job.
+        error: its error and remedy if it failed.
+    """
+
+    model: str
+    configuration: str
+    key: str
+    output: str
+    state: str
+    partitions: dict[str, int] = field(default_factory=dict)
+    portable: int = 0
+    size: int = 0
+    seconds: float = 0.0
+    error: str = ""
+
+
+def lower(job: LoweringJob) -> Outcome:
+    """Lower a model and save its program; an error is a part of the outcome."""
+    start = time.perf_counter()
+    try:
+        outcome = _lower(job)
+    except DelegateError as error:
+        outcome = failed(job, f"{type(error).__name__}: {error}")
+    except Exception as error:  # of the model's code, and of libraries
+        outcome = failed(job, f"{type(error).__name__}: {one_line(error)}")
+    return replace(outcome, seconds=round(time.perf_counter() - start, 3))
+
+
+def _lower(job: LoweringJob) -> Outcome:
+    if job.version != delegate.__version__:
+        what = f"this node has delegate {delegate.__version__}, and the driver {job.version}"
+        raise ConfigError(what, remedy="install one version on all nodes")
+    if not Path(job.output).parent.joinpath(RECORD).is_file():
+        what = "this node does not have the folder of the outputs"
+        raise ConfigError(what, where=job.output, remedy="use a folder that all nodes share")
+    from delegate.cli.models import load_model, read_sample
+
+    os.chdir(job.folder)
+    sys.path.insert(0, job.folder)
+    model, settings, sample = load_model(job.source), job.settings, None
+    if job.verify:
+        model, sample = read_sample(model, job.verify)
+    if job.calibration is not None:
+        if settings.quantization is None:
+            raise ConfigError("the model has calibration data, but the configuration has no quantization")
+        section = settings.quantization.model_copy(update={"calibration": job.calibration})
+        settings = settings.model_copy(update={"quantization": section})
+    program = delegate.to_backend(model, config=settings, verify=sample)
+    program.save(job.output)
+    return replace(
+        failed(job, ""),
+        state=LOWERED,
+        partitions=dict(Counter(p.backend for p in program.report.partitions)),
+        portable=sum(n.backend == PORTABLE for n in program.report.nodes),
+        size=os.path.getsize(job.output),
+    )
+
+
+def failed(job: LoweringJob, error: str) -> Outcome:
+    """Return the outcome of a job that failed."""
+    return Outcome(job.model, job.configuration, job.key, job.output, FAILED, error=error)
+
+
+class Record:
+    """The outcomes in a folder of program files.
+
+    Args:
+        folder: the folder; it is created.
+        jobs: the jobs of this command. Outcomes of others stay in the record.
+
+    Raises:
+        ConfigError: the folder cannot be written, or its record is damaged.
+    """
+
+    def __init__(self, folder: Path, jobs: Sequence[LoweringJob]) -> None:
+        require_folder(folder, "the programs", ConfigError)
+        folder.mkdir(exist_ok=True)
+        self._path, self._jobs = folder / RECORD, jobs
+        self._outcomes = {(o.model, o.configuration): o for o in self._read()}
+        self._write()
+
+    def unchanged(self) -> list[Outcome]:
+        """Return the outcomes of jobs whose program is there and would be the same again."""
+        same = []
+        for job in self._jobs:
+            known = self._outcomes.get((job.model, job.configuration))
+            if known is None or known.state == FAILED or known.key != job.key or known.output != job.output:
+                continue
+            if os.path.isfile(job.output) and os.path.getsize(job.output) == known.size:
+                same.append(replace(known, state=UNCHANGED))
+        return same
+
+    def add(self, outcome: Outcome) -> None:
+        """Add an outcome, and write the file."""
+        self._outcomes[outcome.model, outcome.configuration] = outcome
+        self._write()
+
+    def _read(self) -> Iterator[Outcome]:
+        if not self._path.exists():
+            return
+        try:
+            yield from (Outcome(**row) for row in json.loads(self._path.read_text())["jobs"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            what, remedy = "this is no record of lowered models", "remove the file, or choose another folder"
+            raise ConfigError(what, where=str(self._path), remedy=remedy) from error
+
+    def _write(self) -> None:
+        rows = [asdict(o) for _, o in sorted(self._outcomes.items())]
+        write_text(self._path, json.dumps({"format": 1, "jobs": rows}, indent=2) + "\n", "the record")
+
+
+def in_processes(jobs: Iterable[LoweringJob], count: int) -> Iterator[Outcome]:
+    """Yield the outcomes of jobs in processes of this machine, as they finish.
+
+    Args:
+        jobs: the jobs.
+        count: the maximum number of processes at a time.
+    """
+    context = multiprocessing.get_context("spawn")
+    waiting, running = deque(jobs), dict[Connection, tuple[Any, LoweringJob]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < count:
+                job = waiting.popleft()
+                ours, theirs = context.Pipe(duplex=False)
+                process = context.Process(target=_child, args=(job, theirs), daemon=True)
+                process.start()
+                theirs.close()
+                running[ours] = process, job
+            for ready in wait(list(running)):
+                assert isinstance(ready, Connection)
+                process, job = running.pop(ready)
+                try:
+                    outcome: Outcome = ready.recv()
+                except EOFError:
+                    process.join()
+                    outcome = failed(job, f"its process ended with {_ending(process.exitcode)}: check the memory")
+                process.join()
+                yield outcome
+    finally:
+        for process, _ in running.values():
+            process.kill()
+
+
+def _child(job: LoweringJob, outcomes: Connection) -> None:
+    outcomes.send(lower(job))
+
+
+def _ending(code: int | None) -> str:
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+
+
+def on_ray(jobs: Sequence[LoweringJob], cpus: int) -> Iterator[Outcome]:
+    """Yield the outcomes of jobs on the connected Ray cluster, as they finish.
+
+    A job whose configuration names a backend that some nodes have as a resource runs on one of these nodes. So its
+    placement is measured on the device.
+
+    Args:
+        jobs: the jobs.
+        cpus: the CPUs that Ray reserves for a job.
+
+    Raises:
+        ConfigError: no node has enough CPUs, or all devices of a job.
+    """
+    import ray
+    from ray.exceptions import RayError
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    carried = {name for resources in nodes for name in resources}
+    task = ray.remote(max_calls=1)(lower)  # a process of its own
+    running, options = {}, []
+    for job in jobs:
+        needs = dict.fromkeys((b for b in job.backends if b in carried), _SHARE)
+        if not any(node.get("CPU", 0) >= cpus and node.keys() >= needs.keys() for node in nodes):
+            what = " and ".join([f"{cpus} CPUs", *(f"the resource {name!r}" for name in needs)])
+            remedy = "start such a node, or choose fewer --threads"
+            raise ConfigError(
+                f"no node of the cluster has {what}", where=f"job {job.model}.{job.configuration}", remedy=remedy
+            )
+        options.append({"num_cpus": cpus, "resources": needs, "max_retries": 0})
+    for job, chosen in zip(jobs, options, strict=True):
+        running[task.options(**chosen).remote(job)] = job
+    try:
+        while running:
+            (answer,), _ = ray.wait(list(running))
+            job = running.pop(answer)
+            try:
+                yield ray.get(answer)
+            except RayError as error:
+                first, _, _ = str(error).partition("\n")  # the other lines list possible causes
+                yield failed(job, f"{type(error).__name__}: {first}")
+    finally:
+        for answer in running:
+            ray.cancel(answer, force=True)
+
+
+_SHARE = 0.001  # of a resource, since a device can take part in several jobs

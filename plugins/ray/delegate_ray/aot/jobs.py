@@ -1,0 +1,215 @@
+"""The jobs of `delegate lower-many`: a YAML file of models and configurations, each pair of which is a job."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+import delegate
+from delegate.config import Config, load_config
+from delegate.config.source import Source, problems, raise_all, read_yaml
+from delegate.errors import ConfigError, DelegateError
+
+Files = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has lists, but strict mode would only accept tuples
+
+
+class _Keys(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ModelSource(_Keys):
+    """A model. In a file, its bare source is short for a mapping with only `source`."""
+
+    source: str = Field(description="file.pt2, or package.module:function returning (module, example_inputs).")
+    calibration: str | None = Field(default=None, description="Data to quantize with, in place of the configuration's.")
+    verify: Files = Field(default=(), description="Inputs for a comparison with torch: NAME=A.npy, or one .npz.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_source(cls, data: Any) -> Any:
+        if not isinstance(data, str | Mapping):
+            raise ValueError("should be a model, or a mapping with the key `source`")
+        return {"source": data} if isinstance(data, str) else data
+
+
+class Pair(_Keys):
+    """Patterns of names, as in shells, for pairs of a model and a configuration."""
+
+    model: str = Field(default="*", description="Pattern for names of models.")
+    configuration: str = Field(default="*", description="Pattern for names of configurations.")
+
+    def matches(self, model: str, configuration: str) -> bool:
+        """Return true if both names match."""
+        return fnmatchcase(model, self.model) and fnmatchcase(configuration, self.configuration)
+
+
+class JobsFile(_Keys):
+    """The content of a file of jobs."""
+
+    version: Literal[1] = Field(default=1, description="Version of this format.")
+    models: dict[str, ModelSource] = Field(description="Name: the model.")
+    configurations: dict[str, str | dict[str, Any]] = Field(
+        description="Name: the path of a configuration, or the configuration."
+    )
+    exclude: Annotated[tuple[Pair, ...], Field(strict=False)] = Field(default=(), description="Pairs to leave out.")
+
+
+@dataclass(frozen=True)
+class LoweringJob:
+    """A model to lower with a configuration, in any process that has the files.
+
+    Args:
+        model, configuration: their names.
+        source, calibration, verify: see `ModelSource`.
+        settings: the configuration.
+        output: path of the program file.
+        folder: the working directory, from which modules are imported.
+        key: a checksum of all that the program depends on.
+        version: of delegate, where the job was created.
+    """
+
+    model: str
+    configuration: str
+    source: str
+    calibration: str | None
+    verify: tuple[str, ...]
+    settings: Config
+    output: str
+    folder: str
+    key: str
+    version: str
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The names of the configured backends; empty: all that are available."""
+        return tuple(b.name for b in self.settings.backends or ())
+
+
+def read_jobs(path: Path, output: Path) -> list[LoweringJob]:
+    """Read and check a file of jobs, and everything that it names.
+
+    Args:
+        path: the file. Relative paths in it begin at its folder.
+        output: the folder of the program files, each named MODEL.CONFIGURATION.dlg.
+
+    Raises:
+        ConfigError: the file is invalid; it lists all problems, one per line, with place and key.
+    """
+    written = read_yaml(path)
+    if not isinstance(written.data, Mapping):
+        what = f"a file of jobs is a mapping (key: value), not {type(written.data).__name__}"
+        raise ConfigError(what, where=written.where(()), remedy="write at least `models` and `configurations`")
+    try:
+        jobs = JobsFile.model_validate(written.data)
+    except ValidationError as error:
+        raise_all(problems(error, JobsFile, written))
+        raise AssertionError("pydantic refused the file without a reason") from error
+    folder, settings = path.parent.absolute(), dict[str, Config]()
+    raise_all([*_problems(jobs, written, folder), *_settings(jobs, written, folder, settings)])
+    versions = sorted(f"{d.name} {d.version}" for d in metadata.distributions())
+    return [
+        _job(jobs.models[model], settings[name], (model, name), output.absolute(), folder, versions)
+        for model in jobs.models
+        for name in jobs.configurations
+        if not any(pair.matches(model, name) for pair in jobs.exclude)
+    ]
+
+
+def _job(
+    model: ModelSource, settings: Config, names: tuple[str, str], output: Path, folder: Path, versions: list[str]
+) -> LoweringJob:
+    source = str(folder / model.source) if _is_file(model.source) else model.source
+    calibration = model.calibration and (
+        str(folder / model.calibration) if (folder / model.calibration).exists() else model.calibration
+    )
+    verify = tuple(_absolute(text, folder) for text in model.verify)
+    files = [source if _is_file(source) else _module_file(source, folder), calibration]
+    files += [text.rpartition("=")[2] for text in verify]
+    described = [settings.model_dump_json(), model.source, model.verify, [_digest(file) for file in files], versions]
+    key = hashlib.sha256(json.dumps(described).encode()).hexdigest()
+    path = str(output / f"{names[0]}.{names[1]}.dlg")
+    return LoweringJob(*names, source, calibration, verify, settings, path, str(folder), key, delegate.__version__)
+
+
+def _problems(jobs: JobsFile, written: Source, folder: Path) -> Iterator[ConfigError]:
+    """Yield the errors of names, models and pairs."""
+    for section, names in (("models", jobs.models), ("configurations", jobs.configurations)):
+        if not names:
+            yield ConfigError(f"{section}: there is none", where=written.where((section,)), remedy="add one")
+        for name in names:
+            if not name or name.startswith(".") or not name.replace("-", "").replace(".", "").isidentifier():
+                what, where = f"{section}: {name!r} cannot be a part of a file name", (section, name)
+                remedy = "use letters, digits, _, - and ."
+                yield ConfigError(what, where=written.where(where, of_key=True), remedy=remedy)
+    for name, model in jobs.models.items():
+        place = written.where(("models", name))
+        if _is_file(model.source) and not (folder / model.source).is_file():
+            what = f"models.{name}: there is no file {str(folder / model.source)!r}"
+            yield ConfigError(what, where=place, remedy="correct the path, or name package.module:function")
+        elif not _is_file(model.source) and _module_file(model.source, folder) is None:
+            what = f"models.{name}: there is no module {model.source.partition(':')[0]!r}"
+            yield ConfigError(what, where=place, remedy=f"modules are searched in {folder} and in installed packages")
+        for text in model.verify:
+            if not Path(_absolute(text, folder).rpartition("=")[2]).is_file():
+                what = f"models.{name}.verify: there is no file {text.rpartition('=')[2]!r}"
+                yield ConfigError(what, where=place, remedy="correct the path")
+    for number, pair in enumerate(jobs.exclude):
+        if not any(pair.matches(model, name) for model in jobs.models for name in jobs.configurations):
+            what = f"exclude.{number} matches no pair"
+            yield ConfigError(what, where=written.where(("exclude", number)), remedy="correct its names, or remove it")
+
+
+def _settings(jobs: JobsFile, written: Source, folder: Path, settings: dict[str, Config]) -> Iterator[ConfigError]:
+    """Add the configurations to `settings`; yield the errors of those that are invalid."""
+    for name, value in jobs.configurations.items():
+        try:
+            settings[name] = load_config(str(folder / value) if isinstance(value, str) else value)
+        except DelegateError as error:
+            place = written.where(("configurations", name))
+            yield ConfigError(f"configurations.{name}: {error.what}", where=place, remedy=error.remedy)
+
+
+def _is_file(source: str) -> bool:
+    return ":" not in source or os.path.isfile(source)
+
+
+def _absolute(text: str, folder: Path) -> str:
+    """Return NAME=FILE or FILE with the absolute path."""
+    name, equals, file = text.rpartition("=")
+    return f"{name}{equals}{folder / file}"
+
+
+def _module_file(source: str, folder: Path) -> str | None:
+    """Return the file of the module of package.module:function; None if there is none. Only parents are imported."""
+    name = source.partition(":")[0]
+    sys.path.insert(0, str(folder))
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    finally:
+        sys.path.remove(str(folder))
+    return None if spec is None else spec.origin
+
+
+def _digest(path: str | None) -> str:
+    """Return the checksum of a file, or of the files in a folder; empty if there is none."""
+    if path is None or not os.path.exists(path):
+        return ""
+    files = sorted(p for p in Path(path).rglob("*") if p.is_file()) if os.path.isdir(path) else [Path(path)]
+    digest = hashlib.sha256()
+    for each in files:
+        with open(each, "rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

@@ -1,0 +1,42 @@
+"""A connection to a Ray cluster."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+from delegate.errors import ConfigError
+from delegate.plugins import one_line
+
+_CONNECT = 5.0  # seconds
+_START = "start one, `ray start --head`, or correct the address; for a cluster with a token set RAY_AUTH_MODE=token"
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Connect to a Ray cluster in a `with` block. An existing connection of this process is used instead.
+
+    Args:
+        address: for `ray.init`: host:port, "auto", or "ray://host:port".
+
+    Raises:
+        ConfigError: there is no cluster, or it has another version of Ray or Python.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        host, colon, port = address.removeprefix("ray://").rpartition(":")
+        if colon:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT).close()
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:  # Ray raises all kinds
+        what = f"there is no Ray cluster at {address!r}: {one_line(error)}"
+        raise ConfigError(what, where="--ray", remedy=_START) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()

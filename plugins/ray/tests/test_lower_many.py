@@ -1,0 +1,123 @@
+"""`delegate lower-many`: pairs of models and configurations, failures that stop nothing, and continuing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from delegate_ray.aot.jobs import read_jobs
+from delegate_ray.lower_many import lower_many
+from typer import Typer
+from typer.testing import CliRunner, Result
+
+import delegate
+from delegate.errors import ConfigError
+from delegate.testing import assert_same
+
+MODELS = """
+import os, signal, torch
+
+def linear():
+    torch.manual_seed(0)
+    return torch.nn.Linear(4, 3), (torch.ones(2, 4),)
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+JOBS = """
+models:
+  linear: nets:linear
+  saved: {source: relu.pt2}
+  killed: nets:killed
+configurations:
+  xnnpack: {backends: [xnnpack]}
+  portable: portable.yaml
+exclude:
+  - {model: "[sk]*", configuration: portable}
+"""
+WITHOUT_SAVED = JOBS + "  - {model: saved}\n"  # each job takes seconds
+APP = Typer()
+APP.command()(lower_many)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py").write_text(MODELS)
+    (tmp_path / "portable.yaml").write_text("backends: []")
+    (tmp_path / "jobs.yaml").write_text(JOBS)
+    torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.ones(2),)), "relu.pt2")
+    return tmp_path
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(APP, ["jobs.yaml", "-o", "out", *args])
+
+
+def states(result: Result) -> dict[str, str]:
+    return {f"{job['model']}.{job['configuration']}": job["state"] for job in json.loads(result.stdout)["jobs"]}
+
+
+def test_jobs_run_fail_and_continue(folder: Path) -> None:
+    (folder / "jobs.yaml").write_text(WITHOUT_SAVED)
+    first = run("--processes", "2", "--json")
+    assert first.exit_code == 1
+    assert states(first) == {"linear.xnnpack": "lowered", "linear.portable": "lowered", "killed.xnnpack": "failed"}
+    rows: dict[str, Any] = {row["model"] + row["configuration"]: row for row in json.loads(first.stdout)["jobs"]}
+    assert (rows["linearxnnpack"]["partitions"], rows["linearxnnpack"]["portable"]) == ({"xnnpack": 1}, 0)
+    assert (rows["linearportable"]["partitions"], rows["linearportable"]["portable"]) == ({}, 1)
+    assert rows["killedxnnpack"]["error"] == "its process ended with signal 9: check the memory"
+    torch.manual_seed(0)
+    linear, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
+    for name in ("xnnpack", "portable"):
+        with delegate.load(folder / "out" / f"linear.{name}.dlg") as program:
+            assert_same(program(x.numpy()), linear(x).detach().numpy(), 1e-6)
+
+    (folder / "out" / "linear.xnnpack.dlg").write_bytes(b"")
+    (folder / "jobs.yaml").write_text(WITHOUT_SAVED + "  - {model: killed}\n")
+    second = run()
+    assert second.exit_code == 0
+    assert [line.split()[:3] for line in second.stdout.splitlines()[1:]] == [
+        ["linear", "xnnpack", "lowered"], ["linear", "portable", "unchanged"],
+    ]  # fmt: skip
+    with delegate.load(folder / "out" / "linear.xnnpack.dlg") as program:
+        assert_same(program(x.numpy()), linear(x).detach().numpy(), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("relu.pt2", "absent.pt2", r"models\.saved: there is no file '.*absent\.pt2' \(.*jobs\.yaml:4:10\)"),
+        ("nets:linear", "no_nets:linear", r"models\.linear: there is no module 'no_nets'"),
+        ("[xnnpack]", "[xnnpak]", r"configurations\.xnnpack: .*xnnpak"),
+        ("portable.yaml", "absent.yaml", r"configurations\.portable: .*absent\.yaml"),
+        ("[sk]*", "none", r"exclude\.0 matches no pair"),
+        ("  linear:", "  a/b:", r"models: 'a/b' cannot be a part of a file name"),
+        ("source:", "sorce:", r"models\.saved\.sorce: unknown key"),
+    ],
+)
+def test_wrong_files_of_jobs(folder: Path, old: str, new: str, words: str) -> None:
+    (folder / "jobs.yaml").write_text(JOBS.replace(old, new))
+    with pytest.raises(ConfigError, match=words):
+        read_jobs(folder / "jobs.yaml", folder / "out")
+    assert not (folder / "out").exists()
+
+
+def test_a_key_depends_on_all_files(folder: Path) -> None:
+    before = [job.key for job in read_jobs(folder / "jobs.yaml", folder / "out")]
+    for file, changed in (("nets.py", {0, 1, 3}), ("relu.pt2", {2}), ("portable.yaml", {1})):
+        content = (folder / file).read_bytes()
+        (folder / file).write_bytes(content + b"\n# changed" if file != "portable.yaml" else b"backends: [xnnpack]")
+        after = [job.key for job in read_jobs(folder / "jobs.yaml", folder / "out")]
+        assert {i for i, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]} == changed, file
+        (folder / file).write_bytes(content)
+
+
+def test_a_damaged_record(folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "jobs.json").write_text("[]")
+    with pytest.raises(ConfigError, match="this is no record of lowered models"):
+        CliRunner().invoke(APP, ["jobs.yaml", "-o", "out"], catch_exceptions=False)
