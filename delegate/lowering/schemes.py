@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -132,7 +133,7 @@ class SchemePlanner:
         """
         has_others = bool(unquantized_candidates(self._settings, self._backends))
         failures: list[ConfigError] = []
-        for candidate in self._first_candidates():
+        for candidate in self._first_candidates:
             if time.monotonic() > end and (self._candidates or has_others):
                 self.not_tried.append(f"{candidate}: the budget was spent before it was quantized")
                 continue
@@ -209,7 +210,7 @@ class SchemePlanner:
         layers = [node for group in self._groups(candidate) for node in group.nodes]
         is_static = any(scheme.name == section.scheme and not scheme.dynamic for scheme in choice.known.values())
         rules = section.model_dump_json(include={"scheme", "operators", "module_types", "modules", "nodes"})
-        return tuple((choice.spelled(node), choice.group_size(node)) for node in layers), is_static and rules
+        return tuple(choice.spelled(node) for node in layers), is_static and rules
 
     def _choice(self, candidate: QuantizedCandidate) -> SchemeChoice:
         from delegate.quantization.flow import settings_of
@@ -228,7 +229,8 @@ class SchemePlanner:
         schemes = self._registry.aot(backend, absent_ok=True).quantization()
         return [s for s in schemes if s.activations is not None or saves] if self._is_auto else schemes
 
-    def _first_candidates(self) -> list[QuantizedCandidate]:
+    @cached_property
+    def _first_candidates(self) -> Sequence[QuantizedCandidate]:
         """Return the candidates in which one scheme is that of all layers without a rule.
 
         Those of scheme: auto are all schemes of all backends, in groups of several sizes and per channel. Backends

@@ -29,12 +29,13 @@ from delegate.placement.placer import Placer
 from delegate.placement.plans import Alternatives, Candidate, ChosenPlan, MethodCompiler, Options, Progress, Task
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
 from delegate.placement.runtime.remote import Cluster, RemotePlacement
-from delegate.placement.runtime.trials import ProcessRunnerFactory, answer_timeout, seconds_until
+from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial, TrialFailed, answer_timeout, seconds_until
 from delegate.registry import Registry
 from delegate.verdict import Reason, no
 
 _FIRST_SHARE = 0.6  # of the budget, for the candidates before their mixes
 _MIX_SHARE = 0.2  # of the budget, for each measurement of mixes
+_CLEARLY_LESS = 0.99  # of a size: memory varies by less between two processes
 MEASURED = no(Reason.SLOWER, "as measured", "the table of plans shows by how much")
 
 
@@ -134,10 +135,12 @@ def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -
     """
     methods = list(bases[0].exported)
     share = context.settings.budget / len(methods)
-    chosen = {
+    chosen: _Choices = {
         name: _choose_program(name, [base for base in bases if name in base.exported], context, share, number * share)
         for number, name in enumerate(methods, 1)
     }
+    if len(methods) > 1 and context.settings.objective in ("memory", "file size"):
+        chosen = _choose_for_all_methods(chosen, bases, context)
     options = {name: value for _, plan in chosen.values() for name, value in plan.options.items()}
     return PlacementResult(
         {name: base for name, (base, _) in chosen.items()},
@@ -179,6 +182,65 @@ def _choose_program(
         chosen = replace(kept, placement=_merge_placements(kept.placement, other.placement))
         base = winner if is_better else base
     return base, replace(chosen, placement=replace(chosen.placement, budget=budget))
+
+
+_Choices = Mapping[str, tuple[BaseProgram, ChosenPlan]]  # by method
+
+
+def _choose_for_all_methods(chosen: _Choices, bases: Sequence[BaseProgram], context: PlacementContext) -> _Choices:
+    """Return the choices with which the program of all methods is smallest.
+
+    Methods store a weight once only if it has the same scheme in all of them. So the choices of the methods compete
+    with each candidate that all methods have.
+    """
+    if context.remote is not None or context.cluster is not None or len({id(base) for base, _ in chosen.values()}) == 1:
+        return chosen
+    best, least = chosen, _size(chosen, context)
+    for name in _common_plans(chosen):
+        if time.monotonic() > context.begun + context.settings.budget:
+            break
+        context.progress(f"compiling all methods for {name}")
+        same = {m: _prefer(m, name, plan, bases, context) for m, (_, plan) in chosen.items()}
+        size = _size(same, context)
+        best, least = (same, size) if size < _CLEARLY_LESS * least else (best, least)
+    return best
+
+
+def _common_plans(chosen: _Choices) -> list[str]:
+    """Return the names of plans that every method has, and that no method rejects."""
+    names = [{p.name for p in c.placement.plans if p.cost is not None and not p.why} for _, c in chosen.values()]
+    return sorted(set.intersection(*names))
+
+
+def _prefer(
+    method: str, name: str, chosen: ChosenPlan, bases: Sequence[BaseProgram], context: PlacementContext
+) -> tuple[BaseProgram, ChosenPlan]:
+    """Return the program and the choice of a candidate for a method; raises StopIteration if no base has it."""
+    own = [base for base in bases if method in base.exported]
+    base, candidate = next((b, c) for b in own for c in _candidates(method, b, context) if c.name == name)
+    plan = candidate.lowering.compile_preferring(candidate.backend).plan
+    plans = tuple(replace(row, against=None) for row in chosen.placement.plans)
+    placement = replace(chosen.placement, chosen=name, plans=plans, segments=())
+    return base, ChosenPlan(candidate, plan, candidate.options, placement)
+
+
+def _size(choices: _Choices, context: PlacementContext) -> float:
+    """Return the bytes of the program of all methods: of its file, or of the process that runs its first method."""
+    first, (base, plan) = next(iter(choices.items()))
+    compiler = base.compiler.fork_with({name: b.compiler.methods[name].edge for name, (b, _) in choices.items()})
+    compiler.apply(_merge_plans([plan.plan for _, plan in choices.values()]), MEASURED)
+    program, _ = compiler.compile()
+    with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
+        leaves = arrays_of(ReferenceComparator.leaves(context.samples[first])[0])
+        factory = ProcessRunnerFactory(Path(folder), leaves, context.kernels, answer_timeout(context.settings.budget))
+        runner = factory.start(Trial(first, program, first, context.settings.objective, plan.options))
+        try:
+            runner.ready()
+            return runner.measure_round().cost
+        except TrialFailed:
+            return math.inf
+        finally:
+            runner.close()
 
 
 def _base_of(name: str, bases: Sequence[BaseProgram], chosen: ChosenPlan, context: PlacementContext) -> BaseProgram:

@@ -145,10 +145,17 @@ class SchemeChoice:
     def group_size(self, node: Node) -> int | None:
         """Return the number of a channel's inputs that share a scale in a node; 0: all inputs, None: the default."""
         size = self.spelled(node).partition("/")[2]
-        return int(size) if size else self.settings.group_size
+        return int(size) if size else None
 
     def spelled(self, node: Node) -> str:
-        """Return the scheme of a node as a rule spells it: its name, and the group size if the rule has one."""
+        """Return the scheme of a node as a rule spells it: its name, and the group size if one is set."""
+        name = self._last_match(node)
+        size = self.settings.group_size
+        has_groups = name in self.known and self.known[name].weights.group
+        return name if size is None or not has_groups else f"{name}/{size}"
+
+    def _last_match(self, node: Node) -> str:
+        """Return the scheme of the last rule that matches a node; the default scheme if there is none."""
         spelled = self.default
         for rule in self._rules:
             if rule.matches(node):
