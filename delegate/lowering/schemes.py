@@ -132,21 +132,24 @@ class SchemePlanner:
             ConfigError: a section does not fit; or for scheme: auto, none of them fits.
         """
         has_others = bool(unquantized_candidates(self._settings, self._backends))
-        failures: list[ConfigError] = []
+        failures, noisy = list[ConfigError](), list[QuantizedCandidate]()
         for candidate in self._first_candidates:
             if time.monotonic() > end and (self._candidates or has_others):
                 self.not_tried.append(f"{candidate}: the budget was spent before it was quantized")
                 continue
             try:
                 made = self._quantize(candidate, end, None)
-                yield from self._new_base(candidate, made)
-                if made.float_layers and time.monotonic() < end:
-                    yield from self._new_base(candidate, self._quantize(candidate, end, _ACCURATE))
             except ConfigError as error:
                 if not self._is_auto:
                     raise
                 failures.append(error)  # e.g. groups that do not divide the inputs of a layer
                 self.not_tried.append(f"{candidate}: {error.what}")
+                continue
+            noisy += [candidate] if made.float_layers else []
+            yield from self._new_base(candidate, made)
+        for candidate in noisy:
+            if time.monotonic() < end:
+                yield from self._new_base(candidate, self._quantize(candidate, end, _ACCURATE))
         if failures and not self._candidates:
             raise failures[0]
 

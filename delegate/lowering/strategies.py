@@ -262,6 +262,7 @@ class _Measuring(Strategy):
         samples = samples_to_place(settings, inputs.verify, exported, compiler)
         progress = inputs.progress or (lambda text: None)
         registry, backends = default_registry(), tuple(compiler.selection.backends)
+        is_auto = compiler.selection.quantization is not None and compiler.selection.quantization.is_auto
         planners = {
             name: SchemePlanner(name, settings, compiler, exported, samples, registry, progress) for name in exported
         }
@@ -287,7 +288,7 @@ class _Measuring(Strategy):
                 progress=progress,
                 begun=begun,
                 not_tried={name: planner.not_tried for name, planner in planners.items()},
-                mixes=lambda name, *chosen: planners[name].mixes(*chosen),
+                mixes=(lambda name, *chosen: planners[name].mixes(*chosen)) if is_auto else None,
                 remote=self._remote,
                 cluster=None if self._cluster is None else stack.enter_context(self._cluster),
             )

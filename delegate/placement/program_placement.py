@@ -174,10 +174,11 @@ def _choose_program(
         left = end - time.monotonic()
         if not mixes or left <= 0:
             break
-        rivals = [base, *mixes]
+        competing = {n: b for n, b in base.candidates.items() if n in chosen.placement.chosen}
+        rivals = [replace(base, candidates=competing or base.candidates), *mixes]
         later = _choose_placement(name, rivals, context, comparator, min(left, budget * _MIX_SHARE), end)
         winner = _base_of(name, rivals, later, context)
-        is_better = winner is not base and _cost(later) < _cost(chosen)
+        is_better = winner is not rivals[0] and _cost(later) < _cost(chosen)
         kept, other = (later, chosen) if is_better else (chosen, later)
         chosen = replace(kept, placement=_merge_placements(kept.placement, other.placement))
         base = winner if is_better else base
@@ -304,7 +305,7 @@ def _choose_placement(
         end: of the budget, by `time.monotonic`; earlier if earlier methods took longer.
     """
     settings = context.settings
-    candidates = [c for base in bases for c in _candidates(name, base, context)]
+    candidates = _ordered_candidates(name, bases, context)
     task = Task(name, candidates, settings.objective, budget, os.cpu_count() or 1)
     cache = _MethodCache.of(name, bases, candidates, context)
     cached = cache.choice(candidates, budget)
@@ -366,6 +367,16 @@ class _MethodCache:
     def put(self, chosen: ChosenPlan, *, cut_short: bool) -> None:
         if self.placements is not None:
             self.placements.put(self.key, chosen, cut_short=cut_short)
+
+
+def _ordered_candidates(method: str, bases: Sequence[BaseProgram], context: PlacementContext) -> list[Candidate]:
+    """Return the candidates in the order of compilation, which the budget may end.
+
+    Those of the first base come first, then the first one of each other base.
+    """
+    first, *others = ([*_candidates(method, base, context)] for base in bases)
+    longest = max(map(len, others), default=0)
+    return [*first, *(c for number in range(longest) for own in others for c in own[number : number + 1])]
 
 
 def _candidates(method: str, base: BaseProgram, context: PlacementContext) -> Iterator[Candidate]:
