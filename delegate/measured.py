@@ -5,6 +5,7 @@ All of it is stable. The report's JSON, the lockfile and bundles contain it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from delegate.field_checks import amount, count, items, mapping, number, text, t
 from delegate.text_table import Table
 
 UNITS = {"latency": "ms", "throughput": "ms", "memory": "MiB", "file size": "MiB"}  # objective -> of a cost, for people
+_EXACT_DB = 100.0
 _SCALES = {"ms": 1e3, "MiB": 2.0**-20}
 
 
@@ -116,11 +118,29 @@ class Placement:
     machine: str = ""
     busy: str = ""
 
+    def front(self) -> list[PlanCost]:
+        """Return the plans that no other one beats in both cost and SQNR, the cheapest first.
+
+        Differences above 100 dB are rounding in float32, and do not count.
+        """
+        front: list[PlanCost] = []
+        least = -math.inf
+        for plan in sorted((p for p in self.plans if not p.why), key=lambda p: math.inf if p.cost is None else p.cost):
+            sqnr_db = math.nan if plan.cost is None or plan.sqnr_db is None else min(plan.sqnr_db, _EXACT_DB)
+            if sqnr_db > least:
+                front.append(plan)
+                least = sqnr_db
+        return front
+
     def blocks(self) -> Iterator[str | Table]:
         """Yield the lines and tables of the text report. Every ratio is a cost relative to the chosen one's."""
         yield f"{self.method}: {self.chosen} is chosen by {self.objective}, {self._known()}"
         header = ("plan", "partitions", "cost", "ratio to chosen", "SQNR", "rounds", "")
         yield Table(header, tuple(map(self._plan, self.plans)), indent="  ")
+        if len(front := self.front()) > 1:
+            yield f"the front of {self.objective} against error: no other plan costs less and has a smaller error"
+            rows = tuple((p.name, cost_text(p.cost, self.objective), f"{p.sqnr_db:.1f} dB") for p in front)
+            yield Table(("plan", "cost", "SQNR"), rows, indent="  ")
         if self.segments:
             yield "segments, with the ratio of the runner-up's cost to the chosen one's:"
             titles = ("segment", "nodes", "chosen", "cost", "runner-up", "ratio to chosen")

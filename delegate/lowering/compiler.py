@@ -132,14 +132,24 @@ class Compiler:
         return [m.plan for m in self.methods.values() if m.plan is not None]
 
     def add_methods(self, exported: Mapping[str, ExportedProgram]) -> None:
-        """Convert methods to edge dialect and add them."""
+        """Convert methods to edge dialect, and add them or replace those of the same names."""
         self.selection.warm_up(ep.graph for ep in exported.values())
-        edges = dict[str, EdgeProgram]()
+        edges = {name: method.edge for name, method in self.methods.items()}
         for name, ep in exported.items():
             with stage("export to edge", name):
                 edges[name] = to_edge(ep, name=name, preserve_ops=self.preserve_ops)
         for name, edge in with_shared_states(edges).items():
-            self.methods[name] = _Method(identify(optimize(edge)))
+            self.methods[name] = _Method(identify(optimize(edge)) if name in exported else edge)
+
+    def fork_with(self, edges: Mapping[str, EdgeProgram]) -> Compiler:
+        """Return a compiler of the same methods, of which some have other programs.
+
+        Both share their artifacts and failures.
+        """
+        fork = Compiler(self.selection, self.kernels, None, self.artifact_cache)
+        fork.share_artifacts_of(self)
+        fork.methods.update((name, _Method(edges.get(name, method.edge))) for name, method in self.methods.items())
+        return fork
 
     def fork_for_method(
         self, method: str, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, *, keep_all: bool = False

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.samples import Sample
-from delegate.accuracy.verification import reference_figures, samples_to_verify, torch_results
+from delegate.accuracy.verification import Results, reference_figures, samples_to_verify, torch_results
 from delegate.config import Quantization
 from delegate.edge.graphs import is_random
 from delegate.errors import ConfigError
@@ -33,13 +34,15 @@ class QuantizedPrograms:
 
     Args:
         programs: by method.
-        section: the settings, with rules for the layers that stay in float.
+        section: the settings, with rules for the layers that have another scheme or stay in float.
+        fallback_layers: the layers that have the fallback scheme so that the bounds hold.
         float_layers: the layers that stay in float so that the bounds hold.
         records: the warnings of the last quantization.
     """
 
     programs: dict[str, ExportedProgram]
     section: Quantization
+    fallback_layers: tuple[LayerNoise, ...]
     float_layers: tuple[LayerNoise, ...]
     records: Sequence[warnings.WarningMessage]
 
@@ -74,9 +77,10 @@ def quantized(
     samples: Mapping[str, Sequence[Sample]] = {}
     if policy is not None and policy.on_failure == "move" and bounds:
         samples = samples_to_verify(verify, programs)
-    made = quantize_within(
-        programs, section, bounds, samples, tuple(selection.backends), registry, progress or (lambda text: None)
+    quantizer = BoundedQuantizer(
+        programs, bounds, samples, tuple(selection.backends), registry, progress or (lambda text: None)
     )
+    made = quantizer.quantize(section)
     for record in made.records:
         warnings.warn(record.message, record.category, stacklevel=4)
     if not made.float_layers:
@@ -87,63 +91,102 @@ def quantized(
     return made.programs, replace(selection, quantization=made.section, notes=(*selection.notes, note))
 
 
-def quantize_within(
-    programs: dict[str, ExportedProgram],
-    section: Quantization,
-    bounds: Bounds,
-    samples: Mapping[str, Sequence[Sample]],
-    backends: Sequence[str],
-    registry: Registry,
-    progress: Progress,
-    end: float = math.inf,
-) -> QuantizedPrograms:
-    """Quantize programs, and again with the layers with the most noise in float, until bounds hold in torch.
+class BoundedQuantizer:
+    """A quantizer that changes the layers with the most noise until bounds hold in torch.
+
+    The float programs run once for all quantizations.
 
     Args:
         programs: the float programs by method.
-        section: the settings.
         bounds: of results against the float programs.
         samples: the calls to compare by method; methods without samples, or with random numbers, are not compared.
-        backends: the backends in use. The first that runs integers is the default of the section.
+        backends: the backends in use. The first that runs integers is the default of a section.
         registry: the registry of backends.
         progress: called with short progress texts.
-        end: by `time.monotonic`, after which nothing is quantized again, and the bounds may not hold.
-
-    Raises:
-        ConfigError, InputError, ExportError: as of `quantize_as_configured`.
-        AccuracyError: torch cannot run a program.
+        methods: the methods to quantize; None for all.
     """
-    quantize = configured()
 
-    def quantize_by(section: Quantization) -> tuple[dict[str, ExportedProgram], list[warnings.WarningMessage]]:
+    def __init__(
+        self,
+        programs: Mapping[str, ExportedProgram],
+        bounds: Bounds,
+        samples: Mapping[str, Sequence[Sample]],
+        backends: Sequence[str],
+        registry: Registry,
+        progress: Progress,
+        methods: Collection[str] | None = None,
+    ) -> None:
+        self.programs, self._bounds, self._backends, self._registry = dict(programs), bounds, backends, registry
+        self._progress, self._methods = progress, tuple(programs if methods is None else methods)
+        self._samples = {
+            name: samples[name]
+            for name in self._methods
+            if bounds and name in samples and not is_random(programs[name].graph_module)
+        }  # without a bound, torch need not run the programs
+        self._runs: dict[str, FloatRun] = {}
+
+    def quantize(self, section: Quantization, fallback: str | None = None, end: float = math.inf) -> QuantizedPrograms:
+        """Quantize the methods, and again with other layers, until the bounds hold.
+
+        Args:
+            section: the settings.
+            fallback: the scheme of a layer with too much noise; if it has too much in that scheme too, it stays in
+                float. None: it stays in float at once.
+            end: by `time.monotonic`, after which nothing is quantized again, and the bounds may not hold.
+
+        Raises:
+            ConfigError, InputError, ExportError: as of `quantize_as_configured`.
+            AccuracyError: torch cannot run a program.
+        """
+        from delegate.quantization.settings import OFF, set_scheme
+
+        operators = _layer_operators(section, self._backends, self._registry)
+        changed: dict[tuple[str, str], tuple[str, LayerNoise]] = {}  # by method and operator: the scheme and the noise
+        programs, records = self._quantize(section)
+        for number in range(_ROUNDS):
+            noisy = self._noisy(programs, operators, _MARGIN / 2**number if number < _ROUNDS - 1 else 0.0, end)
+            if not noisy:
+                break
+            for key, noise in noisy.items():
+                scheme = OFF if fallback is None or key in changed else fallback
+                changed[key] = scheme, noise
+                section = set_scheme(section, scheme, nodes=noise.nodes)
+            self._progress(f"quantizing again with {len(changed)} layers in float or in another scheme")
+            programs, records = self._quantize(section)
+        fallen, floats = (
+            tuple(noise for scheme, noise in changed.values() if (scheme == OFF) is is_float)
+            for is_float in (False, True)
+        )
+        return QuantizedPrograms(programs, section, fallen, floats, records)
+
+    def _quantize(self, section: Quantization) -> tuple[dict[str, ExportedProgram], list[warnings.WarningMessage]]:
+        def count(number: int) -> None:
+            self._progress(f"calibrating: batch {number}")
+
         with warnings.catch_warnings(record=True) as records:  # of earlier rounds, they are about other programs
             warnings.simplefilter("always")
-            count = "calibrating: batch {}".format
-            return quantize(programs, section, backends, registry, lambda n: progress(count(n))), records
+            quantize = configured()
+            return quantize(self.programs, section, self._backends, self._registry, count, self._methods), records
 
-    quantized_programs, records = quantize_by(section)
-    compared = samples.items() if bounds else ()  # without a bound, torch need not run the programs
-    samples = {name: calls for name, calls in compared if not is_random(programs[name].graph_module)}
-    operators = _layer_operators(section, backends, registry)
-    float_layers: dict[tuple[str, ...], LayerNoise] = {}  # by method and nodes
-    expected, runs = torch_results(programs, samples), dict[str, FloatRun]()
-    for number in range(_ROUNDS):
-        figures = reference_figures(torch_results(quantized_programs, samples), expected)
-        missed = [name for name, accuracy in figures.items() if bounds.excess(accuracy) > _MARGIN]
-        if not missed or time.monotonic() > end:
-            break
-        for name in missed:
-            if name not in runs:
-                runs[name] = FloatRun.of(programs[name], samples[name][0], name if len(programs) > 1 else "")
-            noises = layer_noises(runs[name], quantized_programs[name], bounds, operators)
-            allowed = _MARGIN / 2**number if number < _ROUNDS - 1 else 0.0
-            float_layers.update(((name, *noise.nodes), noise) for noise in noisiest(noises, allowed))
-        from delegate.quantization.settings import keep_in_float
+    def _noisy(
+        self, programs: Mapping[str, ExportedProgram], operators: frozenset[str], allowed: float, end: float
+    ) -> dict[tuple[str, str], LayerNoise]:
+        """Return the noisiest layers of methods that miss the bounds, by method and operator; none after the end."""
+        figures = reference_figures(torch_results(programs, self._samples), self._expected)
+        missed = [name for name, accuracy in figures.items() if self._bounds.excess(accuracy) > _MARGIN]
+        noisy: dict[tuple[str, str], LayerNoise] = {}
+        for name in missed if time.monotonic() <= end else ():
+            if name not in self._runs:
+                label = name if len(self.programs) > 1 else ""
+                self._runs[name] = FloatRun.of(self.programs[name], self._samples[name][0], label)
+            noises = layer_noises(self._runs[name], programs[name], self._bounds, operators)
+            noisy.update(((name, noise.nodes[0]), noise) for noise in noisiest(noises, allowed))
+        return noisy
 
-        progress(f"quantizing again with {len(float_layers)} layers in float")
-        section = keep_in_float(section, nodes=[node for noise in float_layers.values() for node in noise.nodes])
-        quantized_programs, records = quantize_by(section)
-    return QuantizedPrograms(quantized_programs, section, tuple(float_layers.values()), records)
+    @cached_property
+    def _expected(self) -> Results:
+        """The results of the float programs."""
+        return torch_results(self.programs, self._samples)
 
 
 def blamed(

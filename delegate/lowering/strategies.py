@@ -8,6 +8,7 @@ written at the end.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 import warnings
@@ -20,8 +21,6 @@ import torch.utils._pytree as pytree
 from pydantic import ValidationError
 from torch.export import ExportedProgram
 
-from delegate.accuracy.bounds import Bounds
-from delegate.accuracy.samples import Sample
 from delegate.cache.aot.placements import MOST_BYTES
 from delegate.cache.runtime.environment import machine
 from delegate.cache.runtime.folder import CHOICES
@@ -35,7 +34,8 @@ from delegate.files import require_file
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
-from delegate.lowering.quantized import configured, quantize_within, quantized
+from delegate.lowering.quantized import configured, quantized
+from delegate.lowering.schemes import SchemePlanner
 from delegate.measured import Placement
 from delegate.measurements import BUNDLE, CLUSTER
 from delegate.partitioner.plan import Plan
@@ -78,14 +78,14 @@ class Placed:
         exported: the methods; a candidate of measured placement may be quantized.
         placements: the measurements, by method.
         options: of `delegate.load`, by name of a backend.
-        quantization: the configuration section of the chosen candidate; None without quantization.
+        quantization: method -> the configuration section of its chosen candidate, for the quantized methods.
     """
 
     compiler: Compiler
     exported: Mapping[str, ExportedProgram]
     placements: tuple[Placement, ...] = ()
     options: Options = field(default_factory=dict)
-    quantization: Mapping[str, Any] | None = None
+    quantization: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,21 +167,23 @@ class _Locked(Strategy):
         self._lock.require_backends(selection.backends, self._where)
 
     def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
-        if self._lock.quantization is not None:
+        if self._lock.quantization:
             raise NotCacheable
         return self._lock.to_yaml()
 
     def quantize(
         self, exported: dict[str, ExportedProgram], selection: Selection, registry: Registry
     ) -> dict[str, ExportedProgram]:
-        if self._lock.quantization is None:
-            return exported
-        try:
-            section = Quantization.model_validate(self._lock.quantization)
-        except ValidationError as error:
-            what = f"the quantization in the lock is invalid: {sentences(error, Quantization)}"
-            raise PartitionError(what, where=self._where, remedy=AGAIN) from error
-        return configured()(exported, section, tuple(selection.backends), registry)
+        quantized_methods = dict(exported)
+        for name, values in self._lock.quantization.items():
+            try:
+                section = Quantization.model_validate(values)
+            except ValidationError as error:
+                what = f"the quantization in the lock is invalid: {sentences(error, Quantization)}"
+                raise PartitionError(what, where=self._where, remedy=AGAIN) from error
+            backends = tuple(selection.backends)
+            quantized_methods.update(configured()(exported, section, backends, registry, methods=(name,)))
+        return quantized_methods
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
         return Placed(compiler, exported, self._lock.placements, self._lock.options, self._lock.quantization)
@@ -259,7 +261,15 @@ class _Measuring(Strategy):
         begun, settings = time.monotonic(), self._settings
         samples = samples_to_place(settings, inputs.verify, exported, compiler)
         progress = inputs.progress or (lambda text: None)
-        bases, not_tried = self._bases(compiler, exported, samples, begun, progress)
+        registry, backends = default_registry(), tuple(compiler.selection.backends)
+        is_auto = compiler.selection.quantization is not None and compiler.selection.quantization.is_auto
+        planners = {
+            name: SchemePlanner(name, settings, compiler, exported, samples, registry, progress) for name in exported
+        }
+        bases = [BaseProgram(compiler, exported, unquantized_candidates(settings, backends))]
+        for number, planner in enumerate(planners.values(), 1):
+            end = begun + _QUANTIZED * settings.budget * number / len(planners)
+            bases += planner.bases(end if self._remote is None else math.inf)
         begun = max(begun, time.monotonic() - _QUANTIZED * settings.budget)  # the rest of the budget is for measuring
         selection, artifacts = compiler.selection, compiler.artifact_cache
         identities = {} if artifacts is None else {name: artifacts.identity(name) for name in selection.backends}
@@ -270,134 +280,28 @@ class _Measuring(Strategy):
                 settings=settings,
                 samples=samples,
                 floats=inputs.references,
-                registry=default_registry(),
+                registry=registry,
                 kernels=_names(selection.kernels),
                 identities={name: text for name, text in identities.items() if text is not None},
                 rules=repr(selection.rules),
                 store=Store(folder / CHOICES, MOST_BYTES) if folder is not None and is_here else None,
                 progress=progress,
                 begun=begun,
-                not_tried=not_tried,
+                not_tried={name: planner.not_tried for name, planner in planners.items()},
+                mixes=(lambda name, *chosen: planners[name].mixes(*chosen)) if is_auto else None,
                 remote=self._remote,
                 cluster=None if self._cluster is None else stack.enter_context(self._cluster),
             )
             outcome = choose_placements(bases, context)
         if self._remote is not None:
             self._remote.finish()
-        chosen = outcome.base.compiler
-        assert isinstance(chosen, Compiler)
+        chosen = compiler.fork_with({name: base.compiler.methods[name].edge for name, base in outcome.bases.items()})
         chosen.apply(outcome.plan, MEASURED)
-        for record in outcome.base.records:
+        for record in (record for base in outcome.bases.values() for record in base.records):
             warnings.warn(record.message, record.category, stacklevel=4)
-        return Placed(chosen, outcome.base.exported, outcome.placements, outcome.options, outcome.base.quantization)
-
-    def _bases(
-        self,
-        compiler: Compiler,
-        exported: Mapping[str, ExportedProgram],
-        samples: Mapping[str, Sequence[Sample]],
-        begun: float,
-        progress: Callable[[str], None],
-    ) -> tuple[list[BaseProgram], list[str]]:
-        """Return the program and its quantized candidates, and the candidates that are not tried, with the reason.
-
-        Layers of a candidate of scheme: auto stay in float if the bound requires it.
-        """
-        settings, selection, registry = self._settings, compiler.selection, default_registry()
-        bases = [BaseProgram(compiler, exported, unquantized_candidates(settings, tuple(selection.backends)))]
-        candidates, not_tried = _quantized_candidates(settings, selection, registry)
-        end = begun + _QUANTIZED * settings.budget
-        is_auto = selection.quantization is not None and selection.quantization.is_auto
-        bounds = Bounds(sqnr_db=settings.accuracy.sqnr_db) if is_auto and settings.accuracy is not None else Bounds()
-        failures: list[ConfigError] = []
-        for candidate in candidates:
-            names = {candidate.name(backend): backend for backend in candidate.backends}
-            if time.monotonic() > end and self._remote is None and any(base.candidates for base in bases):
-                not_tried.append(f"{', '.join(names)}: the budget was spent before it was quantized")
-                continue
-            progress(f"quantizing for {', '.join(names)}")
-            try:
-                made = quantize_within(
-                    dict(exported),
-                    candidate.section,
-                    bounds,
-                    samples,
-                    tuple(selection.backends),
-                    registry,
-                    progress,
-                    end,
-                )
-            except ConfigError as error:
-                if not is_auto:
-                    raise
-                failures.append(error)  # e.g. groups that do not divide the inputs of a layer
-                not_tried.append(f"{', '.join(names)}: {error.what}")
-                continue
-            other = Compiler(selection, compiler.kernels, None, compiler.artifact_cache)
-            other.share_artifacts_of(compiler)
-            other.add_methods(made.programs)
-            if made.float_layers:
-                count = len(made.float_layers)
-                kept = f", {count} {'layer' if count == 1 else 'layers'} in float"
-                names = {f"{name}{kept}": backend for name, backend in names.items()}
-            earlier = [label for base in bases for label in base.candidates]
-            counts = {name: sum(label.startswith(name) for label in earlier) for name in names}
-            own = {f"{n} ({counts[n] + 1})" if counts[n] else n: backend for n, backend in names.items()}
-            section = made.section.model_dump(mode="json")
-            bases.append(BaseProgram(other, made.programs, own, section, made.records))
-        if failures and len(bases) == 1:
-            raise failures[0]
-        return bases, not_tried
-
-
-@dataclass(frozen=True, slots=True)
-class _QuantizedCandidates:
-    """Candidates that compile one quantized program.
-
-    Args:
-        section: the settings of the quantization.
-        backends: one candidate each.
-    """
-
-    section: Quantization
-    backends: tuple[str, ...]
-
-    def name(self, backend: str) -> str:
-        """Return the name of a candidate."""
-        size = self.section.group_size
-        group = "" if size is None else f" in groups of {size}" if size else " per channel"
-        return f"{backend} {self.section.scheme or 'quantized'}{group}"
-
-
-def _quantized_candidates(
-    settings: PlacementSection, selection: Selection, registry: Registry
-) -> tuple[list[_QuantizedCandidates], list[str]]:
-    """Return the quantized candidates, and those that cannot be tried, with the reason.
-
-    Those of scheme: auto are all schemes of all backends, in groups of the default size and per channel. Backends share
-    a program if their schemes have the same name. Schemes that compute in floats only save memory.
-    """
-    section = selection.quantization
-    if section is None or not section.is_auto:
-        given = [(c.name, c.quantization) for c in settings.candidates or () if c.quantization is not None]
-        return [_QuantizedCandidates(s.model_copy(update={"backend": name}), (name,)) for name, s in given], []
-    backends = tuple(selection.backends) if section.backend is None else (section.backend,)
-    known = {name: {s.name: s for s in registry.aot(name, absent_ok=True).quantization()} for name in backends}
-    candidates, not_tried = list[_QuantizedCandidates](), list[str]()
-    for scheme in {s.name: s for schemes in reversed(known.values()) for s in schemes.values()}.values():
-        if scheme.activations is None and settings.objective in ("latency", "throughput"):
-            continue
-        if section.calibration is None and scheme.activations is not None and not scheme.dynamic:
-            not_tried.append(f"{scheme.name}: there is no calibration data")
-            continue
-        own = tuple(name for name in backends if scheme.name in known[name])
-        for size in [section.group_size] if section.group_size is not None or not scheme.weights.group else [None, 0]:
-            update = {"backend": own[0], "scheme": scheme.name, "sqnr_db": None, "budget": None, "group_size": size}
-            candidates.append(_QuantizedCandidates(section.model_copy(update=update), own))
-    if not candidates and not not_tried:
-        what = f"none of the backends supports quantized programs: {', '.join(backends)}"
-        raise ConfigError(what, where="quantization", remedy="add one that does, or leave quantization out")
-    return candidates, not_tried
+        programs = {name: base.exported[name] for name, base in outcome.bases.items()}
+        sections = {name: base.quantization for name, base in outcome.bases.items() if base.quantization is not None}
+        return Placed(chosen, programs, outcome.placements, outcome.options, sections)
 
 
 def _names(kernels: KernelRequest | None) -> list[str] | None:

@@ -42,7 +42,7 @@ class Lock:
         versions: of the libraries, by name.
         plan: the backend of each node.
         options: of `delegate.load`, by name of a backend.
-        quantization: the configuration section of the quantization of the chosen candidate; None without quantization.
+        quantization: method -> the configuration section of its quantization, for the quantized methods.
         placements: the measurements, by method.
     """
 
@@ -51,7 +51,7 @@ class Lock:
     versions: Mapping[str, str]
     plan: SavedPlan
     options: Options = field(default_factory=dict)
-    quantization: Mapping[str, Any] | None = None
+    quantization: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     placements: tuple[Placement, ...] = ()
 
     def to_yaml(self) -> str:
@@ -91,18 +91,21 @@ class Lock:
             raise ValueError(f"{unknown[0]!r} is not a key of a lock")
         model, versions = mapping(data, "model"), mapping(data, "versions")
         options, measured = mapping(data, "options"), mapping(data, "measured")
+        quantization = mapping(data, "quantization")
         plan = SavedPlan.from_json(json.dumps(data["plan"], default=str))
         placements = {name: Placement.from_data(mapping(measured, name)) for name in measured}
         for name, placement in placements.items():
             if name != placement.method or name not in model:
                 raise ValueError(f"the measurement {name!r} is of an unknown method, or of another one")
+        if unknown := sorted(quantization.keys() - model.keys()):
+            raise ValueError(f"the quantization of {unknown[0]!r} is of an unknown method")
         return cls(
             model={name: text(model, name) for name in model},
             machine=text(data, "machine"),
             versions={name: text(versions, name) for name in versions},
             plan=plan,
             options={name: dict(mapping(options, name)) for name in options},
-            quantization=None if data["quantization"] is None else dict(mapping(data, "quantization")),
+            quantization={name: dict(mapping(quantization, name)) for name in quantization},
             placements=tuple(placements.values()),
         )
 

@@ -15,6 +15,7 @@ from delegate.partitioner.saved import SavedPlan
 from delegate.placement.runtime.accuracy_check import AccuracyResult
 from delegate.placement.runtime.trials import ProgramRunner, Trial
 from delegate.program.model import Program
+from delegate.verdict import Verdict
 
 Options = Mapping[str, Mapping[str, Any]]
 Progress = Callable[[str], None]
@@ -191,6 +192,12 @@ class MethodCompiler(Protocol):
 
         Branches run in parallel as in the plan, if there is one. `keep_all` keeps small partitions too.
         """
+
+    def fork_with(self, edges: Mapping[str, EdgeProgram]) -> MethodCompiler:
+        """Return a compiler of the same methods, of which some have other programs."""
+
+    def apply(self, plan: SavedPlan, refusal: Verdict) -> None:
+        """Assign nodes as in a plan, by the next `compile`."""
 
     def compile(self) -> tuple[Program, Any]:
         """Return the program; raises DelegateError."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from delegate.cache.runtime.store import Store
 from delegate.config import PlacementSection
 from delegate.edge.graphs import is_random
 from delegate.edge.keys import NotCacheable, exported_key
+from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
@@ -27,10 +29,13 @@ from delegate.placement.placer import Placer
 from delegate.placement.plans import Alternatives, Candidate, ChosenPlan, MethodCompiler, Options, Progress, Task
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
 from delegate.placement.runtime.remote import Cluster, RemotePlacement
-from delegate.placement.runtime.trials import ProcessRunnerFactory, answer_timeout, seconds_until
+from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial, TrialFailed, answer_timeout, seconds_until
 from delegate.registry import Registry
 from delegate.verdict import Reason, no
 
+_FIRST_SHARE = 0.6  # of the budget, for the candidates before their mixes
+_MIX_SHARE = 0.2  # of the budget, for each measurement of mixes
+_CLEARLY_LESS = 0.99  # of a size: memory varies by less between two processes
 MEASURED = no(Reason.SLOWER, "as measured", "the table of plans shows by how much")
 
 
@@ -39,8 +44,8 @@ class BaseProgram:
     """A program that candidates compile: the original or a quantized one.
 
     Args:
-        compiler: has its methods.
-        exported: the methods.
+        compiler: a `Compiler` that has all methods.
+        exported: the methods that candidates compile.
         candidates: name -> backend.
         quantization: the configuration section of its quantization; None without quantization.
         records: the warnings of its quantization, for the user if it is chosen.
@@ -69,7 +74,9 @@ class PlacementContext:
         store: of earlier measurements; None without a cache.
         progress: receives a short text for each step.
         begun: start of the budget, by `time.monotonic`.
-        not_tried: candidates that were left out for lack of time, with the reason.
+        not_tried: method -> candidates that were left out, with the reason.
+        mixes: returns more programs of a method, which are measured against the chosen one. Its arguments are the
+            method, the chosen program, its placement, and the end of the budget. None: there are none.
         remote: measurements of another machine, instead of local ones.
         cluster: measures the programs; None: this machine does.
     """
@@ -84,7 +91,8 @@ class PlacementContext:
     store: Store | None
     progress: Progress
     begun: float
-    not_tried: Sequence[str] = ()
+    not_tried: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    mixes: Callable[[str, BaseProgram, Placement, float], Sequence[BaseProgram]] | None = None
     remote: RemotePlacement | None = None
     cluster: Cluster | None = None
 
@@ -103,13 +111,13 @@ class PlacementResult:
     """The result for a program.
 
     Args:
-        base: the program to compile.
+        bases: the program to compile, by method.
         plan: of all methods.
         options: for partitions, by name of a backend.
         placements: by method, for the report.
     """
 
-    base: BaseProgram
+    bases: Mapping[str, BaseProgram]
     plan: SavedPlan
     options: Options = field(default_factory=dict)
     placements: tuple[Placement, ...] = ()
@@ -119,30 +127,144 @@ def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -
     """Measure the candidates of all methods, and choose a plan.
 
     Args:
-        bases: the original program first; their compilers have the methods.
+        bases: the original program first, then those of candidates, each with some of the methods.
         context: the settings.
 
     Raises:
-        ConfigError: candidates with quantization are configured for a program of several methods.
         DelegateError: no candidate can be compiled.
     """
-    first = bases[0]
-    methods = list(first.exported)
-    if len(methods) > 1 and len(bases) > 1:
-        what = f"quantized candidates require a program of one method, but the program has {len(methods)}"
-        raise ConfigError(what, where="placement.candidates", remedy="lower the methods one by one, or quantize first")
+    methods = list(bases[0].exported)
     share = context.settings.budget / len(methods)
-    chosen = [
-        _choose_placement(name, bases, context, share, context.begun + (i + 1) * share)
-        for i, name in enumerate(methods)
-    ]
-    base_of = {c.name: base for base in bases for c in _candidates(methods[0], base, context)}
-    options = {name: value for one in chosen for name, value in one.options.items()}
+    chosen: _Choices = {
+        name: _choose_program(name, [base for base in bases if name in base.exported], context, share, number * share)
+        for number, name in enumerate(methods, 1)
+    }
+    if len(methods) > 1 and context.settings.objective in ("memory", "file size"):
+        chosen = _choose_for_all_methods(chosen, bases, context)
+    options = {name: value for _, plan in chosen.values() for name, value in plan.options.items()}
     return PlacementResult(
-        base_of[chosen[0].candidate.name],
-        _merge_plans([one.plan for one in chosen]),
+        {name: base for name, (base, _) in chosen.items()},
+        _merge_plans([plan.plan for _, plan in chosen.values()]),
         options,
-        tuple(one.placement for one in chosen),
+        tuple(plan.placement for _, plan in chosen.values()),
+    )
+
+
+def _choose_program(
+    name: str, bases: Sequence[BaseProgram], context: PlacementContext, budget: float, latest: float
+) -> tuple[BaseProgram, ChosenPlan]:
+    """Return the program of a method to compile, and the choice for it.
+
+    The best of the bases competes with the programs of `PlacementContext.mixes`, again and again until these end.
+
+    Args:
+        name: of the method.
+        bases, context: see `choose_placements`.
+        budget: its share.
+        latest: the end of the budget after the start; earlier than by its share if earlier methods took longer.
+    """
+    end = context.begun + latest
+    is_mixed = context.mixes is not None and context.remote is None and len(bases) > 1
+    comparator = _create_comparator(name, bases[0], context)
+    first = budget * (_FIRST_SHARE if is_mixed else 1.0)
+    chosen = _choose_placement(name, bases, context, comparator, first, end - budget + first)
+    base = _base_of(name, bases, chosen, context)
+    while is_mixed and context.mixes is not None and time.monotonic() < end:
+        mixes = context.mixes(name, base, chosen.placement, end)
+        left = end - time.monotonic()
+        if not mixes or left <= 0:
+            break
+        competing = {n: b for n, b in base.candidates.items() if n in chosen.placement.chosen}
+        rivals = [replace(base, candidates=competing or base.candidates), *mixes]
+        later = _choose_placement(name, rivals, context, comparator, min(left, budget * _MIX_SHARE), end)
+        winner = _base_of(name, rivals, later, context)
+        is_better = winner is not rivals[0] and _cost(later) < _cost(chosen)
+        kept, other = (later, chosen) if is_better else (chosen, later)
+        chosen = replace(kept, placement=_merge_placements(kept.placement, other.placement))
+        base = winner if is_better else base
+    return base, replace(chosen, placement=replace(chosen.placement, budget=budget))
+
+
+_Choices = Mapping[str, tuple[BaseProgram, ChosenPlan]]  # by method
+
+
+def _choose_for_all_methods(chosen: _Choices, bases: Sequence[BaseProgram], context: PlacementContext) -> _Choices:
+    """Return the choices with which the program of all methods is smallest.
+
+    Methods store a weight once only if it has the same scheme in all of them. So the choices of the methods compete
+    with each candidate that all methods have.
+    """
+    if context.remote is not None or context.cluster is not None or len({id(base) for base, _ in chosen.values()}) == 1:
+        return chosen
+    best, least = chosen, _size(chosen, context)
+    for name in _common_plans(chosen):
+        if time.monotonic() > context.begun + context.settings.budget:
+            break
+        context.progress(f"compiling all methods for {name}")
+        same = {m: _prefer(m, name, plan, bases, context) for m, (_, plan) in chosen.items()}
+        size = _size(same, context)
+        best, least = (same, size) if size < _CLEARLY_LESS * least else (best, least)
+    return best
+
+
+def _common_plans(chosen: _Choices) -> list[str]:
+    """Return the names of plans that every method has, and that no method rejects."""
+    names = [{p.name for p in c.placement.plans if p.cost is not None and not p.why} for _, c in chosen.values()]
+    return sorted(set.intersection(*names))
+
+
+def _prefer(
+    method: str, name: str, chosen: ChosenPlan, bases: Sequence[BaseProgram], context: PlacementContext
+) -> tuple[BaseProgram, ChosenPlan]:
+    """Return the program and the choice of a candidate for a method; raises StopIteration if no base has it."""
+    own = [base for base in bases if method in base.exported]
+    base, candidate = next((b, c) for b in own for c in _candidates(method, b, context) if c.name == name)
+    plan = candidate.lowering.compile_preferring(candidate.backend).plan
+    plans = tuple(replace(row, against=None) for row in chosen.placement.plans)
+    placement = replace(chosen.placement, chosen=name, plans=plans, segments=())
+    return base, ChosenPlan(candidate, plan, candidate.options, placement)
+
+
+def _size(choices: _Choices, context: PlacementContext) -> float:
+    """Return the bytes of the program of all methods: of its file, or of the process that runs its first method."""
+    first, (base, plan) = next(iter(choices.items()))
+    compiler = base.compiler.fork_with({name: b.compiler.methods[name].edge for name, (b, _) in choices.items()})
+    compiler.apply(_merge_plans([plan.plan for _, plan in choices.values()]), MEASURED)
+    program, _ = compiler.compile()
+    with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
+        leaves = arrays_of(ReferenceComparator.leaves(context.samples[first])[0])
+        factory = ProcessRunnerFactory(Path(folder), leaves, context.kernels, answer_timeout(context.settings.budget))
+        runner = factory.start(Trial(first, program, first, context.settings.objective, plan.options))
+        try:
+            runner.ready()
+            return runner.measure_round().cost
+        except TrialFailed:
+            return math.inf
+        finally:
+            runner.close()
+
+
+def _base_of(name: str, bases: Sequence[BaseProgram], chosen: ChosenPlan, context: PlacementContext) -> BaseProgram:
+    """Return the program that the chosen candidate compiles."""
+    return next(b for b in bases if chosen.candidate.name in {c.name for c in _candidates(name, b, context)})
+
+
+def _cost(chosen: ChosenPlan) -> float:
+    """Return the cost of a chosen plan; infinity if it was not measured."""
+    cost = next(plan.cost for plan in chosen.placement.plans if plan.name == chosen.placement.chosen)
+    return math.inf if cost is None else cost
+
+
+def _merge_placements(kept: Placement, other: Placement) -> Placement:
+    """Return a placement with the plans of another one too; these have no ratio to the chosen plan."""
+    names = {plan.name for plan in kept.plans}
+    plans = (*kept.plans, *(replace(plan, against=None) for plan in other.plans if plan.name not in names))
+    return replace(
+        kept,
+        plans=tuple(sorted(plans, key=lambda plan: math.inf if plan.cost is None else plan.cost)),
+        not_tried=tuple(dict.fromkeys((*kept.not_tried, *other.not_tried))),
+        spent=kept.spent + other.spent,
+        busy=kept.busy or other.busy,
     )
 
 
@@ -157,27 +279,38 @@ def _merge_plans(plans: Sequence[SavedPlan]) -> SavedPlan:
     return SavedPlan(partitions, tuple(sorted({op for plan in plans for op in plan.whole or ()})), parallel)
 
 
+def _create_comparator(name: str, base: BaseProgram, context: PlacementContext) -> ReferenceComparator:
+    """Return the comparison of a method with its reference."""
+    edge: EdgeProgram = base.compiler.methods[name].edge
+    bound = None if context.settings.accuracy is None else context.settings.accuracy.sqnr_db
+    ep, is_drawn = context.reference(name, base.exported[name]), is_random(edge.graph_module)
+    return ReferenceComparator(ep, edge, context.samples[name], bound, is_random=is_drawn)
+
+
 def _choose_placement(
-    name: str, bases: Sequence[BaseProgram], context: PlacementContext, budget: float, end: float
+    name: str,
+    bases: Sequence[BaseProgram],
+    context: PlacementContext,
+    comparator: ReferenceComparator,
+    budget: float,
+    end: float,
 ) -> ChosenPlan:
     """Return the choice for a method.
 
     Args:
         name: of the method.
         bases, context: see `choose_placements`.
-        budget: its share.
-        end: of the budget, by `time.monotonic`; earlier than by its share if earlier methods took longer.
+        comparator: compares results with the reference.
+        budget: seconds.
+        end: of the budget, by `time.monotonic`; earlier if earlier methods took longer.
     """
     settings = context.settings
-    candidates = [c for base in bases for c in _candidates(name, base, context)]
+    candidates = _ordered_candidates(name, bases, context)
     task = Task(name, candidates, settings.objective, budget, os.cpu_count() or 1)
     cache = _MethodCache.of(name, bases, candidates, context)
     cached = cache.choice(candidates, budget)
     if cached is not None:
         return cached
-    ep, edge = context.reference(name, bases[0].exported[name]), candidates[0].lowering.edge()
-    bound = None if settings.accuracy is None else settings.accuracy.sqnr_db
-    comparator = ReferenceComparator(ep, edge, context.samples[name], bound, is_random=is_random(edge.graph_module))
 
     def progress(text: str) -> None:
         context.progress(f"{name}: {text}")
@@ -194,7 +327,8 @@ def _choose_placement(
     if nodes is not None:
         chosen = replace(chosen, placement=replace(chosen.placement, machine="; ".join(nodes.machines)))
     chosen = replace(
-        chosen, placement=replace(chosen.placement, not_tried=(*chosen.placement.not_tried, *context.not_tried))
+        chosen,
+        placement=replace(chosen.placement, not_tried=(*chosen.placement.not_tried, *context.not_tried.get(name, ()))),
     )
     if not placer.was_disturbed:
         cache.put(chosen, cut_short=placer.was_cut_short)
@@ -233,6 +367,16 @@ class _MethodCache:
     def put(self, chosen: ChosenPlan, *, cut_short: bool) -> None:
         if self.placements is not None:
             self.placements.put(self.key, chosen, cut_short=cut_short)
+
+
+def _ordered_candidates(method: str, bases: Sequence[BaseProgram], context: PlacementContext) -> list[Candidate]:
+    """Return the candidates in the order of compilation, which the budget may end.
+
+    Those of the first base come first, then the first one of each other base.
+    """
+    first, *others = ([*_candidates(method, base, context)] for base in bases)
+    longest = max(map(len, others), default=0)
+    return [*first, *(c for number in range(longest) for own in others for c in own[number : number + 1])]
 
 
 def _candidates(method: str, base: BaseProgram, context: PlacementContext) -> Iterator[Candidate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -33,15 +33,17 @@ def quantize_as_configured(
     backends: Sequence[str],
     registry: Registry,
     progress: Progress | None = None,
+    methods: Collection[str] | None = None,
 ) -> dict[str, ExportedProgram]:
     """Quantize the methods of a program.
 
     Args:
-        programs: the exported methods by name.
+        programs: the exported methods by name. Every pattern of the settings must match a node in one of them.
         section: the section of the configuration.
         backends: the backends in use, in order of preference.
         registry: the registry that holds the backends.
         progress: called with the number of each finished batch of calibration data.
+        methods: the methods to quantize; None for all.
 
     Raises:
         ConfigError: none of the backends runs integers, the named backend is not in use, or the section does not fit
@@ -49,10 +51,12 @@ def quantize_as_configured(
         InputError: the calibration data cannot be read, or does not fit.
         ExportError: torchao does not accept the program.
     """
-    settings = _settings(section, _backend(section, backends, registry))
+    settings = settings_of(section, _backend(section, backends, registry))
     sources = _calibration(section, tuple(programs))
     data = {name: read_calibration(source, input_names(programs[name])) for name, source in sources.items()}
-    return quantize_methods(programs, settings, data, batches=section.batches, progress=progress, registry=registry)
+    return quantize_methods(
+        programs, settings, data, batches=section.batches, progress=progress, registry=registry, methods=methods
+    )
 
 
 def _calibration(section: Quantization, methods: Sequence[str]) -> Mapping[str, str]:
@@ -76,7 +80,8 @@ def _calibration(section: Quantization, methods: Sequence[str]) -> Mapping[str, 
     return sources
 
 
-def _settings(section: Quantization, backend: str) -> Settings:
+def settings_of(section: Quantization, backend: str) -> Settings:
+    """Return the settings of a section of the configuration for a backend."""
     return Settings(
         backend,
         section.scheme or "",
@@ -241,6 +246,7 @@ def quantize_methods(
     batches: int | None = None,
     progress: Progress | None = None,
     registry: Registry | None = None,
+    methods: Collection[str] | None = None,
 ) -> dict[str, ExportedProgram]:
     """Quantize the methods of a program after training.
 
@@ -248,6 +254,7 @@ def quantize_methods(
         programs: the exported methods by name. Every pattern of the settings must match a node in one of them.
         settings, batches, progress, registry: see `quantize`.
         calibration: batches of inputs by method, for the methods whose ranges of activations are measured.
+        methods: the methods to quantize; None for all.
 
     Raises:
         ConfigError, InputError, ExportError: see `quantize`.
@@ -259,6 +266,7 @@ def quantize_methods(
             name, _prepare(program, choice, qat=False, registry=registry), calibration.get(name), batches, progress
         )
         for name, program in programs.items()
+        if methods is None or name in methods
     }
 
 

@@ -182,8 +182,9 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         Raises:
             ConfigError: the group size does not divide the inputs, the backend lacks it, or the model is for training.
         """
-        least = scheme.weights.group
-        size = least if self.settings.group_size is None else self.settings.group_size
+        assert self._choice is not None
+        least, given = scheme.weights.group, self._choice.group_size(node)
+        size = least if given is None else given
         if not least or not size:
             return 0
         shape = weight.meta["val"].shape

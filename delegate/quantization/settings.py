@@ -30,7 +30,8 @@ class Settings:
 
     Args:
         backend: the name of the backend.
-        scheme: the default scheme, e.g. "static_int8"; "" for the backend's first, "off" for none.
+        scheme: the default scheme, e.g. "static_int8"; "" for the backend's first, "off" for none. A number after "/",
+            in any rule, is the group size of its layers, e.g. "dynamic_int4/64".
         operators: pattern of operator names, e.g. "aten.add*" or "aten.convolution.default" -> scheme or "off".
         module_types: class, e.g. "Linear" or "torch.nn.modules.linear.Linear" -> scheme or "off".
         modules: pattern of module paths, e.g. "encoder.layer.*" -> scheme or "off", also for all modules inside.
@@ -66,14 +67,19 @@ def keep_in_float(settings: Rules, *, modules: Iterable[str] = (), nodes: Iterab
         nodes: names of nodes of the float program, see `float_node`. A node stands for one of several calls of a
             module, or for an operator that is no module of its own.
     """
-    module_rules, node_rules = _with_off(settings.modules, modules), _with_off(settings.nodes, nodes)
+    return set_scheme(settings, OFF, modules=modules, nodes=nodes)
+
+
+def set_scheme(settings: Rules, scheme: str, *, modules: Iterable[str] = (), nodes: Iterable[str] = ()) -> Rules:
+    """Return settings with another scheme for some layers; arguments as `keep_in_float`."""
+    module_rules, node_rules = _with(settings.modules, modules, scheme), _with(settings.nodes, nodes, scheme)
     if isinstance(settings, Settings):
         return replace(settings, modules=module_rules, nodes=node_rules)
     return settings.model_copy(update={"modules": module_rules, "nodes": node_rules})
 
 
-def _with_off(rules: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    patterns = dict.fromkeys(map(escape, names), OFF)
+def _with(rules: Mapping[str, str], names: Iterable[str], scheme: str) -> dict[str, str]:
+    patterns = dict.fromkeys(map(escape, names), scheme)
     return {**{pattern: scheme for pattern, scheme in rules.items() if pattern not in patterns}, **patterns}
 
 
@@ -133,19 +139,42 @@ class SchemeChoice:
 
     def scheme(self, node: Node) -> QuantizationScheme | None:
         """Return the scheme of a node; None if the node stays in floats."""
-        name = self.default
-        for rule in self._rules:
-            if rule.matches(node):
-                name = rule.scheme
+        name = self.spelled(node).partition("/")[0]
         return None if name == OFF else self.known[name]
 
-    def _known_scheme(self, scheme: str, key: str) -> str:
-        """Return the name of a scheme in its own spelling; raise ConfigError for an unknown one."""
-        scheme = in_known_spelling(scheme, (*self.known, OFF))
-        if scheme != OFF and scheme not in self.known:
-            what = f"backend {self.settings.backend!r} has no scheme {scheme!r}"
-            raise ConfigError(what, where=f"quantization.{key}", remedy=did_you_mean(scheme, [*self.known, OFF]))
-        return scheme
+    def group_size(self, node: Node) -> int | None:
+        """Return the number of a channel's inputs that share a scale in a node; 0: all inputs, None: the default."""
+        size = self.spelled(node).partition("/")[2]
+        return int(size) if size else None
+
+    def spelled(self, node: Node) -> str:
+        """Return the scheme of a node as a rule spells it: its name, and the group size if one is set."""
+        name = self._last_match(node)
+        size = self.settings.group_size
+        has_groups = name in self.known and self.known[name].weights.group
+        return name if size is None or not has_groups else f"{name}/{size}"
+
+    def _last_match(self, node: Node) -> str:
+        """Return the scheme of the last rule that matches a node; the default scheme if there is none."""
+        spelled = self.default
+        for rule in self._rules:
+            if rule.matches(node):
+                spelled = rule.scheme
+        return spelled
+
+    def _known_scheme(self, spelled: str, key: str) -> str:
+        """Return a scheme in its own spelling; raise ConfigError for an unknown one, or a wrong group size."""
+        name, slash, size = spelled.partition("/")
+        name = in_known_spelling(name, (*self.known, OFF))
+        if name != OFF and name not in self.known:
+            what = f"backend {self.settings.backend!r} has no scheme {name!r}"
+            raise ConfigError(what, where=f"quantization.{key}", remedy=did_you_mean(name, [*self.known, OFF]))
+        if slash and (name == OFF or not self.known[name].weights.group or not size.isdecimal()):
+            has_groups = name != OFF and self.known[name].weights.group
+            what = f"{spelled!r}: {size!r} is no group size" if has_groups else f"{spelled!r}: {name} has no groups"
+            remedy = "write a scheme with groups and a number, e.g. dynamic_int4/64"
+            raise ConfigError(what, where=f"quantization.{key}", remedy=remedy)
+        return f"{name}{slash}{size}"
 
 
 @dataclass(frozen=True, slots=True)

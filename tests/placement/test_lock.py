@@ -218,7 +218,7 @@ BROKEN = {
         "options of 'openvino', but runs no node on it",
     ),
     "a partition with a cycle": (as_one, "partition 'all' of forward would be split into 2"),
-    "quantized by nothing": (edit(quantization={"scheme": 3}), "quantization in the lock is invalid"),
+    "quantized by nothing": (edit(quantization={"forward": {"scheme": 3}}), "quantization in the lock is invalid"),
 }
 
 
@@ -347,7 +347,7 @@ def test_a_quantized_candidate_is_replayed(tmp_path):
         config={"backends": ["xnnpack"], "placement": placement},
         placement=delegate.Measured(lockfile=tmp_path / "l"),
     )
-    assert Lock.load(tmp_path / "l").quantization["scheme"] == "dynamic_int8"
+    assert Lock.load(tmp_path / "l").quantization["forward"]["scheme"] == "dynamic_int8"
     again = delegate.to_backend(export(), "xnnpack", placement=delegate.Replay(tmp_path / "l"))
     assert not again.plan.differences(first.plan)
     assert torch.equal(again(X), first(X))

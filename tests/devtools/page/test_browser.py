@@ -164,6 +164,7 @@ def test_panels(browser, one):
         assert (
             "Winner: xnnpack, 1.00 ms. Runner-up: portable, 2.00 ms, 2.000 [1.500, 2.500] times" in shown["placement"]
         )
+        assert "No other plan costs less and has a smaller error" in shown["placement"]
         assert "a third plan" in shown["placement"]
         assert "SQNR along the depth" in shown["accuracy"]
         assert "a note for people" in shown["notes"]
