@@ -13,7 +13,7 @@ import typer
 from delegate.cli import options, output
 from delegate.cli.commands import Command, Group
 from delegate.cli.completions import backend_names
-from delegate.cli.options import TrustCode
+from delegate.cli.options import Kernels, TrustCode
 from delegate.errors import ConfigError, InputError
 from delegate.llm.runtime.adapter import Adapter
 from delegate.llm.runtime.batch import Batch
@@ -171,6 +171,7 @@ def run(
     draft: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Program of a smaller model, whose guesses this model checks.")
     ] = None,
+    kernels: Kernels = None,
     trust_code: TrustCode = False,
     when_full: Annotated[
         WhenFull, typer.Option(help="If the context is full: end, or forget the older half and continue.")
@@ -182,7 +183,7 @@ def run(
     if draft and when_full == "slide":
         raise InputError("guesses end when the context is full", remedy="remove --when-full or --draft")
     samplers = [Sampler(temperature, top_k, top_p, seed) for _ in prompt]
-    model = Model(path, trust_code=trust_code)
+    model = Model(path, trust_code, kernels)
     request = _Request(model, count, tuple(stop or ()), as_numbers)
     prompts = [request.tokens(text) for text in prompt]
     first = request.tokens(prefix) if prefix else []
@@ -190,7 +191,7 @@ def run(
     if first and len({*adapters}) > 1:
         raise InputError("a prefix is computed with one adapter", remedy="pass --adapter once")
     if draft:
-        small = Model(draft, trust_code=trust_code)
+        small = Model(draft, trust_code, kernels)
         _speculate(request, small, [[*first, *tokens] for tokens in prompts], adapters)
     elif not first and when_full == "stop" and len(prompts) > 1 and model.about["conversations"] > 1:
         _run_batch(request, prompts, samplers, adapters)
@@ -209,11 +210,12 @@ def chat(
     seed: Seed = None,
     stop: Stop = None,
     adapter: Annotated[Path | None, typer.Option(metavar="FOLDER", help="LoRA adapter in PEFT's format.")] = None,
+    kernels: Kernels = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Chat with a model: each line of stdin is a message. Needs no torch."""
     sampler = Sampler(temperature, top_k, top_p, seed)
-    model = Model(path, trust_code=trust_code)
+    model = Model(path, trust_code, kernels)
     talk = Chat(model, sampler, system, stop or (), None if adapter is None else model.load_adapter(adapter))
     for message in _messages():
         for text in talk.send(message, count):

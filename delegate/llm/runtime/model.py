@@ -27,6 +27,7 @@ class Model:
     Args:
         program: the program file, or the loaded program.
         trust_code: run machine code of the file, such as partitions on NVIDIA's GPUs.
+        kernels: names of kernel libraries in order of preference; None: as in `delegate.load`.
 
     Attributes:
         program: the loaded program, with a context for each conversation.
@@ -36,8 +37,12 @@ class Model:
         ProgramError: the file cannot be read, or has no language model.
     """
 
-    def __init__(self, program: Path | LoadedProgram, trust_code: bool = False) -> None:
-        self.program = program if isinstance(program, LoadedProgram) else load(program, trust_code=trust_code)
+    def __init__(
+        self, program: Path | LoadedProgram, trust_code: bool = False, kernels: Sequence[str] | None = None
+    ) -> None:
+        self.program = (
+            program if isinstance(program, LoadedProgram) else load(program, trust_code=trust_code, kernels=kernels)
+        )
         try:
             self.about = self._about()
         except DelegateError as error:
