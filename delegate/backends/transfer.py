@@ -24,8 +24,7 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._mode_utils import no_dispatch
 
-import delegate.edge.cached_attention  # registers its operator
-import delegate.edge.operators  # noqa: F401  registers quantized_decomposed
+import delegate.edge.operators  # noqa: F401  registers quantized_decomposed, and operators of ours
 from delegate import errors
 from delegate.backends.aot import Claim, PreprocessResult, RegionFailed, RegionGivenUp, RegionRefused
 from delegate.backends.region import ClaimedPattern, Region

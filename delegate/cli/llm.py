@@ -13,8 +13,9 @@ import typer
 from delegate.cli import options, output
 from delegate.cli.commands import Command, Group
 from delegate.cli.completions import backend_names
-from delegate.cli.options import TrustCode
+from delegate.cli.options import Kernels, TrustCode
 from delegate.errors import ConfigError, InputError
+from delegate.llm.runtime.adapter import Adapter
 from delegate.llm.runtime.batch import Batch
 from delegate.llm.runtime.chat import Chat
 from delegate.llm.runtime.model import Model, WhenFull
@@ -41,6 +42,10 @@ TopP = Annotated[
     float, typer.Option(metavar="X", help="Sample from the most likely tokens with this total probability.")
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of the sampling; equal seeds give equal tokens.")]
+Adapters = Annotated[
+    list[Path] | None,
+    typer.Option("--adapter", metavar="FOLDER", help="LoRA adapter in PEFT's format; repeat it for one per prompt."),
+]
 Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A word that ends the answer; may be repeated.")]
 
 
@@ -72,6 +77,12 @@ def export(
     guesses: Annotated[
         int, typer.Option(metavar="N", help="Number of guesses of a draft model that one call checks.")
     ] = 0,
+    lora_rank: Annotated[
+        int, typer.Option(metavar="N", help="Maximum rank of LoRA adapters; 0: the program supports none.")
+    ] = 0,
+    lora_targets: Annotated[
+        str, typer.Option(metavar="NAMES", help="Layers that adapters may change, e.g. q_proj,v_proj. Default: all.")
+    ] = "",
     backend: Annotated[
         list[str] | None,
         typer.Option(
@@ -99,7 +110,16 @@ def export(
         remedy = "pip install 'delegate[llm-export]'"
         raise ConfigError(f"the export needs {error.name}, which is not installed", remedy=remedy) from error
     requested = Options(
-        context, chunk, conversations, weights, prefill_weights, cache, guesses, backend and tuple(backend)
+        context=context,
+        chunk=chunk,
+        conversations=conversations,
+        weights=weights,
+        prefill_weights=prefill_weights,
+        cache=cache,
+        guesses=guesses,
+        lora_rank=lora_rank,
+        lora_targets=tuple(lora_targets.replace(",", " ").split()),
+        backends=backend and tuple(backend),
     )
     requested.check()
     transformers.utils.logging.disable_progress_bar()
@@ -147,9 +167,11 @@ def run(
     top_p: TopP = 1.0,
     seed: Seed = None,
     stop: Stop = None,
+    adapter: Adapters = None,
     draft: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Program of a smaller model, whose guesses this model checks.")
     ] = None,
+    kernels: Kernels = None,
     trust_code: TrustCode = False,
     when_full: Annotated[
         WhenFull, typer.Option(help="If the context is full: end, or forget the older half and continue.")
@@ -161,16 +183,20 @@ def run(
     if draft and when_full == "slide":
         raise InputError("guesses end when the context is full", remedy="remove --when-full or --draft")
     samplers = [Sampler(temperature, top_k, top_p, seed) for _ in prompt]
-    model = Model(path, trust_code=trust_code)
+    model = Model(path, trust_code, kernels)
     request = _Request(model, count, tuple(stop or ()), as_numbers)
     prompts = [request.tokens(text) for text in prompt]
     first = request.tokens(prefix) if prefix else []
+    adapters = _adapters(model, adapter or [], len(prompts))
+    if first and len({*adapters}) > 1:
+        raise InputError("a prefix is computed with one adapter", remedy="pass --adapter once")
     if draft:
-        _speculate(request, Model(draft, trust_code=trust_code), [[*first, *tokens] for tokens in prompts])
+        small = Model(draft, trust_code, kernels)
+        _speculate(request, small, [[*first, *tokens] for tokens in prompts], adapters)
     elif not first and when_full == "stop" and len(prompts) > 1 and model.about["conversations"] > 1:
-        _run_batch(request, prompts, samplers)
+        _run_batch(request, prompts, samplers, adapters)
     else:
-        _run_each(request, first, prompts, samplers, when_full)
+        _run_each(request, first, prompts, samplers, adapters, when_full)
 
 
 @app.command("chat", cls=Command)
@@ -183,15 +209,29 @@ def chat(
     top_p: TopP = 1.0,
     seed: Seed = None,
     stop: Stop = None,
+    adapter: Annotated[Path | None, typer.Option(metavar="FOLDER", help="LoRA adapter in PEFT's format.")] = None,
+    kernels: Kernels = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Chat with a model: each line of stdin is a message. Needs no torch."""
     sampler = Sampler(temperature, top_k, top_p, seed)
-    talk = Chat(Model(path, trust_code=trust_code), sampler, system, stop or ())
+    model = Model(path, trust_code, kernels)
+    talk = Chat(model, sampler, system, stop or (), None if adapter is None else model.load_adapter(adapter))
     for message in _messages():
         for text in talk.send(message, count):
             print(text, end="", flush=True)
         print()
+
+
+def _adapters(model: Model, folders: list[Path], count: int) -> list[Adapter | None]:
+    """Return the adapter of each prompt: one for all of them, or one for each."""
+    if len(folders) not in (0, 1, count):
+        remedy = "pass --adapter once, or once for each prompt"
+        raise InputError(f"{len(folders)} adapters for {count} prompts", remedy=remedy)
+    if not folders:
+        return [None] * count
+    loaded = {folder: model.load_adapter(folder) for folder in folders}
+    return [loaded[folders[i % len(folders)]] for i in range(count)]
 
 
 def _messages() -> Iterator[str]:
@@ -207,23 +247,30 @@ def _messages() -> Iterator[str]:
 
 
 def _run_each(
-    request: _Request, prefix: list[int], prompts: list[list[int]], samplers: list[Sampler], when_full: WhenFull
+    request: _Request,
+    prefix: list[int],
+    prompts: list[list[int]],
+    samplers: list[Sampler],
+    adapters: list[Adapter | None],
+    when_full: WhenFull,
 ) -> None:
     """Continue one prompt after the other, each in a conversation after the prefix."""
     start = None
     if prefix:
-        conversation = request.model.conversation()
+        conversation = request.model.conversation(adapter=adapters[0])
         conversation.feed(prefix)
         start = conversation.snapshot()
-    for tokens, sampler in zip(prompts, samplers, strict=True):
-        generated = request.model.conversation(start).generate(tokens, request.count, sampler, when_full)
+    for tokens, sampler, adapter in zip(prompts, samplers, adapters, strict=True):
+        generated = request.model.conversation(start, adapter).generate(tokens, request.count, sampler, when_full)
         _print_stream(request.text(), generated)
 
 
-def _run_batch(request: _Request, prompts: list[list[int]], samplers: list[Sampler]) -> None:
+def _run_batch(
+    request: _Request, prompts: list[list[int]], samplers: list[Sampler], adapters: list[Adapter | None]
+) -> None:
     """Continue all prompts in one batch, and print one answer after the other."""
     texts, answers = [request.text() for _ in prompts], [""] * len(prompts)
-    for number, token in Batch(request.model).generate(prompts, request.count, samplers):
+    for number, token in Batch(request.model).generate(prompts, request.count, samplers, adapters):
         answers[number] += texts[number].add(token)
         if all(text.stopped for text in texts):
             break
@@ -231,10 +278,10 @@ def _run_batch(request: _Request, prompts: list[list[int]], samplers: list[Sampl
         print(answer + text.finish())
 
 
-def _speculate(request: _Request, small: Model, prompts: list[list[int]]) -> None:
+def _speculate(request: _Request, small: Model, prompts: list[list[int]], adapters: list[Adapter | None]) -> None:
     """Generate the most likely tokens, some of which a smaller model guesses."""
-    for tokens in prompts:
-        _print_stream(request.text(), Speculation(request.model, small).generate(tokens, request.count))
+    for tokens, adapter in zip(prompts, adapters, strict=True):
+        _print_stream(request.text(), Speculation(request.model, small, adapter).generate(tokens, request.count))
 
 
 def _print_stream(text: Text, tokens: Iterable[int]) -> None:

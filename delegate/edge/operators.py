@@ -14,7 +14,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-import delegate.edge.cached_attention  # noqa: F401 - registers an operator of ours
+import delegate.edge.cached_attention
+import delegate.edge.low_rank  # noqa: F401 - both register an operator of ours
 from delegate.edge.decompose import core_decompositions, without_mkldnn
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd

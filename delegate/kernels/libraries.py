@@ -194,7 +194,10 @@ def _refuse_conflicts(libraries: Iterable[KernelLibrary]) -> None:
                     raise KernelError(
                         f"two kernels of {kernel.op} for {dtypes}: from {owner.owner} {owner.version} "
                         f"and from {library.owner} {library.version}",
-                        remedy=f"uninstall one of them, or block it: {BLOCK_VARIABLE}={library.name}",
+                        remedy=(
+                            f"name both in order of preference, as in kernels=[{owner.name!r}, {library.name!r}], "
+                            f"or block one of them: {BLOCK_VARIABLE}={library.name}"
+                        ),
                     )
             rows.append((kernel, library))
 

@@ -18,6 +18,7 @@ from delegate.kernels import (  # noqa: F401 - imported for their rows
     indexing,
     interpolation,
     linear_algebra,
+    low_rank,
     normalization,
     padding,
     pooling,

@@ -18,6 +18,7 @@ ELSEWHERE = {
     "backend.md": "tests/cli/test_new_backend.py",
     "batch.md": "plugins/ray/tests/test_docs.py",
     "llm.md": "tests/llm/test_llm.py",
+    "llm-conversations.md": "tests/llm/test_lora.py",
     "placement.md": "tests/placement/test_measured.py",
     "quantization.md": "tests/quantization/test_docs.py",
     "report.md": "tests/devtools/page/test_docs.py",

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # defines the operators of quantized_decomposed
 
-import delegate.edge.cached_attention  # noqa: F401 - defines an operator of ours
+import delegate.edge.cached_attention
+import delegate.edge.low_rank  # noqa: F401 - both define an operator of ours
 from delegate.kernels.portable import TABLE
 from delegate.program.dtypes import DType
 from tests.kernels.core import WITHOUT_KERNEL, core_operators

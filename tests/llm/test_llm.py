@@ -433,6 +433,14 @@ def test_folders_that_are_none(change, error, match, folder, tmp_path):
         ("llama", {}, {"conversations": 0}, "0 conversations"),
         ("llama", {}, {"cache": "int2"}, "unknown cache 'int2'.*float16"),
         ("llama", {}, {"weights": "int3"}, "unknown weights 'int3'"),
+        ("llama", {}, {"lora_rank": -1}, "adapters of rank -1"),
+        ("llama", {}, {"lora_targets": ["q_proj"]}, "adapters of rank 0.*--lora-rank"),
+        (
+            "phi3",
+            {},
+            {"lora_rank": 4, "lora_targets": ["qkv_proj", "q_proj"], "weights": "int8"},
+            "no linear layer 'q_proj'.*choose from down_proj, gate_up_proj, o_proj, qkv_proj",
+        ),
     ],
 )
 def test_options_that_do_not_fit(family, changes, options, match, tmp_path):

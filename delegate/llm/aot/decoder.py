@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from delegate.edge.cached_attention import cached_attention
 from delegate.llm.aot.hugging_face import transformers
+from delegate.llm.aot.lora import Slots
 
 ATTENTION = "delegate"  # the name of `attend` among the attention functions of transformers
 TYPES: Mapping[str, torch.dtype] = {
@@ -99,14 +100,22 @@ class Decoder(nn.Module):
 
     Args:
         model: with the attention function `ATTENTION`.
+        slots: places for adapters in this model; None: it has none.
         context: the maximum number of tokens in a conversation.
         conversations: the number of rows of the cache, one for each conversation.
         cache: the type of the cache's entries, one of `TYPES`.
     """
 
-    def __init__(self, model: transformers.PreTrainedModel, context: int, conversations: int, cache: str) -> None:
+    def __init__(
+        self,
+        model: transformers.PreTrainedModel,
+        context: int,
+        conversations: int,
+        cache: str,
+        slots: Slots | None = None,
+    ) -> None:
         super().__init__()
-        self.model = model
+        self.model, self._slots = model, slots
         config = model.config
         heads = config.num_key_value_heads
         channels = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -117,6 +126,8 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
         where = positions[:, None]
+        if self._slots is not None:
+            self._slots.rows = rows
         cache = _Writer(self, where, rows)
         model = self.model.base_model
         hidden: Tensor = model(tokens[:, None], position_ids=where, past_key_values=cache, use_cache=True)[0]

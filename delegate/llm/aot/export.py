@@ -20,6 +20,7 @@ from delegate.errors import ConfigError, ExportError
 from delegate.llm.aot.decoder import TYPES, Decoder, Head
 from delegate.llm.aot.engines import MethodEngine, choose_engines, partitioners, shortened
 from delegate.llm.aot.hugging_face import transformers
+from delegate.llm.aot.lora import Detach, Slots
 from delegate.llm.aot.source import Source
 from delegate.llm.aot.stack import export_stack
 from delegate.llm.aot.weights import WEIGHTS, quantize_weights
@@ -42,6 +43,8 @@ class Options:
         prefill_weights: their type in prefill, which has more rows; None: the same, for a smaller file.
         cache: the type of keys and values.
         guesses: the maximum number of guesses that method `verify` checks in one call; 0: no such method.
+        lora_rank: the maximum rank of LoRA adapters, which each conversation may have for itself; 0: no adapters.
+        lora_targets: the last names of the linear layers that adapters may change; empty: all but the head.
         backends: in order of preference. None: all that work on this machine; see `measure_engines` too.
     """
 
@@ -52,6 +55,8 @@ class Options:
     prefill_weights: str | None = None
     cache: str = "float32"
     guesses: int = 0
+    lora_rank: int = 0
+    lora_targets: Sequence[str] = ()
     backends: Sequence[str] | None = ("xnnpack",)
 
     def check(self) -> None:
@@ -61,6 +66,9 @@ class Options:
             raise ConfigError(f"a chunk of {self.chunk} in a context of {self.context}", remedy=remedy)
         if self.guesses < 0 or self.guesses >= self.context:
             raise ConfigError(f"{self.guesses} guesses in a context of {self.context}", remedy="use 4, or 0 for none")
+        if self.lora_rank < 0 or (self.lora_targets and not self.lora_rank):
+            remedy = "use a rank of at least 1 for --lora-rank, or no --lora-targets"
+            raise ConfigError(f"adapters of rank {self.lora_rank}", remedy=remedy)
         if self.conversations < 1:
             raise ConfigError(f"{self.conversations} conversations", remedy="use 1 or more")
         for name, value, known in (
@@ -98,10 +106,8 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
         remedy = f"use --context {positions} or less"
         raise ConfigError(f"the model supports {positions} positions, not {options.context}", remedy=remedy)
     _fix_rope(source.model, options.context)
-    decoders = {
-        w: Decoder(quantize_weights(source.model, w), options.context, options.conversations, options.cache).eval()
-        for w in dict.fromkeys((options.weights, options.prefill_weights or options.weights))
-    }
+    types = dict.fromkeys((options.weights, options.prefill_weights or options.weights))
+    decoders = {weights: _decoder(source, weights, options) for weights in types}
     decode, prefill = decoders[options.weights], decoders[options.prefill_weights or options.weights]
     exported = {
         "prefill": _export(prefill, _calls(options)),
@@ -109,6 +115,8 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
         "head": _head(decode, 1),
         "about": torch.export.export(Data(json.dumps(about(source, options)).encode()), ()),
     }
+    if options.lora_rank:
+        exported["detach"] = torch.export.export(Detach(decode.model), (torch.zeros(1, dtype=torch.int64),))
     if options.guesses:
         exported["verify"] = _export(decode, options.guesses + 1)
     rows = max(options.conversations, options.guesses + 1)
@@ -117,6 +125,15 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
     if source.tokenizer:
         exported["tokenizer"] = torch.export.export(Data(source.tokenizer), ())
     return exported
+
+
+def _decoder(source: Source, weights: str, options: Options) -> Decoder:
+    """Return the decoder with this type of weights, and the slots of adapters."""
+    model, slots = quantize_weights(source.model, weights), None
+    if options.lora_rank:
+        slots = Slots(model, options.lora_rank, options.lora_targets, options.conversations)
+        model = slots.model
+    return Decoder(model, options.context, options.conversations, options.cache, slots).eval()
 
 
 def _fix_rope(model: transformers.PreTrainedModel, context: int) -> None:
@@ -182,6 +199,8 @@ def about(source: Source, options: Options) -> dict[str, Any]:
         "vocabulary": source.model.config.vocab_size,
         "weights": options.weights,
         "cache": options.cache,
+        "lora_rank": options.lora_rank,
+        "base": source.name,
         "ends": source.ends,
         "chat": source.chat and source.chat.to_json(),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,14 @@ class Source:
         tokenizer: the text of its tokenizer.json; empty: there is none.
         ends: the tokens that end an answer.
         chat: the text around the messages of a chat; None: the model has no chat template.
+        name: the name of the model's folder, by which adapters name their base; empty: unknown.
     """
 
     model: transformers.PreTrainedModel
     tokenizer: bytes = b""
     ends: list[int] = field(default_factory=list)
     chat: ChatFormat | None = None
+    name: str = ""
 
 
 def read(path: Path, without_tokenizer: bool = False) -> Source:
@@ -58,9 +60,16 @@ def read(path: Path, without_tokenizer: bool = False) -> Source:
             raise ExportError(f"there is no {pattern}", where=str(path), remedy=remedy)
     config = _config(path / "config.json")
     model, ends = _load(path, config), _ends(path, config)
+    source = Source(model, ends=ends, name=_name(path.resolve()))
     if without_tokenizer:
-        return Source(model, ends=ends)
-    return Source(model, _tokenizer(path / "tokenizer.json", config.vocab_size), ends, read_chat_format(path))
+        return source
+    tokenizer = _tokenizer(path / "tokenizer.json", config.vocab_size)
+    return replace(source, tokenizer=tokenizer, chat=read_chat_format(path))
+
+
+def _name(folder: Path) -> str:
+    """Return the name of a model's folder; in a hub's cache this is models--OWNER--NAME/snapshots/REVISION."""
+    return folder.parents[1].name.rpartition("--")[2] if folder.parent.name == "snapshots" else folder.name
 
 
 def _config(path: Path) -> transformers.PretrainedConfig:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from delegate.errors import InputError
+from delegate.llm.runtime.adapter import Adapter
 from delegate.llm.runtime.model import Conversation, Model
 from delegate.llm.runtime.sampling import Array, Sampler
 
@@ -32,7 +33,11 @@ class Batch:
         self.conversations = [Conversation(model, self._context, row) for row in range(size)]
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], count: int, samplers: Sequence[Sampler]
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        samplers: Sequence[Sampler],
+        adapters: Sequence[Adapter | None] | None = None,
     ) -> Iterator[tuple[int, int]]:
         """Yield pairs of a prompt's number and its next token.
 
@@ -43,6 +48,7 @@ class Batch:
             prompts: the tokens of each, at least one; there may be more prompts than conversations.
             count: the maximum number of tokens for each.
             samplers: chooses the tokens of each.
+            adapters: of each; None: none has one.
 
         Raises:
             InputError: a prompt does not fit.
@@ -58,7 +64,7 @@ class Batch:
         while waiting or pending:
             while waiting and free:
                 row, number = free.popleft(), waiting.popleft()
-                self.conversations[row].tokens.clear()
+                self.conversations[row].restart(adapters[number] if adapters else None)
                 numbers[row], pending[row] = number, list(prompts[number])
             for row, logits in self._compute(pending).items():
                 number = numbers[row]

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from delegate.errors import InputError, ProgramError
+from delegate.llm.runtime.adapter import Adapter
 from delegate.llm.runtime.model import Model
 from delegate.llm.runtime.sampling import Sampler
 from delegate.llm.runtime.text import Text
@@ -83,12 +84,20 @@ class Chat:
         sampler: chooses the tokens of the answers.
         system: the system message, which says how the model answers.
         stops: words that end an answer, and are not part of it.
+        adapter: changes the model for this chat.
 
     Raises:
         InputError: the program has no chat format or no tokenizer, or supports no system message.
     """
 
-    def __init__(self, model: Model, sampler: Sampler, system: str | None = None, stops: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        model: Model,
+        sampler: Sampler,
+        system: str | None = None,
+        stops: Iterable[str] = (),
+        adapter: Adapter | None = None,
+    ) -> None:
         data = model.about.get("chat")
         if data is None:
             remedy = "export the model from a folder with a chat template, or use `delegate llm run`"
@@ -96,7 +105,7 @@ class Chat:
         self._format = ChatFormat.from_json(data)
         self._format.render("", system, is_first=True)  # raises before the user writes a message
         self._sampler, self._system, self._stops = sampler, system, tuple(stops)
-        self._model, self._conversation = model, model.conversation()
+        self._model, self._conversation = model, model.conversation(adapter=adapter)
         self._tokens: list[int] = []  # of the whole chat; the conversation has not computed the last one of an answer
 
     def send(self, message: str, count: int) -> Iterator[str]:

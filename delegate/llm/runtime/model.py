@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from delegate.errors import DelegateError, InputError, ProgramError
+from delegate.llm.runtime.adapter import Adapter, read_adapter
 from delegate.llm.runtime.sampling import Array, Sampler
 from delegate.runtime.context import Context
 from delegate.runtime.loaded import LoadedProgram, load
@@ -26,6 +27,7 @@ class Model:
     Args:
         program: the program file, or the loaded program.
         trust_code: run machine code of the file, such as partitions on NVIDIA's GPUs.
+        kernels: names of kernel libraries in order of preference; None: as in `delegate.load`.
 
     Attributes:
         program: the loaded program, with a context for each conversation.
@@ -35,8 +37,12 @@ class Model:
         ProgramError: the file cannot be read, or has no language model.
     """
 
-    def __init__(self, program: Path | LoadedProgram, trust_code: bool = False) -> None:
-        self.program = program if isinstance(program, LoadedProgram) else load(program, trust_code=trust_code)
+    def __init__(
+        self, program: Path | LoadedProgram, trust_code: bool = False, kernels: Sequence[str] | None = None
+    ) -> None:
+        self.program = (
+            program if isinstance(program, LoadedProgram) else load(program, trust_code=trust_code, kernels=kernels)
+        )
         try:
             self.about = self._about()
         except DelegateError as error:
@@ -86,9 +92,31 @@ class Model:
             raise InputError("the program has no tokenizer", remedy="pass tokens as numbers")
         return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
-    def conversation(self, prefix: Prefix | None = None) -> Conversation:
-        """Return a new conversation in a context of its own, which continues a prefix if one is given."""
+    def load_adapter(self, folder: Path) -> Adapter:
+        """Return the LoRA adapter of a folder that PEFT saved, for conversations of this model.
+
+        Raises:
+            InputError: the program has no places for adapters, or the adapter cannot be read or does not fit.
+        """
+        if not self.about.get("lora_rank"):
+            raise InputError("the program has no places for adapters", remedy="export it with --lora-rank")
+        return read_adapter(folder, self.program.states, str(self.about.get("base", "")))
+
+    def conversation(self, prefix: Prefix | None = None, adapter: Adapter | None = None) -> Conversation:
+        """Return a new conversation in a context of its own.
+
+        Args:
+            prefix: the start that it continues, with the adapter of the prefix.
+            adapter: changes the model for this conversation.
+
+        Raises:
+            InputError: the prefix was computed with another adapter.
+        """
+        if prefix is not None and adapter not in (None, prefix.adapter):
+            remedy = "compute the prefix in a conversation with this adapter"
+            raise InputError("the prefix was computed with another adapter", remedy=remedy)
         conversation = Conversation(self, self.program.context())
+        conversation.restart(adapter if prefix is None else prefix.adapter)
         if prefix is not None:
             conversation.tokens = list(prefix.tokens)
             conversation.context.restore(prefix.states, conversation.filled())
@@ -97,10 +125,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Prefix:
-    """The common start of several conversations: its tokens, and the states after them."""
+    """The common start of several conversations: its tokens, the states after them, and the adapter."""
 
     tokens: Sequence[int]
     states: Mapping[str, Array]
+    adapter: Adapter | None
 
 
 @dataclass
@@ -114,12 +143,26 @@ class Conversation:
 
     Attributes:
         tokens: the tokens in the cache.
+        adapter: changes the model for this conversation.
     """
 
     model: Model
     context: Context
     row: int = 0
     tokens: list[int] = field(default_factory=list)
+    adapter: Adapter | None = field(default=None, init=False)
+
+    def restart(self, adapter: Adapter | None = None) -> None:
+        """Forget all tokens, and use another adapter or none."""
+        self.tokens.clear()
+        if adapter is self.adapter:
+            return
+        if self.adapter is not None:
+            self.context.method("detach")(np.array([self.row]))
+            self.adapter = None
+        if adapter is not None:
+            adapter.attach(self.context, self.row)
+            self.adapter = adapter
 
     @property
     def remaining(self) -> int:
@@ -192,9 +235,9 @@ class Conversation:
 
     def snapshot(self) -> Prefix:
         """Return a copy of the filled part of the cache, as the start of other conversations."""
-        return Prefix(tuple(self.tokens), self.context.snapshot(self.filled()))
+        return Prefix(tuple(self.tokens), self.context.snapshot(self.filled()), self.adapter)
 
     def filled(self) -> dict[str, tuple[slice, ...]]:
-        """Return the part of each state that has the tokens; caches are (rows, groups, context, ...)."""
+        """Return the part of each cache that has the tokens; caches are (rows, groups, context, ...)."""
         part = (slice(self.row, self.row + 1), slice(None), slice(len(self.tokens)))
-        return dict.fromkeys(self.context.states, part)
+        return dict.fromkeys((name for name in self.context.states if name.startswith(("keys.", "values."))), part)

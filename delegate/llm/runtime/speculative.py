@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from delegate.errors import InputError
+from delegate.llm.runtime.adapter import Adapter
 from delegate.llm.runtime.model import Conversation, Model
 from delegate.llm.runtime.sampling import Array
 
@@ -17,6 +18,7 @@ class Speculation:
     Args:
         large: a model that was exported with guesses.
         small: the model that guesses.
+        adapter: changes the large model for this conversation.
 
     Attributes:
         calls: the number of calls of the large model after the prompt.
@@ -25,7 +27,7 @@ class Speculation:
         InputError: the models do not fit together.
     """
 
-    def __init__(self, large: Model, small: Model) -> None:
+    def __init__(self, large: Model, small: Model, adapter: Adapter | None = None) -> None:
         if not large.about["guesses"]:
             raise InputError("the program processes one token at a time", remedy="export it with --guesses")
         if large.about["vocabulary"] != small.about["vocabulary"]:
@@ -33,7 +35,7 @@ class Speculation:
             remedy = "use two models of one family"
             raise InputError("the models have different vocabularies", where=sizes, remedy=remedy)
         self._guesses, self._ends = int(large.about["guesses"]), set(large.about["ends"])
-        self._large, self._small = large.conversation(), small.conversation()
+        self._large, self._small = large.conversation(adapter=adapter), small.conversation()
         self.calls = 0
 
     def generate(self, prompt: Sequence[int], count: int) -> Iterator[int]:

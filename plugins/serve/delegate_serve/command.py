@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 from delegate.cli import output
 from delegate.cli.options import Isolate, Kernels, LoadOptions, OnFallback, TrustCode, parse_load_options
 from delegate.errors import ConfigError, DelegateError
-from delegate_serve.runtime.settings import MIB, Settings
+from delegate_serve.runtime.settings import MIB, ModelFile, Settings
 
 if TYPE_CHECKING:
     from delegate_serve.runtime.grpc_service import GrpcServer
@@ -66,6 +67,13 @@ def serve(
         float,
         typer.Option(min=0, metavar="SECONDS", help="Time without requests after which one may end for another."),
     ] = _DEFAULT.session_timeout,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[MODEL:]NAME=FOLDER",
+            help="LoRA adapter of a language model; requests select it as MODEL:NAME. May be repeated.",
+        ),
+    ] = None,
     kernels: Kernels = None,
     fallback: OnFallback = None,
     trust_code: TrustCode = False,
@@ -88,7 +96,7 @@ def serve(
     if not files and config is None:
         raise typer.BadParameter("FILE is missing: give program files, or --config")
     server = configs.read(config, _paths_by_name(files or ()), _given(context))
-    settings, metrics, program_files = server.settings(), Metrics(), server.files()
+    settings, metrics, program_files = server.settings(), Metrics(), _with_adapters(server.files(), adapter or ())
     with bind(server.host, server.port) as bound:
         grpc_address = None if server.grpc_port is None else _free_address(server.host, server.grpc_port)
         with output.working(f"loading {', '.join(str(file.path) for file in program_files.values())}"):
@@ -147,7 +155,7 @@ def _describe(models: Models, address: str, grpc_address: str | None) -> None:
     for model in models.by_name.values():
         rows = f", up to {model.batching.most} rows in a call" if model.batching else ""
         print(f"http://{address}/v2/models/{model.name}{rows}")
-    for name in models.languages:
+    for name in models.language_names():
         print(f"OpenAI: http://{address}/v1, model {name}")
     if grpc_address is not None:
         print(f"gRPC: {grpc_address}")
@@ -169,3 +177,20 @@ def _paths_by_name(files: Sequence[str]) -> dict[str, Path]:
             raise ConfigError(what, remedy="give one of them another name: NAME=FILE")
         paths[name] = Path(path)
     return paths
+
+
+def _with_adapters(files: Mapping[str, ModelFile], texts: Sequence[str]) -> dict[str, ModelFile]:
+    """Return program files with more adapters, each [MODEL:]NAME=FOLDER; raise ConfigError if one has no program."""
+    changed = dict(files)
+    for text in texts:
+        left, _, folder = text.partition("=")
+        model, colon, name = left.rpartition(":")
+        if not colon and len(files) == 1:
+            (model,) = files
+        if model not in files or not name or not folder:
+            remedy = f"write MODEL:NAME=FOLDER; models are {', '.join(files)}"
+            raise ConfigError(f"{text!r} names no adapter of a model", where="--adapter", remedy=remedy)
+        if name in changed[model].adapters:
+            raise ConfigError(f"two adapters of {model!r} have the name {name!r}", remedy="give them different names")
+        changed[model] = replace(changed[model], adapters={**changed[model].adapters, name: Path(folder)})
+    return changed

@@ -60,6 +60,9 @@ class ModelChoice(ModelKeys):
 
     path: str = Field(description="Program file. A relative path begins at the folder of the configuration.")
     methods: Names = Field(default=(), description="Methods to serve. Empty: all.")
+    adapters: dict[str, str] = Field(
+        default={}, description="Name: the folder of a LoRA adapter. Requests select it as MODEL:NAME."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -98,7 +101,8 @@ class ServerConfig(_Keys):
     def _file(self, model: ModelChoice) -> ModelFile:
         keys = self._merged(model)
         load = {name: keys[name] for name in _LOAD if name in keys}
-        return ModelFile(Path(model.path), self.settings(model), model.methods, load)
+        adapters = {name: Path(folder) for name, folder in model.adapters.items()}
+        return ModelFile(Path(model.path), self.settings(model), model.methods, load, adapters)
 
     def _merged(self, model: ModelKeys | None) -> dict[str, Any]:
         """Return the keys of `defaults`, replaced by those of a model."""
@@ -123,11 +127,17 @@ def read(path: Path | None, paths: Mapping[str, Path], given: Mapping[str, Any])
     raise_all(_problems(config, written, folder, paths))
     common = {name: value for name, value in given.items() if name in ModelKeys.model_fields}
     own = {name: value for name, value in given.items() if name in ServerConfig.model_fields}
-    models = {name: _updated(m, common | {"path": str(folder / m.path)}) for name, m in config.models.items()}
+    models = {name: _updated(m, common | _paths(m, folder)) for name, m in config.models.items()}
     for name, file in paths.items():
         chosen = models.get(name) or ModelChoice(path=str(file))
         models[name] = _updated(chosen, common | {"path": str(file)})
     return _updated(config, own | {"models": models, "defaults": _updated(config.defaults, common)})
+
+
+def _paths(model: ModelChoice, folder: Path) -> dict[str, Any]:
+    """Return the paths of a model, of which relative ones begin at a folder."""
+    adapters = {name: str(folder / path) for name, path in model.adapters.items()}
+    return {"path": str(folder / model.path), "adapters": adapters}
 
 
 def json_schema() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from threading import Thread
 from time import sleep
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -69,11 +70,13 @@ class Served:
     Args:
         models: name -> file.
         settings: the limits.
+        adapters: of each model, name -> folder.
     """
 
-    def __init__(self, models: Mapping[str, Path], settings: Settings) -> None:
+    def __init__(self, models: Mapping[str, Path], settings: Settings, adapters: Mapping[str, Path]) -> None:
         metrics = Metrics()
-        self.models = Models({name: ModelFile(path, settings) for name, path in models.items()}, metrics, settings)
+        files = {name: ModelFile(path, settings, adapters=adapters) for name, path in models.items()}
+        self.models = Models(files, metrics, settings)
         bound = bind("127.0.0.1", 0)
         self.port = bound.getsockname()[1]
         application = Application(self.models, settings, metrics)
@@ -128,8 +131,8 @@ def serve() -> Iterator[Serve]:
     """A function that starts a server of models by name, with settings."""
     with ExitStack() as stack:
 
-        def start(models: Mapping[str, Path], **settings: Any) -> Served:
-            served = Served(models, Settings(**settings))
+        def start(models: Mapping[str, Path], adapters: Any = MappingProxyType({}), **settings: Any) -> Served:
+            served = Served(models, Settings(**settings), adapters)
             stack.callback(served.close)
             return served
 

@@ -98,6 +98,25 @@ def test_two_models_of_one_name(programs: dict[str, Path]) -> None:
     assert "has no name that a URL can have" in fails(f"={pair}")
 
 
+@pytest.mark.parametrize(
+    ("adapters", "match"),
+    [
+        (
+            ("--adapter", "polite"),
+            "'polite' names no adapter of a model: write MODEL:NAME=FOLDER; models are net",
+        ),
+        (("--adapter", "polite=x"), "'polite=x' names no adapter"),
+        (("--adapter", "other:polite=x"), "'other:polite=x' names no adapter"),
+        (("--adapter", "net:=x"), "'net:=x' names no adapter"),
+        (("--adapter", "net:a=x", "--adapter", "net:a=y"), "two adapters of 'net' have the name 'a'"),
+        (("--adapter", "net:a=x"), "program 'net' is no language model"),
+    ],
+)
+def test_adapters_without_a_model(adapters: tuple[str, ...], match: str, programs: dict[str, Path]) -> None:
+    stderr = fails(str(programs["net"]), str(programs["pair"]), *adapters)
+    assert match in stderr.replace(" (--adapter)", "")
+
+
 def test_a_file_that_needs_absent_hardware(programs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime,xnnpack")
     from delegate.registry import default_registry

@@ -81,6 +81,16 @@ def test_keys(example: Path) -> None:
     assert (config.host, config.port, config.grpc_port) == ("127.0.0.1", 0, 0)
 
 
+def test_adapters(example: Path) -> None:
+    """Their folders begin at that of the file."""
+    write(example.parent, EXAMPLE + "    adapters: {polite: polite, rude: other/rude}\n")
+    folder = example.parent
+    assert read(example, {}, {}).files()["types"].adapters == {
+        "polite": folder / "polite",
+        "rude": folder / "other/rude",
+    }
+
+
 def test_options_replace_keys(example: Path) -> None:
     config = read(example, {"new": Path("new.dlg"), "pair": Path("other.dlg")}, {"batch": 2, "port": 9, "files": []})
     files = config.files()

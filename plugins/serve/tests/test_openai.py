@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 
+from delegate.llm.runtime.adapter import Adapter
 from delegate.llm.runtime.chat import Chat, ChatFormat
 from delegate.llm.runtime.model import Model
 from delegate.llm.runtime.sampling import Sampler
@@ -46,8 +47,21 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
         read(folder / "config.json").model.save_pretrained(folder)
         coder.save(str(folder / "tokenizer.json"))
         (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-        export(read(folder), folder / "lm.dlg", Options(context=128, chunk=8, weights="float32"))
+        options = Options(context=128, chunk=8, weights="float32", lora_rank=2, lora_targets=("v_proj", "o_proj"))
+        export(read(folder), folder / "lm.dlg", options)
     return folder / "lm.dlg"
+
+
+@pytest.fixture(scope="session")
+def adapter(language: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a random adapter of that model."""
+    folder = tmp_path_factory.mktemp("adapter")
+    with libraries():
+        import peft
+
+        config = peft.LoraConfig(r=2, lora_alpha=16, target_modules=["v_proj", "o_proj"], init_lora_weights=False)
+        peft.get_peft_model(read(language.parent).model, config).save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -64,11 +78,17 @@ def client(served: Any) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key="none", max_retries=0)
 
 
-def completed(model: Model, prompt: str | list[int], count: int, sampler: Sampler | None = None) -> str:
+def completed(
+    model: Model,
+    prompt: str | list[int],
+    count: int,
+    sampler: Sampler | None = None,
+    adapter: Adapter | None = None,
+) -> str:
     """Return the text after a prompt."""
     text = Text(model.tokenizer)
     start = model.tokens(prompt) if isinstance(prompt, str) else prompt
-    tokens = model.conversation().generate(start, count, sampler or Sampler())
+    tokens = model.conversation(adapter=adapter).generate(start, count, sampler or Sampler())
     return "".join([*map(text.add, tokens), text.finish()])
 
 
@@ -83,6 +103,22 @@ def test_a_completion(lm: Any, model: Model) -> None:
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (5, 12, 17)
     assert sampled.choices[0].text == completed(model, "Hello", 12, Sampler(1.0, top_p=0.9, seed=3))
+
+
+def test_an_adapter(serve: Any, language: Path, adapter: Path, model: Model) -> None:
+    served = serve({"lm": language}, {"polite": adapter})
+    with client(served) as api:
+        assert [row.id for row in api.models.list()] == ["lm", "lm:polite"]
+        plain, polite = (
+            api.completions.create(model=name, prompt="Hello", max_tokens=12, temperature=0)
+            for name in ("lm", "lm:polite")
+        )
+        with pytest.raises(openai.NotFoundError, match="no language model 'lm:rude'"):
+            api.completions.create(model="lm:rude", prompt="Hello")
+    assert (plain.model, polite.model) == ("lm", "lm:polite")
+    assert plain.choices[0].text == completed(model, "Hello", 12)
+    assert polite.choices[0].text == completed(model, "Hello", 12, adapter=model.load_adapter(adapter))
+    assert polite.choices[0].text != plain.choices[0].text
 
 
 def test_a_stream(lm: Any, model: Model) -> None:

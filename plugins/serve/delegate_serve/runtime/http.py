@@ -144,9 +144,8 @@ class Application:
         return _json(self._models.index())
 
     def _language_models(self) -> Answer:
-        rows = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "delegate"} for name in self._models.languages
-        ]
+        names = self._models.language_names()
+        rows = [{"id": name, "object": "model", "created": 0, "owned_by": "delegate"} for name in names]
         return _json({"object": "list", "data": rows})
 
     def _readiness(self, models: Iterable[Model], names: Mapping[str, str] = MappingProxyType({})) -> Answer:

@@ -66,6 +66,10 @@ class Models:
         """The language models, which are programs and not methods; also those that are not loaded."""
         return {name: p.last.language for name, p in self._programs.items() if p.last.language is not None}
 
+    def language_names(self) -> dict[str, str]:
+        """Return the names of language models, alone and with each of their adapters, and those of their programs."""
+        return {name: program for program, language in self.languages.items() for name in language.adapters}
+
     def find(self, name: str) -> Model:
         """Return a model, which may not be loaded; raise RequestError if there is none of this name."""
         if name not in self.by_name:
@@ -89,12 +93,13 @@ class Models:
     @asynccontextmanager
     async def use_language(self, name: object) -> AsyncIterator[LanguageModel]:
         """Load a language model if necessary, and keep it for a request; raise RequestError if that is not possible."""
-        if not isinstance(name, str) or name not in self.languages:
-            remedy = did_you_mean(str(name)[:100], self.languages)
+        names = self.language_names()
+        if not isinstance(name, str) or name not in names:
+            remedy = did_you_mean(str(name)[:100], names)
             raise RequestError(404, f"there is no language model {str(name)[:100]!r}: {remedy}")
-        language = (await self._opened(self._programs[name])).language
+        language = (await self._opened(self._programs[names[name]])).language
         if language is None:
-            raise RequestError(404, f"the new file of program {name!r} is no language model")
+            raise RequestError(404, f"the new file of program {names[name]!r} is no language model")
         with language.request():
             yield language
 

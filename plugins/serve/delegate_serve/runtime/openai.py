@@ -13,12 +13,15 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
+from types import MappingProxyType
 from typing import Any
 
 import orjson
 
 from delegate.errors import DelegateError, InputError
+from delegate.llm.runtime.adapter import Adapter
 from delegate.llm.runtime.chat import ChatFormat
 from delegate.llm.runtime.model import Model
 from delegate.llm.runtime.sampling import Sampler
@@ -53,6 +56,8 @@ class Completion:
     """A checked request.
 
     Args:
+        name: the name of the model, perhaps with an adapter.
+        adapter: changes the model for this request.
         tokens: the prompt.
         count: the maximum number of tokens of the answer.
         sampler: chooses the tokens.
@@ -62,6 +67,8 @@ class Completion:
         has_usage: the numbers of tokens end a stream.
     """
 
+    name: str
+    adapter: Adapter | None
     tokens: list[int]
     count: int
     sampler: Sampler
@@ -87,16 +94,29 @@ class LanguageModel:
         program: with the methods of `delegate llm export`.
         settings: the limits; as many conversations run at once as there may be sessions.
         metrics: of the server.
+        adapters: the folders of LoRA adapters by name.
+
+    Attributes:
+        adapters: the adapter of each model that a request may name: NAME has none, NAME:ADAPTER has one.
 
     Raises:
         ProgramError: the program describes no language model.
-        InputError: the package tokenizers is not installed.
+        InputError: the package tokenizers is not installed, or an adapter does not fit.
     """
 
-    def __init__(self, name: str, program: LoadedProgram, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        name: str,
+        program: LoadedProgram,
+        settings: Settings,
+        metrics: Metrics,
+        adapters: Mapping[str, Path] = MappingProxyType({}),
+    ) -> None:
         self.name, self._settings = name, settings
         self._model = Model(program)
         self._model.tokens("")  # raises now if the package for that is absent
+        self.adapters: dict[str, Adapter | None] = {name: None}
+        self.adapters |= {f"{name}:{key}": self._model.load_adapter(folder) for key, folder in adapters.items()}
         chat = self._model.about.get("chat")
         self._chat = None if chat is None else ChatFormat.from_json(chat)
         self._threads = ThreadPoolExecutor(settings.sessions, f"generate {name}")
@@ -137,6 +157,8 @@ class LanguageModel:
         limit = body.get("max_tokens") if limit is None else limit
         default = max(room, 1) if is_chat else _DEFAULT_COUNT
         return Completion(
+            body["model"],
+            self.adapters[body["model"]],
             tokens,
             default if limit is None else _whole(limit, "max_tokens"),
             self._sampler(body),
@@ -194,7 +216,7 @@ class LanguageModel:
             RequestError: the answer fails before it begins, or the next token takes longer than the limit.
         """
         parts = self._parts(request, is_gone)
-        form = _Form(request, self.name)
+        form = _Form(request)
         if request.is_stream:
             first = await anext(parts)  # an error has a status only before the stream begins
             return form.begin() + form.part(first), self._stream(form, parts)
@@ -244,7 +266,7 @@ class LanguageModel:
     def _generate(self, request: Completion, put: Callable[[str | _End | Exception], None], is_gone: Event) -> None:
         """Generate an answer in a conversation of its own."""
         try:
-            conversation = self._model.conversation()
+            conversation = self._model.conversation(adapter=request.adapter)
             try:
                 text, count, reason = Text(self._model.tokenizer, request.stops), 0, "length"
                 for token in conversation.generate(request.tokens, request.count, request.sampler):
@@ -271,17 +293,16 @@ class _Form:
 
     Args:
         request: the request.
-        model: the name of the model.
     """
 
-    def __init__(self, request: Completion, model: str) -> None:
+    def __init__(self, request: Completion) -> None:
         self._request = request
         kind = ("chat.completion.chunk" if request.is_stream else "chat.completion") if request.is_chat else ""
         self._fields = {
             "id": f"{'chatcmpl' if request.is_chat else 'cmpl'}-{uuid.uuid4().hex}",
             "object": kind or "text_completion",
             "created": int(time.time()),
-            "model": model,
+            "model": request.name,
         }
 
     def complete(self, text: str, end: _End) -> bytes:

@@ -81,8 +81,11 @@ class Program:
             self._require_size(size)
             language = None
             if set(self.file.methods or program.methods) >= METHODS:
-                language = LanguageModel(self.name, program, settings, self._metrics)
+                language = LanguageModel(self.name, program, settings, self._metrics, self.file.adapters)
                 stack.callback(language.close)
+            elif self.file.adapters:
+                remedy = "use adapters with programs of `delegate llm export` that have a tokenizer"
+                raise ConfigError(f"program {self.name!r} is no language model", where=where, remedy=remedy)
             sessions = Sessions(program, self.name, settings) if program.states else None
             models = {}
             for model in self._models_of(program, where, sessions):

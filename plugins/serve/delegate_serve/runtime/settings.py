@@ -56,9 +56,11 @@ class ModelFile:
         settings: of its models.
         methods: the methods that are served; empty: all.
         load: the other arguments of `delegate.load`.
+        adapters: the folders of LoRA adapters by name, of a language model.
     """
 
     path: Path
     settings: Settings = Settings()
     methods: tuple[str, ...] = ()
     load: Mapping[str, Any] = field(default_factory=dict)
+    adapters: Mapping[str, Path] = field(default_factory=dict)
