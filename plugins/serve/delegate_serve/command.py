@@ -66,6 +66,18 @@ def serve(
         float,
         typer.Option(min=0, metavar="SECONDS", help="Time without requests after which one may end for another."),
     ] = _DEFAULT.session_timeout,
+    priority: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Of requests that have none; smaller numbers run first.")
+    ] = _DEFAULT.priority,
+    threads: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Calls of all models at once. Default: the number of cores.")
+    ] = _DEFAULT.threads,
+    memory: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="MIB", help="Memory of all models. Those not in use are closed for others."),
+    ] = None,
+    model_memory: Annotated[int | None, typer.Option(min=1, metavar="MIB", help="Memory of one program.")] = None,
+    control: Annotated[bool, typer.Option("--control", help="Let clients load and unload models.")] = False,
     kernels: Kernels = None,
     fallback: OnFallback = None,
     trust_code: TrustCode = False,
