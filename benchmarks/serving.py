@@ -1,38 +1,50 @@
-"""The server of plugins/serve: its time over the program's own call, and the throughput of dynamic batching.
+"""The server of plugins/serve: time over the program's own call, batching, load, hostile clients, and long runs.
 
-python -m benchmarks.serving [--backend NAME] [--requests N] [--clients N] [--batch N]
+python -m benchmarks.serving [--backend NAME] [--requests N] [--clients N] [--batch N] [--threads N] [PART ...]
 
-A small network takes an image of 600 KB in binary form. The server is another process, and clients are plain sockets.
-First one client and the program's own calls take turns. Then many clients send at once, beside the best batch of the
-program's own calls, which run before and after the server's. `--backend onnxruntime` serves ONNX Runtime in the same
-way.
+A small network takes an image of 600 KB in binary form. The server and the clients are processes of their own.
+
+- `latency`: one client, a server that does nothing, and the program's own calls take turns.
+- `batching`: many clients at once, and the best batch of the program's own calls with the same threads, in turns. The
+  cores of server and clients are those that they used.
+- `load`: requests at random times, at 80 % of the rate of many clients.
+- `hostile`: the same at 40 %, without and with clients that are slow or send what is wrong.
+- `long`: many small requests; the memory of the server, and the number of answers.
+
+`--backend onnxruntime` serves ONNX Runtime in the same way. Parts: latency, batching, load, hostile by default.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import socket
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import torch
 
 import delegate
+from benchmarks.serving_client import Connection, drive, size_of
 
 SIZE = 224
 MOST = 64  # rows of a batch
 BATCHES = (1, 2, 4, 8, 16, 32)
+PARTS = ("latency", "batching", "load", "hostile", "long")
+ROUNDS = 10  # of own calls and the server
+SECONDS = 10  # of a load
+__all__ = ["MOST", "SIZE", "Net", "percentile", "request", "server", "size_of"]  # for benchmarks.fleet
 
 
 class Net(torch.nn.Module):
@@ -74,9 +86,9 @@ def server(*arguments: str) -> Iterator[int]:
             process.terminate()
 
 
-def request(image: Any) -> bytes:
+def request(image: Any, name: str = "image") -> bytes:
     """Return the bytes of an inference request."""
-    row = {"name": "image", "shape": list(image.shape), "datatype": "FP32"}
+    row = {"name": name, "shape": list(image.shape), "datatype": "FP32"}
     text = orjson.dumps({
         "inputs": [row | {"parameters": {"binary_data_size": image.nbytes}}],
         "parameters": {"binary_data_output": True},
@@ -91,111 +103,226 @@ def request(image: Any) -> bytes:
     return "\r\n".join(lines).encode() + text + image.tobytes()
 
 
-def size_of(head: bytes) -> int:
-    """Return the bytes that follow the headers of a response, which must be a result."""
-    if not head.startswith(b"HTTP/1.1 200 "):
-        raise SystemExit(head.decode())
-    return int(head.lower().partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0])
-
-
-def ask(connection: socket.socket, message: bytes) -> None:
+def ask(connection: Connection, message: bytes) -> None:
     """Send a request, and read the complete response."""
-    connection.sendall(message)
-    data = b""
-    while b"\r\n\r\n" not in data:
-        data += connection.recv(1 << 16)
-    head, _, body = data.partition(b"\r\n\r\n")
-    left = size_of(head) - len(body)
-    while left:
-        left -= len(connection.recv(left))
+    connection.begin(0.0)
+    connection.socket.sendall(message)
+    while not connection.receive():
+        pass
 
 
-def latency(path: Path, image: Any, count: int) -> None:
-    """Print the times of one client beside those of the program's own calls, in turns."""
-    own: list[float] = []
-    served: list[float] = []
+@contextmanager
+def client(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Yield another process of benchmarks.serving_client."""
+    command = [sys.executable, "-m", "benchmarks.serving_client", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def connect(port: int, message: bytes) -> Connection:
+    """Return a connection that waits for its answers."""
+    connection = Connection(port, message)
+    connection.socket.setblocking(True)
+    return connection
+
+
+def latency(path: Path, image: Any, count: int, options: Options) -> None:
+    """Print the times of one client beside those of the program's own calls and of a server that does nothing."""
+    times: dict[str, list[float]] = {"own call": [], "server that does nothing": [], "server": []}
     message = request(image)
     with (
-        delegate.load(path) as program,
-        server(f"net={path}") as port,
-        socket.create_connection(("127.0.0.1", port)) as connection,
+        delegate.load(path, options=options.load) as program,
+        server(f"net={path}", *options.arguments) as port,
+        client("floor") as floor,
     ):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        assert floor.stdout is not None
+        nothing, served = connect(int(floor.stdout.readline()), message), connect(port, message)
+        steps = (lambda: program(image), lambda: ask(nothing, message), lambda: ask(served, message))
         for number in range(count + 20):
+            for name, step in zip(times, steps, strict=True):
+                start = time.perf_counter()
+                step()
+                if number >= 20:
+                    times[name].append(time.perf_counter() - start)
+        for connection in (nothing, served):
+            connection.socket.close()
+    own = times["own call"]
+    print(
+        "| concurrency 1 | least, us | p50, us | p99, us | least over own | p50 over own |\n|---|---|---|---|---|---|"
+    )
+    for name, row in times.items():
+        over = (min(row) - min(own), statistics.median(row) - statistics.median(own))
+        columns = (min(row), statistics.median(row), percentile(row, 99), *(over if name == "server" else ()))
+        cells = [f"{column * 1e6:.0f}" for column in columns]
+        print(f"| {name} | {' | '.join([*cells, *[''] * (5 - len(cells))])} |")
+    print()
+
+
+def metric(port: int, name: str) -> float:
+    """Return a metric of the server's process."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+        lines = response.read().decode().splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+
+
+def batching(path: Path, message: bytes, options: Options, clients: int, count: int) -> None:
+    """Print the rate of many clients beside the best batch of own calls, each the best of several rounds in turns."""
+    own, served, times = list[Rate](), list[float](), list[float]()
+    clients_cpu = seconds = 0.0
+    with delegate.load(path, options=options.load) as program, server(f"net={path}", *options.arguments) as port:
+        rows = options.batch
+        drive(port, message, clients, 4 * clients)
+        cpu = metric(port, "process_cpu_seconds_total")
+        for _ in range(ROUNDS):
+            own.append(offline(program, rows))
+            start, used = time.perf_counter(), time.process_time()
+            times += (part := drive(port, message, clients, count // ROUNDS))
+            served.append(len(part) / (time.perf_counter() - start))
+            seconds += time.perf_counter() - start
+            clients_cpu += time.process_time() - used
+        cpu = metric(port, "process_cpu_seconds_total") - cpu
+    images = len(times)
+    best, rate = max(rate.images for rate in own), max(served)
+    p50, p99 = (percentile(times, part) * 1e3 for part in (50, 99))
+    print(f"| {clients} clients | images/s, best | p50, ms | p99, ms | cores | CPU per image, us |")
+    print("|---|---|---|---|---|---|")
+    print(f"| own calls, {rows} rows | {best:.0f} | | | | {min(rate.cpu for rate in own) * 1e6:.0f} |")
+    print(f"| server | {rate:.0f} | {p50:.1f} | {p99:.1f} | {cpu / seconds:.2f} | {cpu / images * 1e6:.0f} |")
+    print(f"| clients | | | | {clients_cpu / seconds:.2f} | {clients_cpu / images * 1e6:.0f} |")
+    left = (len(os.sched_getaffinity(0)) - clients_cpu / seconds) / options.threads
+    possible = best * min(1.0, left)
+    print(f"\nthe server has {rate / best:.2f} of own calls, and {rate / possible:.2f} of what the clients leave\n")
+
+
+def load(path: Path, message: bytes, options: Options, clients: int, parts: Sequence[str]) -> None:
+    """Print the times of requests at random times, without and with hostile clients."""
+    with server(f"net={path}", *options.arguments) as port:
+        start = time.perf_counter()
+        drive(port, message, clients, 500)
+        rate = 500 / (time.perf_counter() - start)
+        print("| requests at random times | requests/s | p50, ms | p99, ms | p99 / p50 |\n|---|---|---|---|---|")
+        if "load" in parts:
+            print_load(
+                "80 % load", drive(port, message, 4 * clients, int(SECONDS * 0.8 * rate), 0.8 * rate), 0.8 * rate
+            )
+        if "hostile" in parts:
+            slow, count = 0.4 * rate, int(SECONDS * 0.4 * rate)
+            for _ in range(2):
+                print_load("40 % load", drive(port, message, 4 * clients, count, slow), slow)
+                with client("hostile", str(port)):
+                    time.sleep(1)
+                    print_load("with hostile clients", drive(port, message, 4 * clients, count, slow), slow)
+                time.sleep(1)
+    print()
+
+
+def print_load(name: str, times: Sequence[float], rate: float) -> None:
+    p50, p99 = (percentile(times, part) * 1e3 for part in (50, 99))
+    print(f"| {name} | {rate:.0f} | {p50:.2f} | {p99:.2f} | {p99 / p50:.1f} |", flush=True)
+
+
+def long(path: Path, options: Options, clients: int, count: int) -> None:
+    """Print the memory of the server during many small requests."""
+    torch.manual_seed(0)
+    exported = torch.export.export(torch.nn.Linear(8, 4).eval(), (torch.zeros(1, 8),))
+    delegate.to_backend(exported, options.backend).save(path)
+    message = request(np.zeros((1, 8), np.float32), "input")
+    print("| requests | answers | requests/s | memory, MiB |\n|---|---|---|---|")
+    with server(f"net={path}", *options.arguments) as port:
+        drive(port, message, clients, 2000)
+        for part in range(10):
             start = time.perf_counter()
-            program(image)
-            middle = time.perf_counter()
-            ask(connection, message)
-            end = time.perf_counter()
-            if number >= 20:
-                own.append(middle - start)
-                served.append(end - middle)
-    over = statistics.median(served) - statistics.median(own)
-    print("| concurrency 1 | p50, us | p99, us |\n|---|---|---|")
-    for name, times in (("own call", own), ("server", served)):
-        print(f"| {name} | {statistics.median(times) * 1e6:.0f} | {percentile(times, 99) * 1e6:.0f} |")
-    print(f"\nthe server takes {over * 1e6:.0f} us over the program's own call\n")
+            answers = len(drive(port, message, clients, count // 10))
+            rate = answers / (time.perf_counter() - start)
+            memory = metric(port, "process_resident_memory_bytes") / 2**20
+            print(f"| {count // 10 * (part + 1)} | {answers} | {rate:.0f} | {memory:.1f} |", flush=True)
 
 
-async def throughput(port: int, message: bytes, clients: int, count: int) -> tuple[float, list[float]]:
-    """Return the requests per second of many clients, and the seconds of each request."""
-    times: list[float] = []
-
-    async def client(requests: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for _ in range(requests):
-            start = time.perf_counter()
-            writer.write(message)
-            head = await reader.readuntil(b"\r\n\r\n")
-            await reader.readexactly(size_of(head))
-            times.append(time.perf_counter() - start)
-        writer.close()
-
-    start = time.perf_counter()
-    await asyncio.gather(*(client(count // clients) for _ in range(clients)))
-    return len(times) / (time.perf_counter() - start), times
+def fastest(path: Path, options: Options) -> int:
+    """Return the rows of the fastest own calls with several rows, after printing all rates."""
+    with delegate.load(path, options=options.load) as program:
+        rounds = [{rows: offline(program, rows, 0.1).images for rows in BATCHES} for _ in range(ROUNDS)]
+    rates = {rows: max(row[rows] for row in rounds) for rows in BATCHES}
+    print("own calls, images/s by rows:", ", ".join(f"{rows}: {rate:.0f}" for rows, rate in rates.items()), "\n")
+    return max(BATCHES[1:], key=lambda rows: rates[rows])
 
 
-def offline(path: Path, seconds: float = 0.5) -> dict[int, float]:
-    """Return the rows per second of the program's own calls, by the rows of a call."""
-    rates = {}
-    with delegate.load(path) as program:
-        for rows in BATCHES:
-            images = np.zeros((rows, 3, SIZE, SIZE), np.float32)
-            program(images)
-            calls, start = 0, time.perf_counter()
-            while time.perf_counter() - start < seconds:
-                program(images)
-                calls += 1
-            rates[rows] = calls * rows / (time.perf_counter() - start)
-    return rates
+class Rate(NamedTuple):
+    """Images per second, and seconds of CPU per image."""
+
+    images: float
+    cpu: float
+
+
+def offline(program: Any, rows: int, seconds: float = 0.3) -> Rate:
+    """Return the rate of own calls of a number of rows."""
+    images = np.zeros((rows, 3, SIZE, SIZE), np.float32)
+    program(images)
+    calls, start, cpu = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - start < seconds:
+        program(images)
+        calls += 1
+    count = calls * rows
+    return Rate(count / (time.perf_counter() - start), (time.process_time() - cpu) / count)
 
 
 def percentile(times: Sequence[float], part: int) -> float:
     return float(np.percentile(times, part))
 
 
+@dataclass(frozen=True)
+class Options:
+    """The options of a server and of own calls.
+
+    Args:
+        backend: of the network.
+        threads: of one call.
+        batch: rows of a call of the server; 1: no batching.
+    """
+
+    backend: str
+    threads: int
+    batch: int = 1
+
+    @property
+    def load(self) -> dict[str, dict[str, Any]]:
+        """The options of `delegate.load`."""
+        return {self.backend: {"threads": self.threads}}
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The options of `delegate serve`."""
+        return ("--option", f"{self.backend}.threads={self.threads}", "--batch", str(self.batch))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART")
     parser.add_argument("--backend", default="xnnpack")
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--batch", type=int, help="rows of a call; default: the fastest of own calls")
+    parser.add_argument("--threads", type=int, default=1, help="of one call")
+    parser.add_argument("--count", type=int, default=100_000, help="requests of the long run")
     arguments = parser.parse_args()
+    parts = arguments.parts or PARTS[:-1]
     image = np.random.default_rng(0).standard_normal((1, 3, SIZE, SIZE), np.float32)
+    single = Options(arguments.backend, arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "net.dlg")
         save(path, arguments.backend)
-        latency(path, image, arguments.requests)
-        before = offline(path)
-        with server(f"net={path}", "--batch", str(arguments.batch)) as port:
-            run = throughput(port, request(image), arguments.clients, arguments.requests)
-            rate, times = asyncio.run(run)
-        best = max(*before.values(), *offline(path).values())
-    print(f"| {arguments.clients} clients | images/s | p50, ms | p99, ms |\n|---|---|---|---|")
-    print(f"| best batch of own calls | {best:.0f} | | |")
-    print(f"| server | {rate:.0f} | {percentile(times, 50) * 1e3:.1f} | {percentile(times, 99) * 1e3:.1f} |")
-    print(f"\nthe server has {rate / best:.2f} of the best batch")
+        batched = replace(single, batch=arguments.batch or fastest(path, single))
+        if "latency" in parts:
+            latency(path, image, arguments.requests, single)
+        if "batching" in parts:
+            batching(path, request(image), batched, arguments.clients, arguments.requests)
+        if {"load", "hostile"} & {*parts}:
+            load(path, request(image), batched, arguments.clients, parts)
+        if "long" in parts:
+            long(path, single, arguments.clients, arguments.count)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,18 @@ def serve(
             help="LoRA adapter of a language model; requests select it as MODEL:NAME. May be repeated.",
         ),
     ] = None,
+    priority: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Of requests that have none; smaller numbers run first.")
+    ] = _DEFAULT.priority,
+    threads: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Calls of all models at once. Default: the number of cores.")
+    ] = _DEFAULT.threads,
+    memory: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="MIB", help="Memory of all models. Those not in use are closed for others."),
+    ] = None,
+    model_memory: Annotated[int | None, typer.Option(min=1, metavar="MIB", help="Memory of one program.")] = None,
+    control: Annotated[bool, typer.Option("--control", help="Let clients load and unload models.")] = False,
     kernels: Kernels = None,
     fallback: OnFallback = None,
     trust_code: TrustCode = False,

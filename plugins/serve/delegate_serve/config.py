@@ -14,7 +14,7 @@ from delegate_serve.runtime.settings import MIB, ModelFile, Settings
 
 _MICROSECONDS = 1e6
 _BUILT_IN = Settings()
-_LIMITS = ("batch", "queue", "timeout", "sessions", "session_timeout")  # keys that are settings, in the same unit
+_LIMITS = ("batch", "queue", "timeout", "sessions", "session_timeout", "priority")  # keys with the unit of a setting
 _LOAD = ("kernels", "fallback", "trust_code", "isolate", "options")  # keys that are arguments of `delegate.load`
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has lists, but strict mode would only accept tuples
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
@@ -46,6 +46,10 @@ class ModelKeys(_Keys):
         ge=0,
         description="Seconds without requests after which a session may end for another. Default: 600.",
     )
+    priority: int | None = Field(
+        default=None, ge=1, description="Of requests that have none. Smaller numbers run first. Default: 100."
+    )
+    model_memory: int | None = Field(default=None, ge=1, description="MiB of a program. Default: no limit.")
     kernels: Names | None = Field(default=None, description="Kernel libraries, in order of preference.")
     fallback: Literal["allow", "warn", "error"] | None = Field(
         default=None, description="Reaction if a delegate fails whose partition has kernels."
@@ -82,6 +86,11 @@ class ServerConfig(_Keys):
     max_body: int = Field(
         default=_BUILT_IN.max_body // MIB, ge=1, description="Limit for the size of a request in MiB."
     )
+    threads: int = Field(default=0, ge=0, description="Calls of all models at once; 0: the number of cores.")
+    memory: int | None = Field(
+        default=None, ge=1, description="MiB of all models. Those not in use are closed for others. null: no limit."
+    )
+    control: bool = Field(default=False, description="Clients may load and unload models.")
     defaults: ModelKeys = Field(default=ModelKeys(), description="Keys of all models.")
     models: dict[str, ModelChoice] = Field(default={}, description="Name: the model, or the path of its program file.")
 
@@ -89,10 +98,16 @@ class ServerConfig(_Keys):
         """Return the settings of a model, or those of the server."""
         keys = self._merged(model)
         delay = keys.get("batch_delay", _BUILT_IN.batch_delay) / _MICROSECONDS
-        own = {
-            name: keys[name] for name in ("batch", "queue", "timeout", "sessions", "session_timeout") if name in keys
-        }
-        return Settings(**own, batch_delay=delay, max_body=self.max_body * MIB)
+        own = {name: keys[name] for name in _LIMITS if name in keys}
+        return Settings(
+            **own,
+            batch_delay=delay,
+            max_body=self.max_body * MIB,
+            threads=self.threads,
+            memory=_bytes(self.memory),
+            model_memory=_bytes(keys.get("model_memory")),
+            control=self.control,
+        )
 
     def files(self) -> dict[str, ModelFile]:
         """Return the program files by name."""
@@ -171,6 +186,10 @@ def _problems(config: ServerConfig, written: Source, folder: Path, paths: Mappin
         if name not in paths and not (folder / model.path).is_file():
             what = f"models.{name}: there is no program file {str(folder / model.path)!r}"
             yield ConfigError(what, where=written.where(("models", name, "path")), remedy="correct the path")
+
+
+def _bytes(mib: int | None) -> int | None:
+    return None if mib is None else mib * MIB
 
 
 def _updated(model: AnyModel, keys: Mapping[str, Any]) -> AnyModel:

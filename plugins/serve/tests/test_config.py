@@ -26,6 +26,9 @@ version: 1
 port: 0
 grpc_port: 0
 max_body: 2
+threads: 3
+memory: 900
+control: true
 defaults:
   batch: 8
   timeout: 5
@@ -38,6 +41,8 @@ models:
     queue: 9
     sessions: 3
     session_timeout: 1
+    priority: 5
+    model_memory: 100
     kernels: [portable]
     fallback: error
     isolate: false
@@ -64,6 +69,7 @@ def example(programs: dict[str, Path]) -> Path:
 def test_keys(example: Path) -> None:
     config = read(example, {}, {})
     folder, own = example.parent, {"batch": 8, "timeout": 5.0, "max_body": 2 * MIB}
+    own |= {"threads": 3, "memory": 900 * MIB, "control": True}
     load = {
         "kernels": ("portable",),
         "fallback": "error",
@@ -71,7 +77,8 @@ def test_keys(example: Path) -> None:
         "trust_code": False,
         "options": {"xnnpack": {"threads": 1}},
     }
-    image = Settings(**own | {"batch": 4}, batch_delay=5e-4, queue=9, sessions=3, session_timeout=1.0)
+    limits = {"queue": 9, "sessions": 3, "session_timeout": 1.0, "priority": 5, "model_memory": 100 * MIB}
+    image = Settings(**own | limits | {"batch": 4}, batch_delay=5e-4)
     assert config.settings() == Settings(**own)
     assert config.files() == {
         "pair": ModelFile(folder / "pair.dlg", Settings(**own)),

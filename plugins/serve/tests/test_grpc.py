@@ -173,7 +173,7 @@ def test_hostile_messages(served: Any) -> None:
                 call(message if isinstance(message, bytes) else message.SerializeToString())
             assert caught.value.code() is code, caught.value.details()
         with pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary("/inference.GRPCInferenceService/RepositoryIndex")(b"")
+            channel.unary_unary("/inference.GRPCInferenceService/ModelStatistics")(b"")
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     with client(served) as connection:
         assert connection.infer("pair", pair()).as_numpy("sum").tolist() == [2.0, 5.0]

@@ -24,9 +24,11 @@ from delegate_serve.runtime.settings import MAX_CONNECTIONS, Settings
 _LOG = logging.getLogger("delegate")
 _CODES = {  # status of HTTP -> status of gRPC
     400: grpc.StatusCode.INVALID_ARGUMENT,
+    403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     500: grpc.StatusCode.INTERNAL,
+    503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 _CONTENTS = {  # datatype -> the field of its elements; FP16 and BF16 have none
@@ -64,6 +66,9 @@ class Service:
             "ServerMetadata": (self._server, "Empty"),
             "ModelMetadata": (self._metadata, "ModelName"),
             "ModelInfer": (self._infer, "InferRequest"),
+            "RepositoryIndex": (self._index, "IndexRequest"),
+            "RepositoryModelLoad": (self._load, "LoadRequest"),
+            "RepositoryModelUnload": (self._unload, "LoadRequest"),
         }
         calls = {name: _checked(method, CLASSES[request]) for name, (method, request) in methods.items()}
         handlers = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in calls.items()}
@@ -87,6 +92,20 @@ class Service:
         model = self._models.find(request.name)
         model.require_version(request.version or VERSION)
         return CLASSES["ModelDescription"](**model.metadata())
+
+    async def _index(self, request: Any) -> Any:
+        rows = self._models.index()
+        return CLASSES["Index"](models=[row for row in rows if not request.ready or row["state"] == "READY"])
+
+    async def _load(self, request: Any) -> Any:
+        if request.parameters:
+            raise RequestError(400, "a model is loaded from its file, without parameters")
+        await self._models.load(request.model_name)
+        return CLASSES["Empty"]()
+
+    async def _unload(self, request: Any) -> Any:
+        await self._models.unload(request.model_name)
+        return CLASSES["Empty"]()
 
     async def _infer(self, request: Any) -> Any:
         model = self._models.find(request.model_name)

@@ -1,8 +1,8 @@
 """Application: the open inference protocol over HTTP, as an ASGI application.
 
 https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md describes the paths
-and the JSON of their answers; `/v2/repository/index` is Triton's list of the models. Paths that begin with `/v1` are
-those of `openai`.
+and the JSON of their answers. `/v2/repository` is Triton's list of the models, which loads and unloads them. Paths that
+begin with `/v1` are those of `openai`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import CONTENT_TYPE, Metrics
 from delegate_serve.runtime.model import VERSION, Model
 from delegate_serve.runtime.models import Models
-from delegate_serve.runtime.requests import decode, encode
+from delegate_serve.runtime.requests import decode, encode, truth
 from delegate_serve.runtime.settings import BODIES_IN_MEMORY, MIB, Settings
 
 Send = Callable[[Message], Awaitable[None]]
@@ -80,7 +80,6 @@ class Application:
             "v2": ("GET", self._server),
             "v2/health/live": ("GET", lambda: _json({"live": True})),
             "v2/health/ready": ("GET", lambda: self._readiness(())),
-            "v2/repository/index": ("POST", self._index),
             "v1/models": ("GET", self._language_models),
             "metrics": ("GET", lambda: Answer(200, [metrics.text()], CONTENT_TYPE)),
         }
@@ -111,6 +110,9 @@ class Application:
         if path.startswith("v2/models/"):
             name, *rest = path.split("/")[2:]
             return await self._answer_for(self._models.find(name), rest, scope, receive)
+        if path.startswith("v2/repository/"):
+            _require("POST", verb)
+            return await self._answer_for_repository(path.split("/")[2:], scope["extensions"][EXTENSION], receive)
         if path in _COMPLETIONS:
             _require("POST", verb)
             return await self._complete(path == _CHAT, scope["extensions"][EXTENSION], receive)
@@ -137,11 +139,25 @@ class Application:
         return self._readiness([model], {"name": model.name}) if path else _json(model.metadata())
 
     def _server(self) -> Answer:
-        extensions = ["binary_tensor_data"]
+        extensions = ["binary_tensor_data", "model_repository"]
         return _json({"name": "delegate", "version": delegate.__version__, "extensions": extensions})
 
-    def _index(self) -> Answer:
-        return _json(self._models.index())
+    async def _answer_for_repository(self, path: Sequence[str], body: Body, receive: Receive) -> Answer:
+        """Answer with the list of the models, or load or unload one."""
+        fields, _ = await _fields(body, receive, b"{}")
+        match path:
+            case ["index"]:
+                is_ready = truth(fields.get("ready", False), "ready")
+                return _json([row for row in self._models.index() if not is_ready or row["state"] == "READY"])
+            case ["models", name, "load"]:
+                if fields.get("parameters"):
+                    raise RequestError(400, "a model is loaded from its file, without parameters")
+                await self._models.load(name)
+            case ["models", name, "unload"]:
+                await self._models.unload(name)
+            case _:
+                raise RequestError(404, _NO_PATH)
+        return _json({})
 
     def _language_models(self) -> Answer:
         names = self._models.language_names()
@@ -186,22 +202,14 @@ class Application:
 
     async def _complete(self, is_chat: bool, body: Body, receive: Receive) -> Answer:
         """Answer a request for a completion, and count it."""
-        try:
-            data, _ = await body.read(receive)
-            fields = orjson.loads(data.data)
-        except orjson.JSONDecodeError as error:
-            raise RequestError(400, f"the request is not valid JSON: {error}") from error
-        finally:
-            body.release()
-        if not isinstance(fields, dict):
-            raise RequestError(400, "the request should be a JSON object")
+        fields, size = await _fields(body, receive)
         start, is_gone, stack = monotonic(), Event(), AsyncExitStack()
         async with stack:
             language = await stack.enter_async_context(self._models.use_language(fields.get("model")))
             watch = asyncio.create_task(_watch(receive, is_gone))
             stack.callback(watch.cancel)
             try:
-                request = await _in_thread_if(len(data) > _SLOW_TEXT, language.check, fields, is_chat)
+                request = await _in_thread_if(size > _SLOW_TEXT, language.check, fields, is_chat)
                 text, stream = await language.answer(request, is_gone)
             except RequestError as error:
                 language.metrics.answered(error.status, monotonic() - start)
@@ -219,6 +227,20 @@ class Application:
             what = f"requests of {limit // MIB} MiB are being received or answered"
             raise RequestError(429, f"{what}: try again in 1 s", retry_after=1)
         self._in_memory += size
+
+
+async def _fields(body: Body, receive: Receive, default: bytes = b"") -> tuple[dict[str, Any], int]:
+    """Return the JSON object of a request, and its bytes; `default` is that of an empty body."""
+    try:
+        data, _ = await body.read(receive)
+        fields = orjson.loads(data.data or default)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(400, f"the request is not valid JSON: {error}") from error
+    finally:
+        body.release()
+    if not isinstance(fields, dict):
+        raise RequestError(400, "the request should be a JSON object")
+    return fields, len(data)
 
 
 async def _watch(receive: Receive, is_gone: Event) -> None:

@@ -65,6 +65,10 @@ _FIELDS: dict[str, dict[str, tuple[int, str]]] = {
         "contents": (5, "Contents"),
     },
     "RequestedOutput": {"name": (1, "string"), "parameters": (2, "%Parameter")},
+    "IndexRequest": {"repository_name": (1, "string"), "ready": (2, "bool")},
+    "IndexRow": {"name": (1, "string"), "version": (2, "string"), "state": (3, "string"), "reason": (4, "string")},
+    "Index": {"models": (1, "*IndexRow")},
+    "LoadRequest": {"repository_name": (1, "string"), "model_name": (2, "string"), "parameters": (3, "*bytes")},
     "InferRequest": {
         "model_name": (1, "string"),
         "model_version": (2, "string"),

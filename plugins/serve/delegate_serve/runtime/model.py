@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from delegate.runtime.batching import batching_of
@@ -52,16 +50,6 @@ class Model:
         remedy = "serve it without --batch"
         self.batching = None if sessions else batching_of(method, settings.batch, f"model {name!r}", remedy)
         self.worker = Worker(name, method.run, method.check, self.batching, pool, settings, metrics)
-        self.requests = 0  # that wait or run now
-
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Keep the model open for a request."""
-        self.requests += 1
-        try:
-            yield
-        finally:
-            self.requests -= 1
 
     async def run(self, request: Request) -> list[Any]:
         """Return the leaves of the result of a request; raise RequestError if it fails."""

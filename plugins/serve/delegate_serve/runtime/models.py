@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from time import monotonic
@@ -16,7 +17,7 @@ from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.model import VERSION, Model
 from delegate_serve.runtime.openai import LanguageModel
 from delegate_serve.runtime.pool import Pool
-from delegate_serve.runtime.programs import Opened, Program
+from delegate_serve.runtime.programs import Loading, Opened, Program
 from delegate_serve.runtime.settings import MIB, ModelFile, Settings
 
 _POLL = 0.02  # seconds between two looks at the requests of a program that is to be closed
@@ -56,8 +57,9 @@ class Models:
             for name, file in files.items():
                 program = self._programs[name] = Program(name, file, self.pool, metrics)
                 self._require_place(program, program.last)
-                for other in self._to_evict(program.last.size, program):
-                    _take(other).stack.close()
+                while self._loaded_size(program) + program.last.size > (settings.memory or math.inf):
+                    if (other := self._next_to_evict(program)) is not None:
+                        _take(other).stack.close()
                 self._show(program, program.last)
             self._stack = stack.pop_all()
 
@@ -84,10 +86,9 @@ class Models:
     async def use(self, name: str) -> AsyncIterator[Model]:
         """Load a model if necessary, and keep it for a request; raise RequestError if that is not possible."""
         self.find(name)
-        opened = await self._opened(self._owners[name])
-        if name not in opened.models:
-            raise RequestError(404, f"the new file of the program has no model {name!r}")
-        with opened.models[name].request():
+        async with self._loaded(self._owners[name]) as opened:
+            if name not in opened.models:
+                raise RequestError(404, f"the new file of the program has no model {name!r}")
             yield opened.models[name]
 
     @asynccontextmanager
@@ -97,11 +98,11 @@ class Models:
         if not isinstance(name, str) or name not in names:
             remedy = did_you_mean(str(name)[:100], names)
             raise RequestError(404, f"there is no language model {str(name)[:100]!r}: {remedy}")
-        language = (await self._opened(self._programs[names[name]])).language
-        if language is None:
-            raise RequestError(404, f"the new file of program {names[name]!r} is no language model")
-        with language.request():
-            yield language
+        async with self._loaded(self._programs[names[name]]) as opened:
+            if opened.language is None:
+                raise RequestError(404, f"the new file of program {names[name]!r} is no language model")
+            with opened.language.request():
+                yield opened.language
 
     def index(self) -> list[dict[str, str]]:
         """Return the state of each model as Triton's repository does."""
@@ -122,7 +123,7 @@ class Models:
         program.is_unloaded = False
         try:
             if program.opened is None:
-                await self._load(program)
+                await asyncio.shield(self._start(program).task)
             else:
                 await self._replace([program])
         except (DelegateError, OSError) as error:
@@ -162,62 +163,83 @@ class Models:
             for program in programs:
                 await self._evict(0, program)
 
-    async def _opened(self, program: Program) -> Opened:
-        """Return a program that is loaded; raise RequestError if that is not possible."""
+    @asynccontextmanager
+    async def _loaded(self, program: Program) -> AsyncIterator[Opened]:
+        """Yield a program that is loaded, and keep it; raise RequestError if that is not possible."""
         program.used = monotonic()
-        if program.opened is not None:
-            return program.opened
+        opened = program.opened
+        if opened is None:
+            opened = await self._wait(program)
+        else:
+            opened.users += 1
+        try:
+            yield opened
+        finally:
+            opened.users -= 1
+
+    async def _wait(self, program: Program) -> Opened:
+        """Return a program when it is loaded. The request is one of its users then, so it cannot be closed again."""
+        loading = self._start(program)
+        loading.waiting += 1
         try:
             async with asyncio.timeout(program.file.settings.timeout):
-                while program.opened is None:
-                    if program.is_unloaded:
-                        raise RequestError(404, f"program {program.name!r} is unloaded: load it before")
-                    if program.loading is None:
-                        program.loading = asyncio.create_task(self._load(program))
-                    await asyncio.shield(program.loading)
-        except (DelegateError, OSError) as error:
-            raise RequestError(503, f"program {program.name!r} cannot be loaded: {error}", retry_after=1) from error
-        except TimeoutError:
-            what = f"program {program.name!r} was not loaded in time, since others need the memory: try again in 1 s"
-            raise RequestError(429, what, retry_after=1) from None
-        return program.opened
+                return await asyncio.shield(loading.task)
+        except BaseException as error:
+            loading.waiting -= 1
+            if loading.opened is not None:
+                loading.opened.users -= 1
+            if isinstance(error, TimeoutError):
+                what = f"program {program.name!r} was not loaded in time, since others need the memory"
+                raise RequestError(429, f"{what}: try again in 1 s", retry_after=1) from None
+            if isinstance(error, DelegateError | OSError):
+                raise RequestError(503, f"program {program.name!r} cannot be loaded: {error}", retry_after=1) from error
+            raise
 
-    async def _load(self, program: Program) -> None:
+    def _start(self, program: Program) -> Loading:
+        """Return the loading of a program, which begins if it has not yet."""
+        if program.loading is None:
+            program.loading = Loading(asyncio.create_task(self._load(program)))
+        return program.loading
+
+    async def _load(self, program: Program) -> Opened:
         try:
             async with self._changing:
-                if program.opened is None and not program.is_unloaded:
-                    await self._evict(program.last.size, program)
-                    opened = await asyncio.to_thread(program.open)
-                    try:
-                        self._require_place(program, opened)
-                    except ConfigError:
-                        opened.stack.close()
-                        raise
-                    self._show(program, opened)
-                    program.opened = opened
+                if program.is_unloaded:
+                    raise RequestError(404, f"program {program.name!r} is unloaded: load it before")
+                await self._evict(program.last.size, program)
+                opened = await asyncio.to_thread(program.open)
+                try:
+                    self._require_place(program, opened)
+                except ConfigError:
+                    opened.stack.close()
+                    raise
+                self._show(program, opened)
+                program.opened = opened
+                if program.loading is not None:
+                    program.loading.opened, opened.users = opened, program.loading.waiting
+                return opened
         finally:
             program.loading = None
 
     async def _evict(self, size: int, program: Program) -> None:
-        """Close other programs until there is memory for one; wait for those that are in use."""
-        while self._settings.memory is not None and self._loaded_size(program) + size > self._settings.memory:
-            others = self._to_evict(size, program)
-            if not others:
-                await asyncio.sleep(_POLL)
-            for other in others:
-                await asyncio.to_thread(_take(other).stack.close)
+        """Close other programs until there is memory for one, after their requests. Further requests load them again.
 
-    def _to_evict(self, size: int, program: Program) -> list[Program]:
-        """Return programs that are not in use, the least recently used first, until the memory suffices for another."""
-        if self._settings.memory is None:
-            return []
-        evicted: list[Program] = []
-        left = self._loaded_size(program) + size - self._settings.memory
-        for other in sorted(self._programs.values(), key=lambda p: p.used):
-            if left > 0 and other is not program and other.opened is not None and other.opened.is_idle:
-                evicted.append(other)
-                left -= other.opened.size
-        return evicted
+        Programs that are not in use come first, and then the least recently used. Conversations are waited for.
+        """
+        while self._settings.memory is not None and self._loaded_size(program) + size > self._settings.memory:
+            if (other := self._next_to_evict(program)) is None:
+                await asyncio.sleep(_POLL)
+            else:
+                await _close_after_requests(_take(other))
+
+    def _next_to_evict(self, program: Program) -> Program | None:
+        """Return the program that has to give way to another one; None if conversations need all."""
+        others = [
+            (other.opened.users > 0, other.used, name)
+            for name, other in self._programs.items()
+            if other is not program and other.opened is not None and not other.opened.has_sessions
+        ]
+        return self._programs[min(others)[2]] if others else None
 
     def _loaded_size(self, program: Program) -> int:
         """Return the bytes of all programs that are loaded, but for one."""
@@ -274,6 +296,6 @@ def _take(program: Program) -> Opened:
 
 
 async def _close_after_requests(opened: Opened) -> None:
-    while opened.requests:
+    while opened.users:
         await asyncio.sleep(_POLL)
     await asyncio.to_thread(opened.stack.close)

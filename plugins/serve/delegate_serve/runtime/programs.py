@@ -6,8 +6,8 @@ import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from time import monotonic
-from typing import NamedTuple
 
 import delegate
 from delegate.errors import ConfigError, did_you_mean
@@ -20,7 +20,8 @@ from delegate_serve.runtime.sessions import Sessions
 from delegate_serve.runtime.settings import MIB, ModelFile
 
 
-class Opened(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Opened:
     """A loaded program.
 
     Args:
@@ -29,6 +30,7 @@ class Opened(NamedTuple):
         sessions: if it has states.
         size: bytes of its file and of its arenas.
         stack: closes it.
+        users: requests that are not answered completely, so that it stays.
     """
 
     models: dict[str, Model]
@@ -36,16 +38,27 @@ class Opened(NamedTuple):
     sessions: Sessions | None
     size: int
     stack: ExitStack
+    users: int = 0
 
     @property
-    def requests(self) -> int:
-        """The number of requests that are not answered completely."""
-        return sum(m.requests for m in self.models.values()) + (self.language.requests if self.language else 0)
+    def has_sessions(self) -> bool:
+        """Return True if conversations would end with the program."""
+        return self.sessions is not None and self.sessions.is_in_use
 
-    @property
-    def is_idle(self) -> bool:
-        """Return True if no request and no conversation needs the program."""
-        return not self.requests and not (self.sessions and self.sessions.is_in_use)
+
+@dataclass(slots=True, eq=False)
+class Loading:
+    """The loading of a program, for which requests wait.
+
+    Args:
+        task: loads it.
+        waiting: the number of requests, which become its users.
+        opened: the result.
+    """
+
+    task: asyncio.Task[Opened]
+    waiting: int = 0
+    opened: Opened | None = None
 
 
 class Program:
@@ -66,7 +79,7 @@ class Program:
         self.name, self.file, self._pool, self._metrics = name, file, pool, metrics
         self.last = self.open()  # describes the models while the program is not loaded
         self.opened: Opened | None = self.last
-        self.loading: asyncio.Task[None] | None = None
+        self.loading: Loading | None = None
         self.is_unloaded = False  # by a client, so requests do not load it
         self.used = monotonic()
 

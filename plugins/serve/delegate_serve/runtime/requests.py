@@ -201,7 +201,7 @@ def _reshape(array: Array, shape: Sequence[int], where: str) -> Array:
 
 def _outputs(rows: Any, binary_by_default: Any, signature: Signature) -> tuple[tuple[Tensor, bool], ...]:
     """Return the requested outputs; all, if the request names none."""
-    default = _truth(binary_by_default, "binary_data_output")
+    default = truth(binary_by_default, "binary_data_output")
     if rows is None or rows == []:
         return tuple((tensor, default) for tensor in signature.outputs.values())
     requested: dict[str, tuple[Tensor, bool]] = {}
@@ -214,7 +214,7 @@ def _outputs(rows: Any, binary_by_default: Any, signature: Signature) -> tuple[t
         if name in requested:
             raise RequestError(400, f"{where} is requested twice")
         parameters = _parameters(row, "binary_data", where)
-        is_binary = _truth(parameters.get("binary_data", default), f"the binary_data of {where}")
+        is_binary = truth(parameters.get("binary_data", default), f"the binary_data of {where}")
         requested[name] = signature.outputs[name], is_binary
     return tuple(requested.values())
 
@@ -248,8 +248,8 @@ def _turn(parameters: Mapping[str, Any]) -> Turn | None:
     session = parameters.get("sequence_id", 0)
     if type(session) not in (int, str):
         raise RequestError(400, "the sequence_id should be a number or a text")
-    starts = _truth(parameters.get("sequence_start", False), "sequence_start")
-    ends = _truth(parameters.get("sequence_end", False), "sequence_end")
+    starts = truth(parameters.get("sequence_start", False), "sequence_start")
+    ends = truth(parameters.get("sequence_end", False), "sequence_end")
     return Turn(session, starts, ends) if session else None  # 0 and "" are no session in this protocol
 
 
@@ -271,7 +271,7 @@ def _text(value: Any, what: str) -> str:
     return value
 
 
-def _truth(value: Any, what: str) -> bool:
+def truth(value: Any, what: str) -> bool:
     if not isinstance(value, bool):
         raise RequestError(400, f"{what} should be true or false")
     return value
