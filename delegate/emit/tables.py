@@ -38,6 +38,7 @@ class SharedTables:
         self.spaces: dict[MemorySpace, int] = {}
         self._constant_of: dict[MemoryPlace, int] = {}
         self._packed: dict[MemoryPlace, torch.Tensor] = {}
+        self._zeros: dict[int, int] = {}  # bytes -> segment
         self._state_of: dict[str, int] = {}
         self._state_keys: dict[str, MemoryPlace] = {}
 
@@ -91,8 +92,7 @@ class SharedTables:
         """
         if name not in self._state_of:
             self._state_of[name] = len(self.states)
-            start = value.detach().clone()  # the module may change its own tensor later
-            self.states.append(State(name, _dtype(value, name), tuple(value.shape), self._segment(start)))
+            self.states.append(State(name, _dtype(value, name), tuple(value.shape), self._start(value)))
             self._state_keys[name] = memory_place(value)
         if self._state_keys[name] == memory_place(value):  # the same memory
             return self._state_of[name]
@@ -117,6 +117,16 @@ class SharedTables:
     def _space(self, backend: str, name: str) -> int:
         """Return the number of a device's memory space; 0, the host, for an empty name."""
         return self.spaces.setdefault(MemorySpace(backend, name), len(self.spaces) + 1) if name else 0
+
+    def _start(self, value: torch.Tensor) -> int:
+        """Return the segment with the content of a state. Zeros, as in empty caches, have one segment for each size."""
+        raw = raw_bytes(value)
+        if raw.any():
+            return self._segment(value.detach().clone())  # the module may change its own tensor later
+        if raw.nbytes not in self._zeros:
+            self._zeros[raw.nbytes] = len(self.segments)
+            self.segments.append(np.zeros(raw.nbytes, np.uint8).data.toreadonly())
+        return self._zeros[raw.nbytes]
 
     def _segment(self, value: torch.Tensor) -> int:
         self.segments.append(raw_bytes(value).data.toreadonly())

@@ -33,3 +33,15 @@ def test_a_tensor_of_two_methods_is_one_constant_unless_it_is_empty():
     assert tables.constant("first", weight) == tables.constant("second", weight)
     assert tables.constant("empty", torch.empty(0)) != tables.constant("another", torch.empty(0))
     assert len(tables.constants) == 3
+
+
+def test_states_of_zeros_share_a_segment_and_minus_zero_is_none():
+    tables, ones = SharedTables(), torch.ones(2)
+    starts = {"a": torch.zeros(2), "b": torch.zeros(2), "c": torch.zeros(3), "d": -torch.zeros(2), "e": ones}
+    index = {name: tables.states[tables.state(name, value)].segment for name, value in starts.items()}
+    assert index["a"] == index["b"]
+    assert len(set(index.values())) == 4
+    ones.zero_()  # the module changes its tensor after the emission
+    assert [bytes(tables.segments[index[name]]) for name in starts] == [
+        bytes(8), bytes(8), bytes(12), torch.tensor([-0.0, -0.0]).numpy().tobytes(), torch.ones(2).numpy().tobytes()
+    ]  # fmt: skip

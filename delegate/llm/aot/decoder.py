@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,6 +31,11 @@ class CachedEntries:
     rows: Tensor
 
 
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return zeros that take memory only when they are written; the export never writes them."""
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+
+
 class CacheBuffer(nn.Module):
     """The keys or values of one layer: (conversations, groups, context, channels).
 
@@ -41,8 +48,8 @@ class CacheBuffer(nn.Module):
 
     def __init__(self, shape: tuple[int, int, int, int], kind: str) -> None:
         super().__init__()
-        self.register_buffer("entries", torch.zeros(shape, dtype=TYPES[kind]))
-        self.register_buffer("scales", torch.zeros(shape[:-1]) if kind == "int8" else None)
+        self.register_buffer("entries", _zeros(shape, TYPES[kind]))
+        self.register_buffer("scales", _zeros(shape[:-1], torch.float32) if kind == "int8" else None)
 
     def write(self, new: Tensor, positions: Tensor, rows: Tensor) -> CachedEntries:
         """Write the entries of some positions, and return the cache; new: (batch, groups, length, channels)."""

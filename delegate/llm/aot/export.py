@@ -109,6 +109,7 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
     types = dict.fromkeys((options.weights, options.prefill_weights or options.weights))
     decoders = {weights: _decoder(source, weights, options) for weights in types}
     decode, prefill = decoders[options.weights], decoders[options.prefill_weights or options.weights]
+    prefill.keys, prefill.values = decode.keys, decode.values  # one tensor for each state, so none is compared
     exported = {
         "prefill": _export(prefill, _calls(options)),
         "decode": _export(decode, 1),

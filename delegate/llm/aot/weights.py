@@ -12,6 +12,7 @@ from delegate.llm.aot.hugging_face import transformers
 
 WEIGHTS = ("float32", "int8", "int4")
 BLOCK = 32
+PART = 1 << 19  # numbers that are quantized at a time: their temporary arrays stay in the allocator and in the cache
 
 
 class Rows(nn.Module):
@@ -50,19 +51,13 @@ def quantize_weights(model: transformers.PreTrainedModel, weights: str) -> trans
         return model
     if weights == "int4":
         _check_blocks(model)
-    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis, PerGroup, quantize_
-
     tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     quantized = copy.deepcopy(model, {id(p): p for p in model.parameters()})
     head = quantized.get_output_embeddings()
-    by_row = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int8, weight_granularity=PerAxis(0))
-    blocks = Int8DynamicActivationIntxWeightConfig(
-        weight_dtype=torch.int4,  # type: ignore[attr-defined]
-        weight_granularity=PerGroup(BLOCK),
-    )
-    quantize_(quantized, by_row, lambda module, _: module is head)
-    inner = blocks if weights == "int4" else by_row
-    quantize_(quantized, inner, lambda module, _: isinstance(module, nn.Linear) and module is not head)
+    for module in quantized.modules():
+        if isinstance(module, nn.Linear):
+            integers = _in_integers(module.weight.detach(), "int8" if module is head else weights)
+            module.weight = nn.Parameter(integers, requires_grad=False)
     embedding = quantized.get_input_embeddings()
     if tied:
         values, scales = head.weight.qdata, head.weight.scale
@@ -72,6 +67,24 @@ def quantize_weights(model: transformers.PreTrainedModel, weights: str) -> trans
     factor = getattr(embedding, "scalar_embed_scale", 1.0)
     quantized.set_input_embeddings(Rows(values, scales.reshape(-1, 1).to(torch.float32), factor))
     return quantized
+
+
+def _in_integers(weight: Tensor, weights: str) -> Tensor:
+    """Return a weight (rows, width) as torchao's tensor of int8, or of int4 in blocks; activations are int8.
+
+    Parts of the rows are quantized one after the other. Otherwise each of about ten operators writes a new array of the
+    whole weight, and the operating system needs longer to clear its memory than the operator to compute.
+    """
+    from torchao.quantization import IntxUnpackedToInt8Tensor
+
+    kind, block = (torch.int4, BLOCK) if weights == "int4" else (torch.int8, weight.shape[1])  # type: ignore[attr-defined]
+    parts = [
+        IntxUnpackedToInt8Tensor.from_hp(rows, (1, block), kind, activation_quantization="int8_asym_per_token")
+        for rows in torch.split(weight, max(1, PART // weight.shape[1]))
+    ]
+    numbers = (torch.cat([getattr(p, name) for p in parts]) for name in parts[0].tensor_data_names)
+    whole: Tensor = IntxUnpackedToInt8Tensor(*numbers, *(getattr(parts[0], n) for n in parts[0].tensor_attribute_names))
+    return whole
 
 
 def _check_blocks(model: transformers.PreTrainedModel) -> None:

@@ -1,0 +1,52 @@
+"""Weights in few bits: quantizing parts of the rows gives the integers of torchao's own transformation."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.llm.models import configuration
+from tests.support.zoo import libraries
+
+with libraries():
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis, PerGroup, quantize_
+
+    from delegate.llm.aot import weights
+    from delegate.llm.aot.decoder import Decoder
+    from delegate.llm.aot.source import read
+
+
+STATUS = Path("/proc/self/statm")
+
+
+def resident() -> int:
+    return int(STATUS.read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize(("kind", "granularity"), [("int4", PerGroup(weights.BLOCK)), ("int8", PerAxis(0))])
+def test_parts_of_the_rows_have_the_integers_of_torchao(kind, granularity, tmp_path, monkeypatch):
+    monkeypatch.setattr(weights, "PART", 640)  # neither divides the rows nor the other way round
+    source = read(configuration(tmp_path, "qwen3"))
+    mine = weights.quantize_weights(source.model, kind)
+    for name, module in source.model.base_model.layers[0].named_modules():
+        if isinstance(module, torch.nn.Linear):
+            theirs = torch.nn.Sequential(torch.nn.Linear(module.in_features, module.out_features, bias=False))
+            theirs[0].weight = module.weight
+            config = Int8DynamicActivationIntxWeightConfig(getattr(torch, kind), granularity)
+            quantize_(theirs, config)
+            own = mine.base_model.layers[0].get_submodule(name).weight
+            assert str(own._quantization_type()) == str(theirs[0].weight._quantization_type())
+            for part in own.tensor_data_names:
+                assert torch.equal(getattr(own, part), getattr(theirs[0].weight, part))
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="this system has no /proc")
+def test_an_empty_cache_takes_no_memory(tmp_path):
+    model = read(configuration(tmp_path, "qwen3")).model
+    before = resident()
+    decoder = Decoder(model, 1 << 20, 4, "float32")
+    assert sum(cache.entries.nbytes for cache in decoder.keys) >= 1 << 30
+    assert resident() - before < 1 << 28
