@@ -46,6 +46,7 @@ models:
   types:
     path: types.dlg
     methods: [fp32, int8]
+    adapters: {}
 """
 
 
@@ -83,7 +84,7 @@ def test_keys(example: Path) -> None:
 
 def test_adapters(example: Path) -> None:
     """Their folders begin at that of the file."""
-    write(example.parent, EXAMPLE + "    adapters: {polite: polite, rude: other/rude}\n")
+    write(example.parent, EXAMPLE.replace("adapters: {}", "adapters: {polite: polite, rude: other/rude}"))
     folder = example.parent
     assert read(example, {}, {}).files()["types"].adapters == {
         "polite": folder / "polite",
