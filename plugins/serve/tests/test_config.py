@@ -51,6 +51,7 @@ models:
   types:
     path: types.dlg
     methods: [fp32, int8]
+    adapters: {}
 """
 
 
@@ -90,7 +91,7 @@ def test_keys(example: Path) -> None:
 
 def test_adapters(example: Path) -> None:
     """Their folders begin at that of the file."""
-    write(example.parent, EXAMPLE + "    adapters: {polite: polite, rude: other/rude}\n")
+    write(example.parent, EXAMPLE.replace("adapters: {}", "adapters: {polite: polite, rude: other/rude}"))
     folder = example.parent
     assert read(example, {}, {}).files()["types"].adapters == {
         "polite": folder / "polite",
