@@ -314,12 +314,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "net.dlg")
         save(path, arguments.backend)
-        batched = replace(single, batch=arguments.batch or fastest(path, single))
         if "latency" in parts:
             latency(path, image, arguments.requests, single)
-        if "batching" in parts:
-            batching(path, request(image), batched, arguments.clients, arguments.requests)
-        if {"load", "hostile"} & {*parts}:
+        if {"batching", "load", "hostile"} & {*parts}:
+            batched = replace(single, batch=arguments.batch or fastest(path, single))
+            if "batching" in parts:
+                batching(path, request(image), batched, arguments.clients, arguments.requests)
             load(path, request(image), batched, arguments.clients, parts)
         if "long" in parts:
             long(path, single, arguments.clients, arguments.count)
