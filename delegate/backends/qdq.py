@@ -44,6 +44,8 @@ DECODES_BY = (
     "quantized_decomposed.dequantize_per_token.default",
     "torchao.dequantize_affine.default",
 )
+RUN_TIME = frozenset((*CHOOSES, *QUANTIZES_BY, *DECODES_BY))
+AFFINE = frozenset(name for name in RUN_TIME if name.startswith("torchao."))
 _VIEWS = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
 SHIFT = {torch.int8: 0, torch.uint8: 128}  # the number that makes int8 of a type
 _ANY_SCALE = (float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max))
@@ -104,6 +106,17 @@ def coded(node: Node, values: Any, scales: tuple[float, float] = _ANY_SCALE) -> 
     is_small = low is not None and high is not None and low >= -8 and high <= 7 and numbers.size
     fits = is_small and numbers.min() >= -8 and numbers.max() <= 7
     return Coded(numbers, scale.astype(np.float32), zero, 4 if fits else 8)
+
+
+def decoded(node: Node, values: Any) -> Array:
+    """Return the constant that a node decodes, in float32, even if integers of 8 bits do not hold it.
+
+    Args:
+        node: of `DECODES`.
+        values: its arguments by name, with tensors instead of nodes.
+    """
+    source = values["input"]
+    return Coded(source.numpy(), *_parameters(op_name(node), values, source.shape)).decoded()
 
 
 def _parameters(op: str, values: Any, shape: torch.Size) -> tuple[Any, Any]:

@@ -20,22 +20,22 @@ from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import TRANSLATIONS, table_of
 from delegate.backends.onnx.runtime.blob import pack
 from delegate.backends.onnx.runtime.provider import CPU, Provider
-from delegate.backends.qdq import CHOOSES, DECODES, DECODES_BY, QUANTIZE, QUANTIZES_BY, is_known
+from delegate.backends.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
 from delegate.backends.quantizable import QuantizationScheme
+from delegate.backends.quantized_layers import refusal_at_run_time
 from delegate.edge.node import op_name
-from delegate.verdict import Reason, Verdict, no
+from delegate.verdict import Verdict
 from delegate_onnxruntime.conversion import convertible
 from delegate_onnxruntime.fusions import notes_on_floats, save_optimized
 from delegate_onnxruntime.operators import LIMITS, LOSING_NAN, operators_of
+from delegate_onnxruntime.patterns import LIBRARY
 from delegate_onnxruntime.providers import find, plugin_wheels
 from delegate_onnxruntime.rewrite import IN_INTEGERS, KNOWN, PATTERNS, rewritten
 from delegate_onnxruntime.runtime import provider_options, settings
 from delegate_onnxruntime.schemes import SCHEMES
 
-_RUN_TIME = frozenset((*CHOOSES, *QUANTIZES_BY, *DECODES_BY))
 _DECODED = frozenset(DECODES) - KNOWN  # constants that the rewrite decodes
 _CODED = frozenset({torch.float32, torch.int8, torch.uint8, torch.int32, torch.int64})
-_AFFINE = frozenset(name for name in _RUN_TIME if name.startswith("torchao."))
 _LOSES = floats_of(LOSING_NAN)
 
 
@@ -81,8 +81,8 @@ class OnnxRuntimeBackend(OnnxBackend):
         return (onnx, *conditions(row.check))
 
     def check(self, node: Node) -> Verdict:
-        if self._is_cpu and op_name(node) in _RUN_TIME and not is_known(node):
-            return self._in_layers(node)
+        if self._is_cpu and op_name(node) in RUN_TIME and not is_known(node):
+            return refusal_at_run_time(node, self.claims, LIBRARY)
         if self._is_cpu and op_name(node) in _DECODED and is_known(node):
             return of_dtypes(node, _CODED, self.library)
         return keeps_nan(node, _LOSES, self.options.nan) and super().check(node)
@@ -93,25 +93,12 @@ class OnnxRuntimeBackend(OnnxBackend):
 
     @property
     def preserve_ops(self) -> Set[str]:
-        return super().preserve_ops | _AFFINE if self._is_cpu else super().preserve_ops
+        return super().preserve_ops | AFFINE if self._is_cpu else super().preserve_ops
 
     def claims(self, node: Node) -> Sequence[Claim]:
         if not self._is_cpu:
             return ()
         return [c for c in PATTERNS.claims(node) if c.name != IN_INTEGERS or all(map(self.check, c.nodes))]
-
-    def _in_layers(self, node: Node) -> Verdict:
-        """Return the refusal of a part of a quantization at run time alone, with the reason of the layers that read it.
-
-        As parts of a claimed layer such nodes are supported.
-        """
-        reached = {node}
-        for _ in range(4):  # chosen, picked, quantized, decoded
-            reached = {user for one in reached for user in one.users}
-            for claim in (c for layer in reached if layer.op == "call_function" for c in self.claims(layer)):
-                if not claim.verdict:
-                    return claim.verdict
-        return no(Reason.OPERATOR, "parameters chosen at run time, which ONNX Runtime supports only in linear layers")
 
     def provider(self) -> Provider:
         return self._provider

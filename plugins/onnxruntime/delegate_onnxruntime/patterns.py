@@ -4,107 +4,25 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any, cast
 
-import torch
 from torch.fx import Node
 
-from delegate.backends.qdq import CHOOSES, DECODES, DEQUANTIZE, chain, find_scaled_product, is_known
-from delegate.edge.node import arguments, is_constant, op_name, tensor
+from delegate.backends import quantized_layers
+from delegate.backends.qdq import DECODES, is_known
+from delegate.backends.quantized_layers import Layer, Ranges, decoded_to_float32
+from delegate.edge.node import arguments, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_onnxruntime.schemes import FUSES, INTEGERS
 
-LINEAR = "aten.linear.default"
-EMBEDDING = "aten.embedding.default"
 # Of MatMulNBits and GatherBlockQuantized: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 LEAST_BLOCK = 16
-_PER_TENSOR = frozenset(CHOOSES[:2])  # one range for all of a tensor
-
-
-class Ranges(Enum):
-    """The values of an activation that share a range, which is chosen at run time."""
-
-    NONE = "not quantized"
-    TENSOR = "all values"
-    ROW = "the values of a row"
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """A linear layer with constant weights in integers.
-
-    Args:
-        source: its activations in floats.
-        ranges: the quantization of the activations.
-        nodes: all nodes of the pattern.
-        weight: the node that decodes the weights (outputs, inputs); of a scaled product, the weights (inputs, outputs).
-        bias: the bias, if it has one.
-        scales: the scales of the outputs of a scaled product.
-    """
-
-    source: Node
-    ranges: Ranges
-    nodes: tuple[Node, ...]
-    weight: Node
-    bias: Node | None = None
-    scales: Node | None = None
-
-    @property
-    def is_small(self) -> bool:
-        """Return true if the declared range of the weights is 4 bits."""
-        if self.scales is not None:
-            return False
-        named = arguments(self.weight)
-        return named["quant_min"] is not None and named["quant_min"] >= -8 and named["quant_max"] <= 7
-
-    def has_blocks(self) -> Verdict:
-        """Check that ONNX Runtime supports the scales of the weights in a product of integers."""
-        return YES if self.scales is not None else _blocks(self.weight)
+LIBRARY = "ONNX Runtime"
 
 
 def find_layer(node: Node) -> Layer | Verdict | None:
     """Return the layer that a node ends; a refusal of quantized activations; None for another node."""
-    return _linear(node) if op_name(node) == LINEAR else _scaled_product(node)
-
-
-def _linear(layer: Node) -> Layer | Verdict | None:
-    named = arguments(layer)
-    source, weight, bias = (named[name] for name in ("input", "weight", "bias"))
-    quantization = chain(source)
-    decodes = isinstance(weight, Node) and op_name(weight) in DECODES and is_known(weight)
-    if quantization is None and (not decodes or op_name(source) == DEQUANTIZE):
-        return None
-    if not decodes:
-        return no(Reason.NON_CONSTANT, "the activations are quantized, but the weights are not constant integers")
-    bias_nodes = (bias,) if isinstance(bias, Node) and bias.op == "call_function" and is_known(bias) else ()
-    ranges, nodes, verdict = Ranges.NONE, (weight, *bias_nodes, layer), YES
-    if quantization is not None:
-        source, chosen = quantization
-        ranges = Ranges.TENSOR if op_name(chosen[0]) in _PER_TENSOR else Ranges.ROW
-        nodes, verdict = (*chosen, *nodes), _read_by_layers(chosen)
-    verdict = verdict and _in_float32(source, weight, layer)
-    return Layer(source, ranges, nodes, weight, bias) if verdict else verdict
-
-
-def _read_by_layers(chosen: Sequence[Node]) -> Verdict:
-    """Check that only linear layers read a value that is quantized at run time."""
-    *inner, decoded = chosen
-    other = next((user for user in decoded.users if op_name(user) != LINEAR), None)
-    if other is None:
-        other = next((user for node in inner for user in node.users if user not in chosen), None)
-    if other is None:
-        return YES
-    why = f"{other.name} reads a value that is quantized at run time, which ONNX Runtime supports only in linear layers"
-    return no(Reason.OPERATOR, why)
-
-
-def _in_float32(*nodes: Node) -> Verdict:
-    other = next((n for n in nodes if tensor(n).dtype is not torch.float32), None)
-    if other is None:
-        return YES
-    return no(Reason.DTYPE, f"{other.name} is {tensor(other).dtype}, but weights are decoded to float32 only")
+    return quantized_layers.find_layer(node, LIBRARY)
 
 
 def _blocks(weight: Node) -> Verdict:
@@ -122,18 +40,6 @@ def _blocks(weight: Node) -> Verdict:
     if size % LEAST_BLOCK:
         return no(Reason.ATTRIBUTE, f"blocks of {size}, but ONNX Runtime has blocks of multiples of {LEAST_BLOCK}")
     return YES
-
-
-def _scaled_product(mul: Node) -> Layer | Verdict | None:
-    """Return the layer that torchao's `quantize_` writes as a product of integers and its scales."""
-    found = find_scaled_product(mul)
-    if found is None:
-        return None
-    source, nodes, weight, scales = found
-    if tensor(source).dtype is not torch.float32 or not is_constant(weight):
-        return None
-    ranges = Ranges.ROW if any(op_name(n) in CHOOSES for n in nodes) else Ranges.NONE
-    return Layer(source, ranges, nodes, weight, scales=scales)
 
 
 def match_dynamic(node: Node) -> Sequence[Node] | Verdict | None:
@@ -158,7 +64,7 @@ def match_decoded(node: Node) -> Sequence[Node] | None:
 
 
 def _with_blocks(layer: Layer) -> Sequence[Node] | Verdict:
-    verdict = layer.has_blocks()
+    verdict = YES if layer.scales is not None else _blocks(layer.weight)
     return layer.nodes if verdict else verdict
 
 
@@ -167,15 +73,13 @@ def match_table(embedding: Node) -> Sequence[Node] | Verdict | None:
     table = arguments(embedding)["weight"]
     if not (isinstance(table, Node) and op_name(table) in DECODES and is_known(table)):
         return None
-    verdict = _in_float32(table) and _blocks(table)
+    verdict = decoded_to_float32(table) and _blocks(table)
     return (table, embedding) if verdict else verdict
 
 
 def match_convolution(convolution: Node) -> Verdict | None:
     """Report a convolution of activations that are quantized at run time."""
-    if chain(convolution.args[0]) is None:
-        return None
-    return no(Reason.OPERATOR, "a convolution of values that are quantized at run time: ONNX Runtime has linear layers")
+    return quantized_layers.match_convolution(convolution, LIBRARY)
 
 
 def match_integers(quantize: Node) -> Sequence[Node] | None:

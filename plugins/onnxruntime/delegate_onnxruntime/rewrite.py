@@ -22,16 +22,12 @@ from torch.onnx.ops import _symbolic_impl  # the operators that torch.onnx.ops.s
 
 from delegate.backends.aot import Region, RegionRefused
 from delegate.backends.lowering import LoweringTable
-from delegate.backends.qdq import CHOOSES, DECODES, DEQUANTIZE, Array, Coded, coded, is_known
-from delegate.edge.graphs import call
+from delegate.backends.qdq import CHOOSES, DECODES, DEQUANTIZE, Array, Coded, is_known
+from delegate.backends.quantized_layers import EMBEDDING, LAYERS, Layer, Ranges, coded_value, known_value
 from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor
 from delegate.edge.program import META_VALUE
 from delegate_onnxruntime.patterns import (
-    EMBEDDING,
     LEAST_BLOCK,
-    LINEAR,
-    Layer,
-    Ranges,
     find_layer,
     match_convolution,
     match_decoded,
@@ -83,20 +79,21 @@ class RegionRewriter:
 
     def value(self, node: Node) -> Any:
         """Return the value of a constant, or of a node that decodes a constant."""
-        if node in self._constants:
-            return self._constants[node]
-        with torch.no_grad():
-            return call(node.target, *torch.fx.node.map_arg((node.args, node.kwargs), self.value))
+        return known_value(node, self._constants)
 
     def coded(self, node: Node) -> Coded | str:
         """Return the constant that a node decodes; the reason if integers of 8 bits do not hold it."""
-        return coded(node, {n: self.value(v) if isinstance(v, Node) else v for n, v in arguments(node).items()})
+        return coded_value(node, self._constants)
 
-    def weights(self, layer: Node, node: Node) -> Coded:
-        """Return the constant that a node decodes for a layer; raises RegionRefused if integers do not hold it."""
-        found = self.coded(node)
+    def weights(self, node: Node, held: Layer | Node) -> Coded:
+        """Return the weights of a layer, or the constant that a node decodes, for a node.
+
+        Raises:
+            RegionRefused: integers do not hold it.
+        """
+        found = held.weights(self._constants) if isinstance(held, Layer) else self.coded(held)
         if isinstance(found, str):
-            raise RegionRefused({layer.name: f"the weight has {found}"})
+            raise RegionRefused({node.name: f"the weight has {found}"})
         return found
 
     def constant(self, name: str, value: Array, like: Node) -> Node:
@@ -239,21 +236,12 @@ def _pairs(held: Coded) -> list[tuple[int, int]]:
 KNOWN = frozenset(DECODES[:2])  # that the translations have
 PATTERNS: LoweringTable[Any] = LoweringTable()
 IN_INTEGERS = "in integers"
-_LAYERS = (LINEAR, "aten.mul.Tensor")
 
 
 def _layer(node: Node) -> Layer:
     layer = find_layer(node)
     assert isinstance(layer, Layer), f"{node.name} was claimed"
     return layer
-
-
-def _weights(rewriter: RegionRewriter, node: Node, layer: Layer) -> Coded:
-    """Return the weights of a layer (outputs, inputs)."""
-    if layer.scales is None:
-        return rewriter.weights(node, layer.weight)
-    scales = rewriter.value(layer.scales).float().reshape(-1, 1).numpy()
-    return Coded(rewriter.value(layer.weight).T.numpy(), scales)
 
 
 def _as_rows(node: Node) -> torch.Tensor:
@@ -270,7 +258,7 @@ def _activations(rewriter: RegionRewriter, node: Node, layer: Layer) -> Node:
 
 def _emit_blocks(rewriter: RegionRewriter, node: Node, layer: Layer, level: int) -> None:
     """Lower a layer to MatMulNBits."""
-    held = _weights(rewriter, node, layer)
+    held = rewriter.weights(node, layer)
     count, size = held.shape
     block = _block(held, _MOST_BLOCK)
     padded = Coded(np.pad(held.values, ((0, 0), (0, -size % block))), held.scale, held.zero_point, held.bits)
@@ -324,11 +312,11 @@ def _pack(values: Array, bits: int) -> Array:
     return shifted if bits == 8 else shifted[..., 0::2] | (shifted[..., 1::2] << 4)
 
 
-@PATTERNS.lowers_pattern("quantized at run time", *_LAYERS, match=match_dynamic)
+@PATTERNS.lowers_pattern("quantized at run time", *LAYERS, match=match_dynamic)
 def lower_dynamic(rewriter: RegionRewriter, node: Node) -> None:
     """Lower a layer of activations that are quantized at run time."""
     layer = _layer(node)
-    held = _weights(rewriter, node, layer)
+    held = rewriter.weights(node, layer)
     assert held.scale is not None
     if held.bits == 4 or held.scale.shape[1] > 1 or (layer.ranges is Ranges.ROW and not held.symmetric):
         _emit_blocks(rewriter, node, layer, _IN_INT8)
@@ -386,17 +374,17 @@ def _emit_rows(rewriter: RegionRewriter, node: Node, layer: Layer, held: Coded) 
     rewriter.put(node, rewriter.reshape(node, value, tensor(node).shape))
 
 
-@PATTERNS.lowers_pattern("weights of 4 bits", *_LAYERS, match=match_small)
+@PATTERNS.lowers_pattern("weights of 4 bits", *LAYERS, match=match_small)
 def lower_small(rewriter: RegionRewriter, node: Node) -> None:
     """Lower a layer with weights of 4 bits and activations in floats."""
     layer = _layer(node)
-    if _weights(rewriter, node, layer).bits == 4:
+    if rewriter.weights(node, layer).bits == 4:
         _emit_blocks(rewriter, node, layer, _IN_FLOATS)
     else:
         lower_decoded(rewriter, node)
 
 
-@PATTERNS.lowers_pattern("weights decoded", *_LAYERS, match=match_decoded)
+@PATTERNS.lowers_pattern("weights decoded", *LAYERS, match=match_decoded)
 def lower_decoded(rewriter: RegionRewriter, node: Node) -> None:
     """Lower a layer in floats; ONNX Runtime decodes the weights when the session is opened.
 

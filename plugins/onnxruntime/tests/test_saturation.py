@@ -11,8 +11,12 @@ import torch
 from torch import nn
 
 import delegate
+from tests.support import zoo
 from tests.support.lowering import assert_runs, assert_same
 from tests.support.qdq import Parameters, RunTime, RunTimeRows, Weights
+
+with zoo.libraries():
+    import torchao.quantization  # noqa: F401 - registers the operators
 
 INPUT, RESULT = Parameters(1 / 64, -100), Parameters(0.8, 3)
 

@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeInt
 from torch.fx import Node
 
 from delegate.backends import aot
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
+from delegate.backends.aot import Claim, PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
 from delegate.backends.asking import AskingBackend
 from delegate.backends.inexact import (
     MEANS,
@@ -29,11 +29,19 @@ from delegate.backends.inexact import (
     returns_to_half,
     unrounded,
 )
+from delegate.backends.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
+from delegate.backends.quantizable import QuantizationScheme
+from delegate.backends.quantized_layers import refusal_at_run_time
 from delegate.backends.region import ranges_of_sizes, size_range
 from delegate.edge.node import arguments, is_static, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
-from delegate_openvino.convert import ELEMENTS, NotConverted, one_line, shape_of, to_openvino, whole_operators
+from delegate_openvino.convert import NotConverted, one_line, shape_of, to_openvino, whole_operators
+from delegate_openvino.elements import ELEMENTS
+from delegate_openvino.executed import notes_on_floats
+from delegate_openvino.integers import IN_INTEGERS, PATTERNS, group_of_region, operators_on_integers
 from delegate_openvino.nan import LOSING
+from delegate_openvino.patterns import LIBRARY, check_conversion
+from delegate_openvino.schemes import SCHEMES
 from delegate_openvino.settings import settings
 from delegate_openvino.weights import large_constants, with_holes, without
 
@@ -72,6 +80,7 @@ _GROUP_NORMS = frozenset({"aten.group_norm.default", "aten.native_group_norm.def
 _CORRECTED = frozenset(f"aten.{name}.correction" for name in ("var", "std", "var_mean", "std_mean"))
 
 _LOSES = floats_of(LOSING)
+_CONVERSIONS = frozenset((QUANTIZE, *DECODES))
 
 
 _RUN = """import openvino
@@ -105,9 +114,26 @@ class OpenVinoBackend(AskingBackend):
 
     @property
     def preserve_ops(self) -> Set[str]:
-        return whole_operators()
+        return whole_operators() | AFFINE if self._in_integers else whole_operators()
+
+    @property
+    def _in_integers(self) -> bool:
+        return bool(self.options.device == "CPU")  # patterns are queried there
+
+    @classmethod
+    def quantization(cls) -> Sequence[QuantizationScheme]:
+        return SCHEMES
+
+    def claims(self, node: Node) -> Sequence[Claim]:
+        if not self._in_integers:
+            return ()
+        return [c for c in PATTERNS.claims(node) if c.name != IN_INTEGERS or all(map(self.check, c.nodes))]
 
     def check(self, node: Node) -> Verdict:
+        if self._in_integers and op_name(node) in RUN_TIME and not is_known(node):
+            return refusal_at_run_time(node, self.claims, LIBRARY)
+        if self._in_integers and op_name(node) in _CONVERSIONS:
+            return check_conversion(node)
         return returns_to_half(node) and keeps_zero(node) and _resizes(node) and super().check(node)
 
     def ask(self, region: Region) -> Verdict:
@@ -136,7 +162,7 @@ class OpenVinoBackend(AskingBackend):
             converted = to_openvino(region)
         except NotConverted as refusal:
             raise RegionFailed(str(refusal)) from refusal
-        _try(converted.model, region, self.options)
+        in_floats = _try(converted.model, region, self.options, group_of_region(region))
         with TemporaryDirectory() as folder:
             graph, weights = Path(folder, "model.xml"), Path(folder, "model.bin")
             openvino.serialize(converted.model, graph, weights)
@@ -146,7 +172,7 @@ class OpenVinoBackend(AskingBackend):
         options = self.options
         specs = {**self._specs(region), "graph": len(xml), "weights": [start for start, _ in holes]}
         note = f"{len(converted.model.get_ops())} OpenVINO operators, {options.device} in {options.precision}"
-        notes = (note, *nan_notes(region, _LOSES))
+        notes = (note, *converted.notes, *in_floats, *nan_notes(region, _LOSES))
         return PreprocessResult(xml + without(whole, holes), specs, notes, data=data)
 
     def reproduction(self, artifact: PreprocessResult) -> Reproduction:
@@ -171,18 +197,20 @@ class OpenVinoBackend(AskingBackend):
     def _specs(self, region: Region) -> dict[str, Any]:
         """Return the compile specs that do not depend on the model."""
         types = {"dtypes": _names(region.inputs), "results": _names(region.outputs)}
-        return {**self.options.model_dump(), **types}
+        return {**self.options.model_dump(), **types, "group": group_of_region(region)}
 
 
-def _try(model: openvino.Model, region: Region, options: OpenVinoOptions) -> None:
+def _try(model: openvino.Model, region: Region, options: OpenVinoOptions, group: int) -> tuple[str, ...]:
     """Compile a model for the CPU like the runtime part: OpenVINO cannot open some models of its own frontend.
+
+    Returns notes on quantized operators that it computes in floats.
 
     Raises:
         RegionFailed: the model does not compile, or has results of other types.
     """
     if options.device != "CPU":
-        return  # of a machine that this one need not be
-    specs = {**options.model_dump(), "cache": ""}
+        return ()  # of a machine that this one need not be
+    specs = {**options.model_dump(), "cache": "", "group": group}
     try:
         compiled = openvino.Core().compile_model(model, "CPU", settings(specs, model))
     except Exception as error:  # whatever OpenVINO raises across its boundary
@@ -192,6 +220,7 @@ def _try(model: openvino.Model, region: Region, options: OpenVinoOptions) -> Non
     for symbol, known in region.range_constraints.items():
         if known.lower <= 0:
             _run_on_nothing(compiled, region, symbol)
+    return tuple(notes_on_floats(compiled, operators_on_integers(model)))
 
 
 def _run_on_nothing(compiled: openvino.CompiledModel, region: Region, symbol: Any) -> None:

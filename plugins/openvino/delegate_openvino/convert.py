@@ -18,6 +18,8 @@ from torch.fx import Graph, GraphModule, Node, map_arg
 from delegate.backends.aot import Region
 from delegate.backends.exported import exported_program
 from delegate.edge.node import arguments, op_name, tensor
+from delegate_openvino.elements import ELEMENTS
+from delegate_openvino.integers import CutRegion
 
 _CAST = torch.ops.aten._to_copy.default
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
@@ -44,18 +46,6 @@ _WITH_NUMBERS = (
         )
     }
 )
-ELEMENTS = {
-    torch.float32: openvino.Type.f32,
-    torch.float16: openvino.Type.f16,
-    torch.bfloat16: openvino.Type.bf16,
-    torch.float64: openvino.Type.f64,
-    torch.bool: openvino.Type.boolean,
-    torch.uint8: openvino.Type.u8,
-    torch.int8: openvino.Type.i8,
-    torch.int16: openvino.Type.i16,
-    torch.int32: openvino.Type.i32,
-    torch.int64: openvino.Type.i64,
-}
 
 
 class NotConverted(Exception):
@@ -80,10 +70,12 @@ class Converted:
     Args:
         model: the model, whose constants share the memory of those of the module.
         module: the source of the model; it must outlive the model.
+        notes: remarks for the report.
     """
 
     model: openvino.Model
     module: GraphModule
+    notes: tuple[str, ...]
 
 
 def to_openvino(region: Region) -> Converted:
@@ -91,19 +83,24 @@ def to_openvino(region: Region) -> Converted:
 
     Raises:
         NotConverted: the frontend has no rule for an operator, or its rule fails.
+        RegionRefused: a part of a refused quantized pattern is left.
     """
-    module = _module(region)
+    cut = CutRegion(region)
+    floats = cut.finish()
+    module = _module(floats)
     decoder = TorchFXPythonDecoder(module)  # the frontend does not keep it alive
     try:
         model = _frontend().convert(_frontend().load(decoder))
-        for parameter, node in zip(model.get_parameters(), region.inputs, strict=True):
+        for parameter, node in zip(model.get_parameters(), floats.inputs, strict=True):
             parameter.set_element_type(ELEMENTS[node.meta["val"].dtype])
             parameter.set_partial_shape(shape_of(node))
+        model.validate_nodes_and_infer_types()
+        model = cut.fill(model, floats)
         _part_results(model)
         model.validate_nodes_and_infer_types()
     except Exception as error:  # whatever OpenVINO raises across its boundary
         raise NotConverted(one_line(error)) from error
-    return Converted(model, module)
+    return Converted(model, module, tuple(cut.notes))
 
 
 def _part_results(model: openvino.Model) -> None:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+import numpy as np
+import openvino
+from openvino import opset13 as opset
+
+GROUPS = (16, 32, 64, 128)  # numbers of activations that share a range, chosen at run time
 _HALF = ("f16", "bf16")
+_PRODUCTS = 64  # that are added up to find out if they saturate
 
 
 def settings(specs: Mapping[str, Any], model: Any) -> dict[str, Any]:
@@ -13,13 +20,39 @@ def settings(specs: Mapping[str, Any], model: Any) -> dict[str, Any]:
 
     On CPUs, OpenVINO 2026.4 fuses two 16-bit linear layers with a sum after them to one kernel. The fusion ends the
     process (SIGSEGV, on a CPU without AVX-512).
+
+    If products of bytes saturate, the low-precision transformations stay off, and operators between FakeQuantize and
+    decoded integers are computed in floats.
+
+    Raises:
+        ValueError: the specs have an unknown number of activations that share a range.
     """
-    in_16_bits = any(o.get_element_type().to_string() in _HALF for op in model.get_ops() for o in op.outputs())
+    if type(specs["group"]) is not int or specs["group"] not in (0, *GROUPS):
+        raise ValueError(f"the group of activations is {specs['group']!r}, not 0 or one of {GROUPS}")
+    on_cpu, ops = specs["device"].startswith("CPU"), model.get_ops()
+    in_16_bits = any(o.get_element_type().to_string() in _HALF for op in ops for o in op.outputs())
+    in_integers = on_cpu and any(op.get_type_name() == "FakeQuantize" for op in ops)
     properties = {
-        "SNIPPETS_MODE": "DISABLE" if in_16_bits and specs["device"].startswith("CPU") else None,
+        "SNIPPETS_MODE": "DISABLE" if in_16_bits and on_cpu else None,
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": specs["precision"],
         "CACHE_DIR": specs["cache"] or None,
         "INFERENCE_NUM_THREADS": specs["threads"] or None,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": specs["group"] if on_cpu else None,
+        "LP_TRANSFORMS_MODE": "NO" if in_integers and products_saturate() else None,
     }
     return {name: value for name, value in properties.items() if value is not None}
+
+
+@cache
+def products_saturate() -> bool:
+    """Return true if sums of two products of uint8 and int8 saturate in 16 bits here, as on x86-64 without VNNI."""
+    x = opset.parameter([1, _PRODUCTS], np.float32)
+    ends = [np.float32(0), np.float32(255)] * 2
+    weights = opset.convert(opset.constant(np.full((1, _PRODUCTS), 127, np.int8)), "f32")
+    one = opset.constant(np.float32(1))
+    product = opset.matmul(opset.fake_quantize(x, *ends, 256), opset.multiply(weights, one), False, True)
+    properties = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(openvino.Model([product], [x]), "CPU", properties)
+    (sums,) = compiled([np.full((1, _PRODUCTS), 255, np.float32)]).values()
+    return bool(sums[0, 0] != _PRODUCTS * 255 * 127)

@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import openvino
 import pytest
+import torch
+import torch.nn.functional as F
 from delegate_openvino.shared_weights import part_uses
 from openvino import opset13 as opset
+from torch import nn
 
+import delegate
 from delegate.testing import assert_same
 from tests.support.cases.equal_weights import CASES, FILTERS, compare
+from tests.support.qdq import Parameters, Weights
 
 X = np.random.default_rng(0).normal(size=(2, 8, 9, 9)).astype(np.float32)
 
@@ -20,6 +25,41 @@ X = np.random.default_rng(0).normal(size=(2, 8, 9, 9)).astype(np.float32)
 @pytest.mark.parametrize("case", CASES)
 def test_each_use_has_its_numbers(case: str) -> None:
     compare(case, "openvino", 1e-6, {"aten._to_copy.default": 1} if "matrix" in case else {})
+
+
+def _in_bytes(dtype: torch.dtype) -> nn.Module:
+    """Return layers of different kinds, whose weights have equal bytes and different scales."""
+    filters = (FILTERS * 50).clamp(-127, 127)
+    matrix = filters.flatten(1)
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.plain = Weights(F.conv2d, filters)
+            self.groups = Weights(lambda x, w, b: F.conv2d(x, w, b, groups=8), filters.reshape(64, 1, 3, 3), None)
+            self.linear = Weights(F.linear, matrix)
+            self.turned = Weights(F.linear, matrix.reshape(72, 8), None)
+            self.table = Weights(lambda x, w, b: F.embedding((x[:, 0, 0, 0] > 0).long(), w), matrix)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            step = Parameters(0.03, 3, dtype)
+            seen, few = step.through(x), step.through(x[:, :, :3, :3].flatten(1))
+            return (
+                *(self.plain(seen), self.groups(seen), self.linear(few), self.turned(few[:, :8])),
+                *(self.plain(x), self.linear(x[:, :, :3, :3].flatten(1)), self.table(x)),
+            )
+
+    return Layers().eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+def test_layers_in_bytes(dtype: torch.dtype) -> None:
+    """One weight is read by layers of floats, of integers and by a lookup; all have their own numbers."""
+    module, x = _in_bytes(dtype), torch.from_numpy(X)
+    with torch.no_grad():
+        program = delegate.to_backend(torch.export.export(module, (x,)), "openvino")
+        assert {n.backend for n in program.report.nodes if "linear" in n.op or "conv" in n.op} == {"openvino"}
+        assert_same(program(x), module(x), 1e-5)
 
 
 def direct() -> Any:

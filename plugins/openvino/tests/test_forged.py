@@ -83,6 +83,13 @@ def test_a_forged_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         delegate.load(data)
 
 
+@pytest.mark.parametrize("group", [-1, 5, "32", None, 32.0, [], 2**70])
+def test_a_forged_group(group: object) -> None:
+    """The number of activations that share a range is checked before OpenVINO reads it."""
+    with pytest.raises(BackendFailed, match="openvino"):
+        delegate.load(serialize(with_specs(lowered(), group=group)))
+
+
 def test_a_folder_that_a_file_names_is_not_used(tmp_path: Path) -> None:
     data = serialize(lowered(cache=str(tmp_path / "cache")))
     with pytest.raises(BackendFailed, match="trust_code=True"):

@@ -1,0 +1,209 @@
+"""Linear layers with constant weights in integers: the forms that exporters write, as one description."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from delegate.backends.aot import Claim
+from delegate.backends.qdq import (
+    CHOOSES,
+    DECODES,
+    DEQUANTIZE,
+    Array,
+    Coded,
+    chain,
+    coded,
+    decoded,
+    find_scaled_product,
+    is_known,
+)
+from delegate.edge.graphs import call
+from delegate.edge.node import arguments, is_constant, op_name, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+
+LINEAR = "aten.linear.default"
+EMBEDDING = "aten.embedding.default"
+LAYERS = (LINEAR, "aten.mul.Tensor")  # the operators that end a layer
+_PER_TENSOR = frozenset(CHOOSES[:2])  # one range for all of a tensor
+
+
+class Ranges(Enum):
+    """The values of an activation that share a range, which is chosen at run time."""
+
+    NONE = "not quantized"
+    TENSOR = "all values"
+    ROW = "the values of a row"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A linear layer with constant weights in integers.
+
+    Args:
+        source: its activations in floats.
+        ranges: the quantization of the activations.
+        nodes: all nodes of the pattern.
+        weight: the node that decodes the weights (outputs, inputs); of a scaled product, the weights (inputs, outputs).
+        bias: the bias, if it has one.
+        scales: the scales of the outputs of a scaled product.
+    """
+
+    source: Node
+    ranges: Ranges
+    nodes: tuple[Node, ...]
+    weight: Node
+    bias: Node | None = None
+    scales: Node | None = None
+
+    @property
+    def is_small(self) -> bool:
+        """Return true if the declared range of the weights is 4 bits."""
+        if self.scales is not None:
+            return False
+        named = arguments(self.weight)
+        return named["quant_min"] is not None and named["quant_min"] >= -8 and named["quant_max"] <= 7
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Return the outputs and the inputs that share a scale."""
+        if self.scales is not None:
+            return 1, tensor(self.weight).shape[0]
+        return block_of(self.weight)
+
+    def weights(self, constants: Mapping[Node, torch.Tensor]) -> Coded | str:
+        """Return the weights (outputs, inputs); the reason if integers of 8 bits do not hold them.
+
+        Args:
+            constants: the constants of the region that has the layer.
+        """
+        if self.scales is None:
+            return coded_value(self.weight, constants)
+        scales = known_value(self.scales, constants).float().reshape(-1, 1).numpy()
+        return Coded(known_value(self.weight, constants).T.numpy(), scales)
+
+
+def block_of(decode: Node) -> tuple[int, int]:
+    """Return the rows and columns that share a scale, for a node that decodes a constant matrix."""
+    named, (rows, columns) = arguments(decode), tensor(decode).shape
+    if op_name(decode) == DEQUANTIZE:
+        return rows, columns
+    if "axis" in named:
+        return (1, columns) if named["axis"] % 2 == 0 else (rows, 1)
+    block = named.get("block_size", (1, named.get("group_size")))
+    return block[0], block[1]
+
+
+def known_value(node: Node, constants: Mapping[Node, torch.Tensor]) -> Any:
+    """Return the value of a constant, or of a node that computes with constants alone."""
+    if node in constants:
+        return constants[node]
+    with torch.no_grad():
+        return call(node.target, *map_arg((node.args, node.kwargs), lambda n: known_value(n, constants)))
+
+
+def coded_value(decode: Node, constants: Mapping[Node, torch.Tensor]) -> Coded | str:
+    """Return the constant that a node decodes; the reason if integers of 8 bits do not hold it."""
+    return coded(decode, _values(decode, constants))
+
+
+def decoded_value(decode: Node, constants: Mapping[Node, torch.Tensor]) -> Array:
+    """Return the constant that a node decodes, in float32."""
+    return decoded(decode, _values(decode, constants))
+
+
+def _values(decode: Node, constants: Mapping[Node, torch.Tensor]) -> dict[str, Any]:
+    named = arguments(decode).items()
+    return {name: known_value(v, constants) if isinstance(v, Node) else v for name, v in named}
+
+
+def find_layer(node: Node, library: str) -> Layer | Verdict | None:
+    """Return the layer that a node ends; a refusal of quantized activations; None for another node.
+
+    Args:
+        node: a node of `LAYERS`.
+        library: the name of the library, for messages.
+    """
+    return _linear(node, library) if op_name(node) == LINEAR else _scaled_product(node)
+
+
+def _linear(layer: Node, library: str) -> Layer | Verdict | None:
+    named = arguments(layer)
+    source, weight, bias = (named[name] for name in ("input", "weight", "bias"))
+    quantization = chain(source)
+    decodes = isinstance(weight, Node) and op_name(weight) in DECODES and is_known(weight)
+    if quantization is None and (not decodes or op_name(source) == DEQUANTIZE):
+        return None
+    if not decodes:
+        return no(Reason.NON_CONSTANT, "the activations are quantized, but the weights are not constant integers")
+    bias_nodes = (bias,) if isinstance(bias, Node) and bias.op == "call_function" and is_known(bias) else ()
+    ranges, nodes, verdict = Ranges.NONE, (weight, *bias_nodes, layer), YES
+    if quantization is not None:
+        source, chosen = quantization
+        ranges = Ranges.TENSOR if op_name(chosen[0]) in _PER_TENSOR else Ranges.ROW
+        nodes, verdict = (*chosen, *nodes), _read_by_layers(chosen, library)
+    verdict = verdict and decoded_to_float32(source, weight, layer)
+    return Layer(source, ranges, nodes, weight, bias) if verdict else verdict
+
+
+def _read_by_layers(chosen: Sequence[Node], library: str) -> Verdict:
+    """Check that only linear layers read a value that is quantized at run time."""
+    *inner, decoded = chosen
+    other = next((user for user in decoded.users if op_name(user) != LINEAR), None)
+    if other is None:
+        other = next((user for node in inner for user in node.users if user not in chosen), None)
+    if other is None:
+        return YES
+    why = f"{other.name} reads a value that is quantized at run time, which {library} supports only in linear layers"
+    return no(Reason.OPERATOR, why)
+
+
+def decoded_to_float32(*nodes: Node) -> Verdict:
+    """Check that the nodes of a pattern are in float32."""
+    other = next((n for n in nodes if tensor(n).dtype is not torch.float32), None)
+    if other is None:
+        return YES
+    return no(Reason.DTYPE, f"{other.name} is {tensor(other).dtype}, but weights are decoded to float32 only")
+
+
+def _scaled_product(mul: Node) -> Layer | Verdict | None:
+    """Return the layer that torchao's `quantize_` writes as a product of integers and its scales."""
+    found = find_scaled_product(mul)
+    if found is None:
+        return None
+    source, nodes, weight, scales = found
+    if tensor(source).dtype is not torch.float32 or not is_constant(weight):
+        return None
+    ranges = Ranges.ROW if any(op_name(n) in CHOOSES for n in nodes) else Ranges.NONE
+    return Layer(source, ranges, nodes, weight, scales=scales)
+
+
+def match_convolution(convolution: Node, library: str) -> Verdict | None:
+    """Report a convolution of activations that are quantized at run time."""
+    if chain(convolution.args[0]) is None:
+        return None
+    why = f"a convolution of values that are quantized at run time: {library} has linear layers"
+    return no(Reason.OPERATOR, why)
+
+
+def refusal_at_run_time(node: Node, claims: Callable[[Node], Sequence[Claim]], library: str) -> Verdict:
+    """Return the refusal of a part of a quantization at run time alone, with the reason of the layers that read it.
+
+    Args:
+        node: the part. It is supported as a part of a claimed layer.
+        claims: returns the pattern matches around a node, and their refusals.
+        library: the name of the library, for messages.
+    """
+    reached = {node}
+    for _ in range(4):  # chosen, picked, quantized, decoded
+        reached = {user for one in reached for user in one.users}
+        for claim in (c for layer in reached if layer.op == "call_function" for c in claims(layer)):
+            if not claim.verdict:
+                return claim.verdict
+    return no(Reason.OPERATOR, f"parameters chosen at run time, which {library} supports only in linear layers")

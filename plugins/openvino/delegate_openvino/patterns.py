@@ -1,0 +1,108 @@
+"""The quantized patterns that OpenVINO runs on the CPU: support checks of nodes, without values."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from delegate.backends import quantized_layers
+from delegate.backends.qdq import DECODES, DEQUANTIZE, QUANTIZE, is_known
+from delegate.backends.quantized_layers import Layer, Ranges, decoded_to_float32
+from delegate.edge.node import arguments, op_name, tensor
+from delegate.verdict import YES, Reason, Verdict, no
+from delegate_openvino.compressed import group_of_activations, storage_bits
+from delegate_openvino.schemes import FUSES, INTEGERS
+
+LIBRARY = "OpenVINO"
+_BYTES = frozenset({torch.int8, torch.uint8})
+_CODED = _BYTES | {torch.int16, torch.int32, torch.int64}
+_NUMBERS = np.finfo(np.float32)
+
+
+def check_conversion(node: Node) -> Verdict:
+    """Check a node that quantizes values, or decodes integers, by parameters that are known."""
+    named, result = arguments(node), tensor(node)
+    source = named["input"]
+    if op_name(node) == QUANTIZE:
+        integers, floats = result.dtype, tensor(source).dtype
+    else:
+        integers, floats = tensor(source).dtype, result.dtype
+    if floats is not torch.float32 or integers not in (_CODED if is_known(node) else _BYTES):
+        return no(Reason.DTYPE, f"OpenVINO has no conversion between {floats} and {integers}".replace("torch.", ""))
+    if is_known(node):
+        return YES
+    if op_name(node) not in (QUANTIZE, DEQUANTIZE):
+        return no(Reason.NON_CONSTANT, "OpenVINO decodes only constants with several scales")
+    least, most = named["scale"], named["scale"] * (1 << 9)
+    if least < _NUMBERS.tiny or most > _NUMBERS.max:
+        return no(Reason.INACCURATE, f"the scale {named['scale']} is beyond the numbers of float32")
+    return YES
+
+
+def find_layer(node: Node) -> Layer | Verdict | None:
+    """Return the layer that a node ends; a refusal of quantized activations; None for another node."""
+    return quantized_layers.find_layer(node, LIBRARY)
+
+
+def group_of_layer(layer: Layer) -> int | None:
+    """Return the number of activations that share a range when a layer runs; 0 for floats, None for any number."""
+    if layer.ranges is Ranges.NONE:
+        return 0
+    return group_of_activations(tensor(layer.source).shape[-1], layer.block[1])
+
+
+def match_dynamic(node: Node) -> Sequence[Node] | Verdict | None:
+    """Match a layer of activations that are quantized at run time."""
+    layer = find_layer(node)
+    if not isinstance(layer, Layer):
+        return layer
+    if layer.ranges is Ranges.NONE:
+        return None
+    inputs, block = tensor(layer.source).shape[-1], layer.block[1]
+    bits = 4 if layer.is_small else 8
+    if not all(storage_bits(inputs, block, bits, signed) for signed in (True, False)):
+        return no(Reason.ATTRIBUTE, f"blocks of {block} inputs, whose weights OpenVINO decodes to floats")
+    return layer.nodes
+
+
+def match_decoded(node: Node) -> Sequence[Node] | None:
+    """Match a layer of weights in integers and activations in floats."""
+    layer = find_layer(node)
+    return layer.nodes if isinstance(layer, Layer) and layer.ranges is Ranges.NONE else None
+
+
+def match_table(embedding: Node) -> Sequence[Node] | Verdict | None:
+    """Match a lookup in a constant table of integers."""
+    table = arguments(embedding)["weight"]
+    if not (isinstance(table, Node) and op_name(table) in DECODES and is_known(table)):
+        return None
+    verdict = decoded_to_float32(table)
+    return (table, embedding) if verdict else verdict
+
+
+def match_convolution(convolution: Node) -> Verdict | None:
+    """Report a convolution of activations that are quantized at run time."""
+    return quantized_layers.match_convolution(convolution, LIBRARY)
+
+
+def match_integers(quantize: Node) -> Sequence[Node] | None:
+    """Match an operator between dequantize and quantize operators, with its activation, for an operator on integers."""
+    node: Any = quantize.args[0]
+    nodes = [quantize]
+    if _is_only_read(node) and op_name(node) in FUSES:
+        nodes.append(node)
+        node = node.args[0]
+    if not _is_only_read(node) or op_name(node) not in INTEGERS or node.target is operator.getitem:
+        return None
+    decoded = [n for n in cast(Node, node).all_input_nodes if n.op == "call_function" and op_name(n) in DECODES]
+    # Nodes that decode activations may come much earlier (a residual), so they are not part of the pattern.
+    return (*filter(is_known, decoded), node, *reversed(nodes)) if decoded else None
+
+
+def _is_only_read(node: Any) -> bool:
+    return isinstance(node, Node) and node.op == "call_function" and len(node.users) == 1
