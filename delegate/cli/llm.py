@@ -65,6 +65,17 @@ def export(
         Weights | None,
         typer.Option(case_sensitive=False, help="Type of these weights for prefill and batches, if different."),
     ] = None,
+    rounding: Annotated[
+        Literal["nearest", "hqq", "gptq"],
+        typer.Option(
+            case_sensitive=False,
+            help="Rounding of int4 weights. hqq fits scales; gptq fits weights to --calibration, which takes longer.",
+        ),
+    ] = "nearest",
+    calibration: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="For gptq: a text like those of the use; with --no-tokenizer, numbers."),
+    ] = None,
     cache: Annotated[
         Literal["float32", "float16", "bfloat16", "int8"],
         typer.Option(case_sensitive=False, help="Type of the stored keys and values."),
@@ -99,8 +110,9 @@ def export(
         remedy = "pip install 'delegate[llm-export]'"
         raise ConfigError(f"the export needs {error.name}, which is not installed", remedy=remedy) from error
     requested = Options(
-        context, chunk, conversations, weights, prefill_weights, cache, guesses, backend and tuple(backend)
-    )
+        context, chunk, conversations, weights, prefill_weights, rounding, calibration, cache, guesses,
+        backend and tuple(backend),
+    )  # fmt: skip
     requested.check()
     transformers.utils.logging.disable_progress_bar()
     source = read(model, without_tokenizer=no_tokenizer)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from delegate.errors import ConfigError
 from delegate.llm.aot.hugging_face import transformers
+from delegate.llm.aot.rounding import HQQ, quantize_in_order
 
 WEIGHTS = ("float32", "int8", "int4")
 BLOCK = 32
@@ -36,12 +37,16 @@ class Rows(nn.Module):
         return self.values[tokens].to(torch.float32) * (self.scales[tokens] * self.factor)
 
 
-def quantize_weights(model: transformers.PreTrainedModel, weights: str) -> transformers.PreTrainedModel:
+def quantize_weights(
+    model: transformers.PreTrainedModel, weights: str, rounding: str = "nearest", rows: Tensor | None = None
+) -> transformers.PreTrainedModel:
     """Return the model with quantized linear layers and embedding; it shares all other weights with the original.
 
     Args:
         model: the model in float32, which stays as it is.
         weights: one of `WEIGHTS`.
+        rounding: of int4, one of `ROUNDINGS`.
+        rows: calibration data for "gptq": tokens, (rows, length).
 
     Raises:
         ConfigError: the weights of a row are not divisible into blocks.
@@ -59,10 +64,15 @@ def quantize_weights(model: transformers.PreTrainedModel, weights: str) -> trans
     blocks = Int8DynamicActivationIntxWeightConfig(
         weight_dtype=torch.int4,  # type: ignore[attr-defined]
         weight_granularity=PerGroup(BLOCK),
+        **({} if rounding == "nearest" else {"intx_choose_qparams_algorithm": HQQ}),
     )
+    layers = [module for module in quantized.modules() if isinstance(module, nn.Linear) and module is not head]
+    if weights == "int4" and rows is not None:
+        quantize_in_order(quantized, layers, rows, BLOCK)
+    else:
+        inner = blocks if weights == "int4" else by_row
+        quantize_(quantized, inner, lambda module, _: isinstance(module, nn.Linear) and module is not head)
     quantize_(quantized, by_row, lambda module, _: module is head)
-    inner = blocks if weights == "int4" else by_row
-    quantize_(quantized, inner, lambda module, _: isinstance(module, nn.Linear) and module is not head)
     embedding = quantized.get_input_embeddings()
     if tied:
         values, scales = head.weight.qdata, head.weight.scale

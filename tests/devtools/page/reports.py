@@ -53,7 +53,10 @@ def report(*, moved: bool = False) -> Report:
     accuracy = Accuracy(31.5, 0.01, 0.001, None)
     placement = Placement(
         "forward", "latency", "xnnpack",
-        (PlanCost("xnnpack", 1, 0.001, 5, None, 42.0), PlanCost("portable", 0, 0.002, 5, Interval(2.0, 1.5, 2.5), 60.0)),
+        (
+            PlanCost("xnnpack", 1, 0.001, 5, None, 42.0),
+            PlanCost("portable", 0, 0.002, 5, Interval(2.0, 1.5, 2.5), 60.0),
+        ),
         (SegmentCost("embed to head", "xnnpack", 8, 0.001, "portable", Interval(2.0, 1.7, 2.5)),),
         ("a third plan",),
     )  # fmt: skip
