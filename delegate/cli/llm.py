@@ -70,6 +70,17 @@ def export(
         Weights | None,
         typer.Option(case_sensitive=False, help="Type of these weights for prefill and batches, if different."),
     ] = None,
+    rounding: Annotated[
+        Literal["nearest", "hqq", "gptq"],
+        typer.Option(
+            case_sensitive=False,
+            help="Rounding of int4 weights. hqq fits scales; gptq fits weights to --calibration, which takes longer.",
+        ),
+    ] = "nearest",
+    calibration: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="For gptq: a text like those of the use; with --no-tokenizer, numbers."),
+    ] = None,
     cache: Annotated[
         Literal["float32", "float16", "bfloat16", "int8"],
         typer.Option(case_sensitive=False, help="Type of the stored keys and values."),
@@ -115,6 +126,8 @@ def export(
         conversations=conversations,
         weights=weights,
         prefill_weights=prefill_weights,
+        rounding=rounding,
+        calibration=calibration,
         cache=cache,
         guesses=guesses,
         lora_rank=lora_rank,

@@ -221,9 +221,10 @@ def _schemes(
         known.append(AUTO)
     rules = {(*path, key, pattern): s for key in _RULES for pattern, s in getattr(section, key).items()}
     for place, scheme in {(*path, "scheme"): section.scheme or known[0], **rules}.items():
-        if in_known_spelling(scheme, known) not in known:
-            what = f"{dotted(place)}: there is no scheme {scheme!r}"
-            yield ConfigError(what, where=source.where(place), remedy=did_you_mean(scheme, known))
+        name = scheme.partition("/")[0]  # the rest is a group size
+        if in_known_spelling(name, known) not in known:
+            what = f"{dotted(place)}: there is no scheme {name!r}"
+            yield ConfigError(what, where=source.where(place), remedy=did_you_mean(name, known))
 
 
 def _backend(choice: BackendChoice, path: Path, source: Source, registry: Registry) -> Iterator[ConfigError]:

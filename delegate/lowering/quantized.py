@@ -38,6 +38,7 @@ class QuantizedPrograms:
         fallback_layers: the layers that have the fallback scheme so that the bounds hold.
         float_layers: the layers that stay in float so that the bounds hold.
         records: the warnings of the last quantization.
+        is_within: False if the bounds do not hold yet, because the time was over.
     """
 
     programs: dict[str, ExportedProgram]
@@ -45,6 +46,7 @@ class QuantizedPrograms:
     fallback_layers: tuple[LayerNoise, ...]
     float_layers: tuple[LayerNoise, ...]
     records: Sequence[warnings.WarningMessage]
+    is_within: bool = True
 
 
 def quantized(
@@ -144,9 +146,10 @@ class BoundedQuantizer:
         changed: dict[tuple[str, str], tuple[str, LayerNoise]] = {}  # by method and operator: the scheme and the noise
         programs, records = self._quantize(section)
         for number in range(_ROUNDS):
-            noisy = self._noisy(programs, operators, _MARGIN / 2**number if number < _ROUNDS - 1 else 0.0, end)
-            if not noisy:
+            missed = self._missed(programs)
+            if not missed or time.monotonic() > end:
                 break
+            noisy = self._noisy(missed, programs, operators, _MARGIN / 2**number if number < _ROUNDS - 1 else 0.0)
             for key, noise in noisy.items():
                 scheme = OFF if fallback is None or key in changed else fallback
                 changed[key] = scheme, noise
@@ -157,7 +160,8 @@ class BoundedQuantizer:
             tuple(noise for scheme, noise in changed.values() if (scheme == OFF) is is_float)
             for is_float in (False, True)
         )
-        return QuantizedPrograms(programs, section, fallen, floats, records)
+        is_within = time.monotonic() <= end or not self._missed(programs)
+        return QuantizedPrograms(programs, section, fallen, floats, records, is_within)
 
     def _quantize(self, section: Quantization) -> tuple[dict[str, ExportedProgram], list[warnings.WarningMessage]]:
         def count(number: int) -> None:
@@ -168,14 +172,17 @@ class BoundedQuantizer:
             quantize = configured()
             return quantize(self.programs, section, self._backends, self._registry, count, self._methods), records
 
-    def _noisy(
-        self, programs: Mapping[str, ExportedProgram], operators: frozenset[str], allowed: float, end: float
-    ) -> dict[tuple[str, str], LayerNoise]:
-        """Return the noisiest layers of methods that miss the bounds, by method and operator; none after the end."""
+    def _missed(self, programs: Mapping[str, ExportedProgram]) -> list[str]:
+        """Return the methods that miss the bounds."""
         figures = reference_figures(torch_results(programs, self._samples), self._expected)
-        missed = [name for name, accuracy in figures.items() if self._bounds.excess(accuracy) > _MARGIN]
+        return [name for name, accuracy in figures.items() if self._bounds.excess(accuracy) > _MARGIN]
+
+    def _noisy(
+        self, missed: Sequence[str], programs: Mapping[str, ExportedProgram], operators: frozenset[str], allowed: float
+    ) -> dict[tuple[str, str], LayerNoise]:
+        """Return the noisiest layers of some methods, by method and operator."""
         noisy: dict[tuple[str, str], LayerNoise] = {}
-        for name in missed if time.monotonic() <= end else ():
+        for name in missed:
             if name not in self._runs:
                 label = name if len(self.programs) > 1 else ""
                 self._runs[name] = FloatRun.of(self.programs[name], self._samples[name][0], label)

@@ -56,7 +56,8 @@ class QuantizedCandidate:
         """Return the backends by name of the candidate, which has the layers that bounds changed."""
         size = self.section.group_size
         group = "" if size is None else f" in groups of {size}" if size else " per channel"
-        parts = [f"{self.section.scheme or 'quantized'}{group}", *(f"{g} in {s}" for g, s in self.mixed.items())]
+        scheme = "float" if self.section.scheme == _OFF else self.section.scheme or "quantized"
+        parts = [f"{scheme}{group}", *(f"{g} in {s}" for g, s in self.mixed.items())]
         changed = {} if made is None else {_ACCURATE: made.fallback_layers, "float": made.float_layers}
         parts += [f"{len(n)} {'layer' if len(n) == 1 else 'layers'} in {where}" for where, n in changed.items() if n]
         return {f"{backend} {', '.join(parts)}": backend for backend in self.backends}
@@ -137,6 +138,9 @@ class SchemePlanner:
             if time.monotonic() > end and (self._candidates or has_others):
                 self.not_tried.append(f"{candidate}: the budget was spent before it was quantized")
                 continue
+            if candidate.section.scheme in {c.section.scheme for c in noisy} and self._is_auto:
+                self.not_tried.append(f"{candidate}: smaller groups miss the bound already")
+                continue
             try:
                 made = self._quantize(candidate, end, None)
             except ConfigError as error:
@@ -193,6 +197,9 @@ class SchemePlanner:
 
     def _new_base(self, candidate: QuantizedCandidate, made: QuantizedPrograms) -> Iterator[BaseProgram]:
         """Yield the quantized program of a candidate, if its layers have other schemes than in all earlier programs."""
+        if not made.is_within and self._candidates:
+            self.not_tried.append(f"{candidate}: the budget was spent before its results were accurate")
+            return
         final = replace(candidate, section=made.section)
         schemes = self._schemes_of_layers(final)
         if self._is_auto and schemes in self._made:
@@ -236,8 +243,9 @@ class SchemePlanner:
     def _first_candidates(self) -> Sequence[QuantizedCandidate]:
         """Return the candidates in which one scheme is that of all layers without a rule.
 
-        Those of scheme: auto are all schemes of all backends, in groups of several sizes and per channel. Backends
-        share a program if their schemes have the same name.
+        Those of scheme: auto are all schemes of all backends, in groups of several sizes and per channel. Those that
+        are quantized in the least time come first, since the budget may end. Backends share a program if their schemes
+        have the same name.
         """
         section = self._section
         if section is None or not section.is_auto:
@@ -257,13 +265,14 @@ class SchemePlanner:
         if not candidates and not self.not_tried:
             what = f"none of the backends supports quantized programs: {', '.join(backends)}"
             raise ConfigError(what, where="quantization", remedy="add one that does, or leave quantization out")
-        return sorted(candidates, key=lambda c: c.section.group_size in _SIZES[:-1])  # these are the last to try
+        order = {s.name: (bool(s.weights.group), not s.dynamic) for schemes in known.values() for s in schemes.values()}
+        return sorted(candidates, key=lambda c: (c.section.group_size in _SIZES, order[c.section.scheme or ""]))
 
     def _sizes(self, scheme: QuantizationScheme, groups: Sequence[LayerGroup]) -> list[int | None]:
         """Return the group sizes to try for some layers; None is the default of the scheme."""
         given = None if self._section is None else self._section.group_size
         if given is not None or not scheme.weights.group:
-            return [given]
+            return [given if scheme.weights.group else None]
         return [None, *(n for n in _SIZES if not n or not any(group.inputs % n for group in groups))]
 
     def _has_data(self, scheme: QuantizationScheme) -> bool:

@@ -33,7 +33,7 @@ from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial, Trial
 from delegate.registry import Registry
 from delegate.verdict import Reason, no
 
-_FIRST_SHARE = 0.6  # of the budget, for the candidates before their mixes
+_FIRST_SHARE = 0.75  # of the budget, for the candidates before their mixes
 _MIX_SHARE = 0.2  # of the budget, for each measurement of mixes
 _CLEARLY_LESS = 0.99  # of a size: memory varies by less between two processes
 MEASURED = no(Reason.SLOWER, "as measured", "the table of plans shows by how much")
@@ -169,6 +169,7 @@ def _choose_program(
     first = budget * (_FIRST_SHARE if is_mixed else 1.0)
     chosen = _choose_placement(name, bases, context, comparator, first, end - budget + first)
     base = _base_of(name, bases, chosen, context)
+    is_mixed = is_mixed and _cost(chosen) < math.inf
     while is_mixed and context.mixes is not None and time.monotonic() < end:
         mixes = context.mixes(name, base, chosen.placement, end)
         left = end - time.monotonic()
@@ -372,11 +373,13 @@ class _MethodCache:
 def _ordered_candidates(method: str, bases: Sequence[BaseProgram], context: PlacementContext) -> list[Candidate]:
     """Return the candidates in the order of compilation, which the budget may end.
 
-    Those of the first base come first, then the first one of each other base.
+    If all schemes are candidates, the first backend of each program comes before the second one of any.
     """
-    first, *others = ([*_candidates(method, base, context)] for base in bases)
-    longest = max(map(len, others), default=0)
-    return [*first, *(c for number in range(longest) for own in others for c in own[number : number + 1])]
+    own = [[*_candidates(method, base, context)] for base in bases]
+    if context.mixes is None:
+        return [candidate for candidates in own for candidate in candidates]
+    longest = max(map(len, own))
+    return [c for number in range(longest) for candidates in own for c in candidates[number : number + 1]]
 
 
 def _candidates(method: str, base: BaseProgram, context: PlacementContext) -> Iterator[Candidate]:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import delegate
 from delegate.errors import ConfigError, DelegateError
@@ -17,6 +19,14 @@ pytestmark = [
     pytest.mark.usefixtures("at_once"),
     pytest.mark.filterwarnings("ignore:no operator of the model is quantized"),  # all layers stay in float for a bound
 ]
+
+
+@pytest.fixture(autouse=True)
+def no_mixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End the search after the schemes of whole programs, to save time in tests that are not about mixes."""
+    monkeypatch.setattr("delegate.lowering.schemes._MOST_STALE", 0)
+
+
 SIZES = {"placement": {"objective": "file size"}}  # what other work on the cores does not disturb
 
 
@@ -46,6 +56,59 @@ def test_a_bound_is_kept_with_layers_in_float(static: dict[str, str]) -> None:
     assert decibels(program(X), model()(X)) > 60
 
 
+def wide(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 64)).eval()
+
+
+WIDE = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
+
+
+def test_one_program_mixes_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delegate.lowering.schemes._MOST_STALE", 1)
+    module = wide()
+    given = config(sqnr_db=24.0, group_size=64) | SIZES
+    program = delegate.to_backend(torch.export.export(module, (WIDE,)), config=given, cache=False)
+    (placement,) = program.report.placements
+    costs = {plan.name: plan.cost for plan in placement.plans if plan.cost is not None}
+    assert "int4" in placement.chosen
+    assert "int8" in placement.chosen
+    assert all(costs[placement.chosen] < cost for name, cost in costs.items() if "," not in name)  # one scheme each
+    assert decibels(program(WIDE), module(WIDE)) > 24
+
+
+def test_layers_of_a_float_program_are_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search starts with the float program if all layers of a scheme stay in float."""
+    monkeypatch.setattr("delegate.lowering.schemes._MOST_STALE", 1)
+    monkeypatch.setattr("delegate.lowering.quantized._ROUNDS", 1)  # after which all layers with noise are in float
+    module = wide()
+    given = config(sqnr_db=46.0) | SIZES
+    program = delegate.to_backend(torch.export.export(module, (WIDE,)), config=given, cache=False)
+    assert "float, " in program.report.placements[0].chosen
+    assert decibels(program(WIDE), module(WIDE)) > 46
+
+
+def test_methods_that_share_weights_share_their_scheme() -> None:
+    """4 bits suffice for prefill, not for decode. In 4 and in 8 bits, the weights take more bytes than in 8 bits."""
+    from delegate.quantization import Settings, quantize
+
+    torch.manual_seed(0)
+    module = nn.Linear(256, 256, bias=False).eval()
+    everything = torch.export.export(module, (torch.eye(256),))
+    error = quantize(everything, Settings("xnnpack", "weight_only_int4")).module()(torch.eye(256)).T - module.weight
+    worst = torch.linalg.svd(error.detach()).Vh[:1].contiguous()  # the input with the most noise
+    inputs = {"prefill": torch.randn(4, 256), "decode": worst}
+    exported = {name: torch.export.export(module, (x,)) for name, x in inputs.items()}
+    given = config(sqnr_db=20.0, group_size=32) | SIZES
+    program = delegate.to_backend(exported, config=given, cache=False)
+    prefill, decode = program.report.placements
+    assert prefill.chosen == decode.chosen
+    assert "int8" in prefill.chosen
+    assert next(plan for plan in prefill.plans if "int4" in plan.name).cost < prefill.plans[-1].cost
+    for name, x in inputs.items():
+        assert decibels(program.method(name)(x), module(x)) > 20
+
+
 def test_without_data_static_schemes_are_left_out() -> None:
     program = delegate.to_backend(FLOAT, config=config() | SIZES, cache=False)
     assert not any("static" in name for name in names(program))
@@ -73,6 +136,11 @@ def test_a_lockfile_keeps_the_choice(tmp_path: Path) -> None:
         ({"quantization": {"scheme": "static_int8", "sqnr_db": 30}}, "only for scheme: auto"),
         ({"quantization": {"scheme": "auto", "sqnr_db": -1}}, "greater than 0"),
         ({"quantization": {"scheme": "auto", "sqnr_db": 30, "budget": "soon"}}, "a number of seconds"),
+        ({"quantization": {"scheme": "auto", "sqnr_db": 30, "budget": 0}}, "quantization.budget.* greater than 0"),
+        (config(operators={"aten.linear*": "dynamic_int8/64"}), "'dynamic_int8/64': dynamic_int8 has no groups"),
+        (config(operators={"aten.linear*": "dynamic_int4/many"}), "'many' is no group size"),
+        (config(operators={"aten.linear*": "dynamic_int4/48"}), "supports only multiples of 32"),
+        (config(calibration={"absent": "data"}), "the program has no method 'absent'"),
         (config() | {"placement": {"policy": "measured", "accuracy": {"sqnr_db": 20}}}, "has candidates and a bound"),
         (
             {"placement": {"accuracy": {"sqnr_db": 20}, "candidates": [{"name": "xnnpack", **config()}]}},

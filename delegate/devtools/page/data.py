@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from delegate.measured import Placement
 from delegate.program.memory_picture import MemoryPicture
 from delegate.program.text import printable
 
@@ -171,11 +170,10 @@ def _fault(fault: Row) -> dict[str, Any]:
 
 
 def _placement(placement: Row) -> dict[str, Any]:
-    front = {plan.name for plan in Placement.from_data(placement).front()}
     return {
         "objective": printable(placement["objective"]),
         "chosen": printable(placement["chosen"]),
-        "plans": [{**_plan(p), "onFront": p["name"] in front} for p in placement["plans"]],
+        "plans": [_plan(p) for p in placement["plans"]],
         "segments": [_segment(s) for s in placement["segments"]],
         "notTried": _texts(placement["not_tried"]),
         "machine": printable(placement["machine"]),

@@ -21,9 +21,11 @@ from delegate.llm.aot.decoder import TYPES, Decoder, Head
 from delegate.llm.aot.engines import MethodEngine, choose_engines, partitioners, shortened
 from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.aot.lora import Detach, Slots
+from delegate.llm.aot.rounding import ROUNDINGS, calibration_rows
 from delegate.llm.aot.source import Source
 from delegate.llm.aot.stack import export_stack
 from delegate.llm.aot.weights import WEIGHTS, quantize_weights
+from delegate.llm.runtime.text import parse_tokens
 from delegate.plugins import one_line
 from delegate.registry import default_registry
 from delegate.selection import select
@@ -41,6 +43,8 @@ class Options:
         conversations: the number in one context; one call of prefill computes tokens of several.
         weights: the type of linear layers in decode; "int4" in blocks of 32.
         prefill_weights: their type in prefill, which has more rows; None: the same, for a smaller file.
+        rounding: of int4 weights, one of `ROUNDINGS`.
+        calibration: a text for the rounding "gptq"; without a tokenizer, token numbers such as 5,17,3.
         cache: the type of keys and values.
         guesses: the maximum number of guesses that method `verify` checks in one call; 0: no such method.
         lora_rank: the maximum rank of LoRA adapters, which each conversation may have for itself; 0: no adapters.
@@ -53,6 +57,8 @@ class Options:
     conversations: int = 1
     weights: str = "int4"
     prefill_weights: str | None = None
+    rounding: str = "nearest"
+    calibration: Path | None = None
     cache: str = "float32"
     guesses: int = 0
     lora_rank: int = 0
@@ -75,9 +81,15 @@ class Options:
             ("cache", self.cache, tuple(TYPES)),
             ("weights", self.weights, WEIGHTS),
             ("prefill_weights", self.prefill_weights or self.weights, WEIGHTS),
+            ("rounding", self.rounding, ROUNDINGS),
         ):
             if value not in known:
                 raise ConfigError(f"unknown {name} {value!r}", remedy=f"choose one of: {', '.join(known)}")
+        if self.rounding != "nearest" and "int4" not in (self.weights, self.prefill_weights):
+            raise ConfigError(f"rounding {self.rounding!r} is for int4 weights", remedy="use --weights int4")
+        if (self.rounding == "gptq") != (self.calibration is not None):
+            what = "rounding 'gptq' needs a text" if self.calibration is None else "only rounding 'gptq' reads a text"
+            raise ConfigError(what, where="calibration", remedy="use --rounding gptq and --calibration FILE together")
 
 
 class Data(nn.Module):
@@ -106,8 +118,9 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
         remedy = f"use --context {positions} or less"
         raise ConfigError(f"the model supports {positions} positions, not {options.context}", remedy=remedy)
     _fix_rope(source.model, options.context)
+    rows = None if options.calibration is None else _calibration(source, options.calibration)
     types = dict.fromkeys((options.weights, options.prefill_weights or options.weights))
-    decoders = {weights: _decoder(source, weights, options) for weights in types}
+    decoders = {weights: _decoder(source, weights, options, rows) for weights in types}
     decode, prefill = decoders[options.weights], decoders[options.prefill_weights or options.weights]
     prefill.keys, prefill.values = decode.keys, decode.values  # one tensor for each state, so none is compared
     exported = {
@@ -120,21 +133,39 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
         exported["detach"] = torch.export.export(Detach(decode.model), (torch.zeros(1, dtype=torch.int64),))
     if options.guesses:
         exported["verify"] = _export(decode, options.guesses + 1)
-    rows = max(options.conversations, options.guesses + 1)
-    if rows > 1:
-        exported["heads"] = _head(decode, rows)
+    results = max(options.conversations, options.guesses + 1)
+    if results > 1:
+        exported["heads"] = _head(decode, results)
     if source.tokenizer:
         exported["tokenizer"] = torch.export.export(Data(source.tokenizer), ())
     return exported
 
 
-def _decoder(source: Source, weights: str, options: Options) -> Decoder:
+def _decoder(source: Source, weights: str, options: Options, rows: Tensor | None) -> Decoder:
     """Return the decoder with this type of weights, and the slots of adapters."""
-    model, slots = quantize_weights(source.model, weights), None
+    model, slots = quantize_weights(source.model, weights, options.rounding, rows), None
     if options.lora_rank:
         slots = Slots(model, options.lora_rank, options.lora_targets, options.conversations)
         model = slots.model
     return Decoder(model, options.context, options.conversations, options.cache, slots).eval()
+
+
+def _calibration(source: Source, path: Path) -> Tensor:
+    """Return the rows of tokens of a calibration text; raises ConfigError or InputError if they do not fit."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"the calibration text cannot be read: {one_line(error)}"
+        raise ConfigError(what, where=str(path), remedy="give a text file in UTF-8") from error
+    tokens = list(parse_tokens(text)) if not source.tokenizer else _tokens(source.tokenizer, text)
+    return calibration_rows(tokens, source.model.config.vocab_size, str(path))
+
+
+def _tokens(tokenizer: bytes, text: str) -> list[int]:
+    import tokenizers
+
+    tokens: list[int] = tokenizers.Tokenizer.from_buffer(tokenizer).encode(text).ids
+    return tokens
 
 
 def _fix_rope(model: transformers.PreTrainedModel, context: int) -> None:
@@ -224,9 +255,9 @@ def measure_engines(source: Source, options: Options, progress: Callable[[str], 
     backends = tuple(select(options.backends and list(options.backends), None, default_registry()).backends)
     if len(backends) < 2:
         return []
-    measured = {
-        n: m for n, m in methods(replace(source, model=shortened(source.model)), options).items() if n in GRAPHS
-    }
+    quick = replace(options, rounding="nearest", calibration=None)  # equally fast
+    small = methods(replace(source, model=shortened(source.model)), quick)
+    measured = {name: exported for name, exported in small.items() if name in GRAPHS}
     is_shared = options.prefill_weights in (None, options.weights)
     layers = (("decode", "verify", "prefill"),) if is_shared else (("decode", "verify"), ("prefill",))
     return choose_engines(measured, (*layers, ("head", "heads")), backends, progress)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from delegate.errors import ConfigError
 from delegate.llm.aot.hugging_face import transformers
+from delegate.llm.aot.rounding import HQQ, quantize_in_order
 
 WEIGHTS = ("float32", "int8", "int4")
 BLOCK = 32
@@ -37,12 +38,16 @@ class Rows(nn.Module):
         return self.values[tokens].to(torch.float32) * (self.scales[tokens] * self.factor)
 
 
-def quantize_weights(model: transformers.PreTrainedModel, weights: str) -> transformers.PreTrainedModel:
+def quantize_weights(
+    model: transformers.PreTrainedModel, weights: str, rounding: str = "nearest", rows: Tensor | None = None
+) -> transformers.PreTrainedModel:
     """Return the model with quantized linear layers and embedding; it shares all other weights with the original.
 
     Args:
         model: the model in float32, which stays as it is.
         weights: one of `WEIGHTS`.
+        rounding: of int4, one of `ROUNDINGS`.
+        rows: calibration data for "gptq": tokens, (rows, length).
 
     Raises:
         ConfigError: the weights of a row are not divisible into blocks.
@@ -54,10 +59,13 @@ def quantize_weights(model: transformers.PreTrainedModel, weights: str) -> trans
     tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     quantized = copy.deepcopy(model, {id(p): p for p in model.parameters()})
     head = quantized.get_output_embeddings()
-    for module in quantized.modules():
-        if isinstance(module, nn.Linear):
-            integers = _in_integers(module.weight.detach(), "int8" if module is head else weights)
-            module.weight = nn.Parameter(integers, requires_grad=False)
+    layers = [module for module in quantized.modules() if isinstance(module, nn.Linear) and module is not head]
+    if weights == "int4" and rows is not None:
+        quantize_in_order(quantized, layers, rows, BLOCK)
+        layers = []
+    for layer in (*layers, head):
+        integers = _in_integers(layer.weight.detach(), "int8" if layer is head else weights, rounding)
+        layer.weight = nn.Parameter(integers, requires_grad=False)
     embedding = quantized.get_input_embeddings()
     if tied:
         values, scales = head.weight.qdata, head.weight.scale
@@ -69,7 +77,7 @@ def quantize_weights(model: transformers.PreTrainedModel, weights: str) -> trans
     return quantized
 
 
-def _in_integers(weight: Tensor, weights: str) -> Tensor:
+def _in_integers(weight: Tensor, weights: str, rounding: str) -> Tensor:
     """Return a weight (rows, width) as torchao's tensor of int8, or of int4 in blocks; activations are int8.
 
     Parts of the rows are quantized one after the other. Otherwise each of about ten operators writes a new array of the
@@ -78,8 +86,11 @@ def _in_integers(weight: Tensor, weights: str) -> Tensor:
     from torchao.quantization import IntxUnpackedToInt8Tensor
 
     kind, block = (torch.int4, BLOCK) if weights == "int4" else (torch.int8, weight.shape[1])  # type: ignore[attr-defined]
+    fitted = {"intx_choose_qparams_algorithm": HQQ} if weights == "int4" and rounding != "nearest" else {}
     parts = [
-        IntxUnpackedToInt8Tensor.from_hp(rows, (1, block), kind, activation_quantization="int8_asym_per_token")
+        IntxUnpackedToInt8Tensor.from_hp(
+            rows, (1, block), kind, activation_quantization="int8_asym_per_token", **fitted
+        )
         for rows in torch.split(weight, max(1, PART // weight.shape[1]))
     ]
     numbers = (torch.cat([getattr(p, name) for p in parts]) for name in parts[0].tensor_data_names)
