@@ -6,7 +6,7 @@ import os
 
 os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from tests.support.plugins import site
 
 __all__ = ["at_once", "site"]
 ROWS = 50
+PLUGINS = Path(__file__).parents[2]
 
 
 class Net(torch.nn.Module):
@@ -123,6 +124,30 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     cells = pa.FixedSizeListArray.from_arrays(pa.array(x.reshape(-1)), 4)
     pyarrow.parquet.write_table(pa.table({"id": range(ROWS), "x": cells}), folder / "d.parquet", row_group_size=20)
     return Data(programs, {name: case[0] for name, case in cases.items()}, folder / "d.parquet", x)
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """The address of a Ray cluster: a head with two CPUs."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    own = (PLUGINS.parent, PLUGINS / "ray", PLUGINS / "serve")
+    paths = (*map(str, own), os.environ.get("PYTHONPATH", ""))
+    changed = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(paths)}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 << 20},
+    )
+    try:
+        yield cluster.address
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
 
 
 Read = Callable[[Path], pa.Table]

@@ -28,30 +28,6 @@ pytest.importorskip("ray")
 import ray
 from delegate_ray.runtime import cluster as clusters
 
-PLUGIN = Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """A head with two CPUs."""
-    from ray.cluster_utils import Cluster
-
-    paths = (str(PLUGIN.parents[1]), str(PLUGIN), os.environ.get("PYTHONPATH", ""))
-    changed = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(paths)}
-    before = {name: os.environ.get(name) for name in changed}
-    os.environ.update(changed)
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 << 20},
-    )
-    try:
-        yield cluster.address
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
-
 
 @pytest.fixture
 def connected(address: str) -> Iterator[None]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import signal
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,9 +19,12 @@ from delegate.errors import ConfigError, DelegateError
 from delegate_serve.runtime.settings import MIB, ModelFile, Settings
 
 if TYPE_CHECKING:
+    from delegate_serve.config import ServerConfig
     from delegate_serve.runtime.grpc_service import GrpcServer
     from delegate_serve.runtime.http import Application
     from delegate_serve.runtime.models import Models
+    from delegate_serve.runtime.settings import Telemetry
+    from delegate_serve.runtime.tracing import Tracing
 
 _MICROSECONDS = 1e6
 _DEFAULT = Settings()
@@ -48,6 +54,9 @@ def serve(
         float,
         typer.Option(min=0, max=_MICROSECONDS, metavar="MICROSECONDS", help="With --batch: time to wait for others."),
     ] = _DEFAULT.batch_delay,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Serve on this Ray cluster: host:port, or auto.")
+    ] = None,
     queue: Annotated[
         int, typer.Option(min=1, metavar="N", help="Requests of a model that may wait; others get the status 429.")
     ] = _DEFAULT.queue,
@@ -97,10 +106,6 @@ def serve(
     The server ends at SIGINT or SIGTERM, after it has answered all requests that have arrived.
     """
     from delegate_serve import config as configs  # not for the help
-    from delegate_serve.runtime.http import Application
-    from delegate_serve.runtime.metrics import Metrics
-    from delegate_serve.runtime.models import Models
-    from delegate_serve.runtime.server import Server, address_of, bind
 
     if schema:
         output.print_json(configs.json_schema())
@@ -108,17 +113,87 @@ def serve(
     if not files and config is None:
         raise typer.BadParameter("FILE is missing: give program files, or --config")
     server = configs.read(config, _paths_by_name(files or ()), _given(context))
-    settings, metrics, program_files = server.settings(), Metrics(), _with_adapters(server.files(), adapter or ())
-    with bind(server.host, server.port) as bound:
+    program_files = _with_adapters(server.files(), adapter or ())
+    (_serve_here if server.ray is None else _serve_on_ray)(server, program_files)
+    print("ended: all requests are answered")
+
+
+def _serve_here(server: ServerConfig, files: Mapping[str, ModelFile]) -> None:
+    """Serve in this process, until a signal."""
+    from delegate_serve.runtime.http import Application
+    from delegate_serve.runtime.metrics import Metrics
+    from delegate_serve.runtime.models import Models
+    from delegate_serve.runtime.server import Server, address_of, bind
+
+    settings = server.settings()
+    with ExitStack() as stack, bind(server.host, server.port) as bound:
+        tracing = _tracing(server.traces())
+        if tracing is not None:
+            stack.callback(tracing.close)
+        metrics = Metrics(tracing)
         grpc_address = None if server.grpc_port is None else _free_address(server.host, server.grpc_port)
-        with output.working(f"loading {', '.join(str(file.path) for file in program_files.values())}"):
-            models = Models(program_files, metrics, settings)
+        with output.working(f"loading {', '.join(str(file.path) for file in files.values())}"):
+            models = Models(files, metrics, settings)
         with models:
             application = Application(models, settings, metrics)
-            grpc = None if grpc_address is None else _grpc_server(application, models, grpc_address, settings)
+            grpc = None if grpc_address is None else _grpc_server(application, models, grpc_address, settings, tracing)
             start = functools.partial(_describe, models, address_of(bound), grpc_address)
             Server(application, settings, start, grpc, functools.partial(_reload, models)).run([bound])
-    print("ended: all requests are answered")
+
+
+def _serve_on_ray(server: ServerConfig, files: Mapping[str, ModelFile]) -> None:
+    """Serve on a Ray cluster, until a signal ends this process."""
+    try:
+        from delegate_ray.runtime.connection import connected
+
+        from delegate_serve.runtime.fleet import Fleet
+    except ModuleNotFoundError as error:
+        what = f"--ray needs {error.name}, which is not installed"
+        raise ConfigError(what, remedy="pip install './plugins/serve[ray]'") from None
+    _tracing(server.traces())
+    if server.grpc_port is not None:
+        _free_address(server.host, server.grpc_port)
+    with (
+        connected(str(server.ray)),
+        Fleet(files, server.settings(), server.traces(), server.host, server.port, server.grpc_port) as fleet,
+    ):
+        signals = _signals()
+        with output.working(f"starting replicas of {', '.join(server.models)}"):
+            found = fleet.deploy()
+        for model in found:
+            path = f"v2/models/{model.name}" if model.signature else f"v1, model {model.name}"
+            print(f"http://{server.host}:{fleet.port}/{path}")
+        if fleet.grpc_port is not None:
+            print(f"gRPC: {server.host}:{fleet.grpc_port}")
+        print(f"serving {_count(len(found))} on Ray, until SIGINT or SIGTERM", flush=True)
+        while signals.get() not in (signal.SIGINT, signal.SIGTERM):
+            try:
+                fleet.deploy()
+            except DelegateError as error:
+                output.error(f"the files are not loaded again, and the old ones are served: {error}")
+            else:
+                print(f"loaded again: {', '.join(server.models)}", flush=True)
+
+
+def _tracing(telemetry: Telemetry | None) -> Tracing | None:
+    """Return what records spans; raise ConfigError if its packages are not installed."""
+    if telemetry is None:
+        return None
+    try:
+        from delegate_serve.runtime.tracing import Tracing
+    except ModuleNotFoundError as error:
+        what = f"`telemetry` needs {error.name}, which is not installed"
+        raise ConfigError(what, remedy="pip install './plugins/serve[telemetry]'") from None
+    return Tracing(telemetry)
+
+
+def _signals() -> SimpleQueue[int]:
+    """Return a queue of the signals for a server, from now on."""
+    signals: SimpleQueue[int] = SimpleQueue()
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda number, _: signals.put(number))
+    return signals
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
@@ -147,10 +222,12 @@ def _free_address(host: str, port: int) -> str:
         return address_of(bound)
 
 
-def _grpc_server(application: Application, models: Models, address: str, settings: Settings) -> GrpcServer:
+def _grpc_server(
+    application: Application, models: Models, address: str, settings: Settings, tracing: Tracing | None
+) -> GrpcServer:
     from delegate_serve.runtime.grpc_service import GrpcServer, Service
 
-    service = Service(models, application.is_ready)
+    service = Service(models, application.is_ready, tracing)
     return GrpcServer(service, address, settings)
 
 
@@ -171,8 +248,11 @@ def _describe(models: Models, address: str, grpc_address: str | None) -> None:
         print(f"OpenAI: http://{address}/v1, model {name}")
     if grpc_address is not None:
         print(f"gRPC: {grpc_address}")
-    count = len(models.by_name)
-    print(f"serving {count} model{'s' * (count != 1)}, until SIGINT or SIGTERM", flush=True)
+    print(f"serving {_count(len(models.by_name))}, until SIGINT or SIGTERM", flush=True)
+
+
+def _count(models: int) -> str:
+    return f"{models} model{'s' * (models != 1)}"
 
 
 def _paths_by_name(files: Sequence[str]) -> dict[str, Path]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from delegate.config.source import Source, problems, raise_all, read_yaml
 from delegate.errors import ConfigError
-from delegate_serve.runtime.settings import MIB, ModelFile, Settings
+from delegate_serve.runtime.settings import MIB, ModelFile, Replicas, Settings, Telemetry
 
 _MICROSECONDS = 1e6
 _BUILT_IN = Settings()
@@ -22,6 +22,42 @@ AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 class _Keys(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ReplicaKeys(_Keys):
+    """The replicas of a model, with `--ray`."""
+
+    min: int | None = Field(default=None, ge=1, description="The smallest number of replicas. Default: 1.")
+    max: int | None = Field(default=None, ge=1, description="The largest number of replicas. Default: 1.")
+    target: int | None = Field(
+        default=None, ge=1, description="Requests that a replica should have at once. Default: 8."
+    )
+    cpus: int | None = Field(
+        default=None, ge=1, description="CPUs of a replica, and threads of its partitions. Default: 1."
+    )
+    resources: dict[str, float] | None = Field(
+        default=None, description="Other resources of Ray that each replica needs, e.g. GPU."
+    )
+    group: str | None = Field(
+        default=None, description="Models of one group share replicas, which load them on demand. Default: none."
+    )
+    loaded: int | None = Field(
+        default=None, ge=1, description="Models of a group in the memory of a replica. Default: 3."
+    )
+
+
+class TelemetryKeys(_Keys):
+    """Traces of requests for OpenTelemetry."""
+
+    endpoint: str = Field(
+        pattern=r"^https?://",
+        description="URL of a collector that takes OTLP over HTTP, e.g. http://host:4318/v1/traces.",
+    )
+    service: str = Field(default="delegate", description="Name of the server in traces.")
+    sample: float = Field(
+        default=1.0, ge=0, le=1, description="Share of traces that begin here. Other requests follow their client."
+    )
+    partitions: bool = Field(default=False, description="Record the partitions of each call, too.")
 
 
 class ModelKeys(_Keys):
@@ -57,6 +93,7 @@ class ModelKeys(_Keys):
     trust_code: bool | None = Field(default=None, description="Open partitions of machine code. Default: false.")
     isolate: bool | None = Field(default=None, description="Run delegates in a separate process. Default: false.")
     options: dict[str, dict[str, Any]] | None = Field(default=None, description="Backend: its options at load.")
+    replicas: ReplicaKeys | None = Field(default=None, description="Replicas, with `--ray`.")
 
 
 class ModelChoice(ModelKeys):
@@ -83,6 +120,7 @@ class ServerConfig(_Keys):
     host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 is all.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port for HTTP; 0: a free one.")
     grpc_port: int | None = Field(default=None, ge=0, le=65535, description="Port for gRPC; null: no gRPC.")
+    ray: str | None = Field(default=None, description="Address of a Ray cluster, or auto; null: serve in one process.")
     max_body: int = Field(
         default=_BUILT_IN.max_body // MIB, ge=1, description="Limit for the size of a request in MiB."
     )
@@ -91,6 +129,7 @@ class ServerConfig(_Keys):
         default=None, ge=1, description="MiB of all models. Those not in use are closed for others. null: no limit."
     )
     control: bool = Field(default=False, description="Clients may load and unload models.")
+    telemetry: TelemetryKeys | None = Field(default=None, description="Traces of requests; null: none.")
     defaults: ModelKeys = Field(default=ModelKeys(), description="Keys of all models.")
     models: dict[str, ModelChoice] = Field(default={}, description="Name: the model, or the path of its program file.")
 
@@ -109,6 +148,10 @@ class ServerConfig(_Keys):
             control=self.control,
         )
 
+    def traces(self) -> Telemetry | None:
+        """Return the settings of traces, if there are any."""
+        return None if self.telemetry is None else Telemetry(**self.telemetry.model_dump())
+
     def files(self) -> dict[str, ModelFile]:
         """Return the program files by name."""
         return {name: self._file(model) for name, model in self.models.items()}
@@ -117,12 +160,14 @@ class ServerConfig(_Keys):
         keys = self._merged(model)
         load = {name: keys[name] for name in _LOAD if name in keys}
         adapters = {name: Path(folder) for name, folder in model.adapters.items()}
-        return ModelFile(Path(model.path), self.settings(model), model.methods, load, adapters)
+        replicas = Replicas(**keys.get("replicas", {}))
+        return ModelFile(Path(model.path), self.settings(model), model.methods, load, adapters, replicas)
 
     def _merged(self, model: ModelKeys | None) -> dict[str, Any]:
         """Return the keys of `defaults`, replaced by those of a model."""
+        common = self.defaults.model_dump(exclude_none=True)
         own = {} if model is None else model.model_dump(exclude_none=True)
-        return self.defaults.model_dump(exclude_none=True) | own
+        return common | own | {"replicas": common.get("replicas", {}) | own.get("replicas", {})}
 
 
 def read(path: Path | None, paths: Mapping[str, Path], given: Mapping[str, Any]) -> ServerConfig:
@@ -176,7 +221,7 @@ def _validated(written: Source) -> ServerConfig:
 
 
 def _problems(config: ServerConfig, written: Source, folder: Path, paths: Mapping[str, Path]) -> Iterator[ConfigError]:
-    """Yield the errors that pydantic does not detect: names that no URL can have, and files that do not exist."""
+    """Yield the errors that pydantic does not detect: names, files that do not exist, and replicas that contradict."""
     if not config.models and not paths:
         yield ConfigError("the configuration has no models", where=written.where(()), remedy="add the key `models`")
     for name, model in config.models.items():
@@ -186,6 +231,16 @@ def _problems(config: ServerConfig, written: Source, folder: Path, paths: Mappin
         if name not in paths and not (folder / model.path).is_file():
             what = f"models.{name}: there is no program file {str(folder / model.path)!r}"
             yield ConfigError(what, where=written.where(("models", name, "path")), remedy="correct the path")
+    groups: dict[str, tuple[str, Replicas]] = {}
+    for name, file in config.files().items():
+        where, own = written.where(("models", name, "replicas")), file.replicas
+        if own.min > own.max:
+            what = f"models.{name}.replicas: the smallest number is {own.min}, the largest {own.max}"
+            yield ConfigError(what, where=where, remedy="set `max`, too")
+        other, first = groups.setdefault(own.group or name, (name, own))
+        if first != own:
+            what = f"models.{name}.replicas: model {other!r} of the same group has other replicas"
+            yield ConfigError(what, where=where, remedy="give all models of a group the same keys")
 
 
 def _bytes(mib: int | None) -> int | None:

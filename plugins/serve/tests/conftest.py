@@ -26,6 +26,7 @@ from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.models import Models
 from delegate_serve.runtime.server import Server, bind
 from delegate_serve.runtime.settings import ModelFile, Settings
+from delegate_serve.runtime.tracing import Tracing
 
 import delegate
 import tests.conftest  # noqa: F401
@@ -71,16 +72,23 @@ class Served:
         models: name -> file.
         settings: the limits.
         adapters: of each model, name -> folder.
+        tracing: records spans.
     """
 
-    def __init__(self, models: Mapping[str, Path], settings: Settings, adapters: Mapping[str, Path]) -> None:
-        metrics = Metrics()
+    def __init__(
+        self,
+        models: Mapping[str, Path],
+        settings: Settings,
+        adapters: Mapping[str, Path] = MappingProxyType({}),
+        tracing: Tracing | None = None,
+    ) -> None:
+        metrics = Metrics(tracing)
         files = {name: ModelFile(path, settings, adapters=adapters) for name, path in models.items()}
         self.models = Models(files, metrics, settings)
         bound = bind("127.0.0.1", 0)
         self.port = bound.getsockname()[1]
         application = Application(self.models, settings, metrics)
-        service = Service(self.models, application.is_ready)
+        service = Service(self.models, application.is_ready, tracing)
         self.grpc = GrpcServer(service, "127.0.0.1:0", settings)
         self.server = Server(application, settings, grpc=self.grpc)
         self._thread = Thread(target=self.server.run, args=([bound],))
@@ -131,8 +139,13 @@ def serve() -> Iterator[Serve]:
     """A function that starts a server of models by name, with settings."""
     with ExitStack() as stack:
 
-        def start(models: Mapping[str, Path], adapters: Any = MappingProxyType({}), **settings: Any) -> Served:
-            served = Served(models, Settings(**settings), adapters)
+        def start(
+            models: Mapping[str, Path],
+            adapters: Any = MappingProxyType({}),
+            tracing: Tracing | None = None,
+            **settings: Any,
+        ) -> Served:
+            served = Served(models, Settings(**settings), adapters, tracing)
             stack.callback(served.close)
             return served
 

@@ -157,7 +157,7 @@ def test_it_prints_no_control_characters(form: tuple[str, ...]) -> None:
 
 def test_it_needs_no_torch(programs: dict[str, Path]) -> None:
     code = (
-        "import sys; sys.modules['torch'] = None\n"
+        "import sys; sys.modules['torch'] = sys.modules['opentelemetry'] = None\n"
         "from pathlib import Path\n"
         "from delegate_serve.runtime import grpc_service, http, metrics, models, server, settings\n"
         f"file = settings.ModelFile(Path({str(programs['net'])!r}), settings.Settings(batch=4))\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from delegate_serve.config import json_schema, read
-from delegate_serve.runtime.settings import MIB, ModelFile, Settings
+from delegate_serve.runtime.settings import MIB, ModelFile, Replicas, Settings, Telemetry
 from typer.testing import CliRunner
 
 from delegate.cli.app import app
@@ -29,6 +29,7 @@ max_body: 2
 threads: 3
 memory: 900
 control: true
+telemetry: {endpoint: "http://localhost:4318/v1/traces", service: images, sample: 0.5, partitions: true}
 defaults:
   batch: 8
   timeout: 5
@@ -48,6 +49,7 @@ models:
     isolate: false
     trust_code: false
     options: {xnnpack: {threads: 1}}
+    replicas: {min: 2, max: 3, target: 4, cpus: 1, resources: {GPU: 1}, group: images, loaded: 2}
   types:
     path: types.dlg
     methods: [fp32, int8]
@@ -80,10 +82,13 @@ def test_keys(example: Path) -> None:
     }
     limits = {"queue": 9, "sessions": 3, "session_timeout": 1.0, "priority": 5, "model_memory": 100 * MIB}
     image = Settings(**own | limits | {"batch": 4}, batch_delay=5e-4)
+    assert config.traces() == Telemetry("http://localhost:4318/v1/traces", "images", 0.5, True)
     assert config.settings() == Settings(**own)
     assert config.files() == {
         "pair": ModelFile(folder / "pair.dlg", Settings(**own)),
-        "image": ModelFile(folder / "net.dlg", image, (), load),
+        "image": ModelFile(
+            folder / "net.dlg", image, (), load, replicas=Replicas(2, 3, 4, 1, {"GPU": 1.0}, "images", 2)
+        ),
         "types": ModelFile(folder / "types.dlg", Settings(**own), ("fp32", "int8")),
     }
     assert (config.host, config.port, config.grpc_port) == ("127.0.0.1", 0, 0)
@@ -132,6 +137,13 @@ ERRORS = {
     "models:\n  a/b: net.dlg": (":2:3)", "'a/b' is no name that a URL can have"),
     "port: 70000\nmodels: {net: net.dlg}": (":1:7)", "port: should be less than or equal to 65535"),
     "version: 2\nmodels: {net: net.dlg}": (":1:10)", "version"),
+    "models:\n  net: {path: net.dlg, replicas: {min: 2}}": (":2:34)", "models.net.replicas: the smallest number is 2"),
+    "models:\n  a: {path: net.dlg, replicas: {group: g}}\n  b: {path: net.dlg, replicas: {group: g, cpus: 2}}": (
+        ":3:32)",
+        "models.b.replicas: model 'a' of the same group has other replicas",
+        "give all models of a group the same keys",
+    ),
+    "telemetry: {endpoint: localhost}\nmodels: {net: net.dlg}": (":1:23)", "telemetry.endpoint: "),
     "version: 1": ("the configuration has no models", "add the key `models`"),
     "[1]": ("a configuration is a mapping (key: value), not list",),
     "models: {net: net.dlg, net: net.dlg}": (":1:24)", "models.net: the key appears twice"),
@@ -165,7 +177,7 @@ def keys(schema: Mapping[str, Any]) -> set[str]:
 def test_schema(example: Path) -> None:
     done = CliRunner().invoke(app, ["serve", "--schema"])
     assert json.loads(done.stdout) == json_schema()
-    assert all(f"{key}:" in EXAMPLE for key in keys(json_schema()) - {"host"})
+    assert all(f"{key}:" in EXAMPLE for key in keys(json_schema()) - {"host", "ray", "adapters"})
 
 
 def test_it_needs_no_torch(example: Path) -> None:

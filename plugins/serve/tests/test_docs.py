@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delegate_serve.config import ModelKeys, read
+from delegate_serve.config import ModelKeys, ReplicaKeys, read
+from delegate_serve.runtime.settings import Replicas
 
 from tests.support.pages import DOCS, blocks
 
@@ -34,4 +35,11 @@ def test_the_configuration_of_the_page(programs: dict[str, Path], tmp_path: Path
     config = read(tmp_path / "server.yaml", {}, {})
     assert list(config.files()) == ["small", "large"]
     assert config.files()["large"].settings.timeout == 30
-    assert all(f"`{key}`" in page.read_text() for key in ModelKeys.model_fields)
+    assert all(f"`{key}`" in page.read_text() for keys in (ModelKeys, ReplicaKeys) for key in keys.model_fields)
+    (fleet,) = (block for block in blocks(page) if block.file == "fleet.yaml")
+    (tmp_path / "server.yaml").write_text(fleet.text.replace("/shared/", f"{tmp_path}/"))
+    for name in ("large", "german", "french"):
+        (tmp_path / f"{name}.dlg").symlink_to(programs["net"])
+    files = read(tmp_path / "server.yaml", {}, {}).files()
+    assert files["large"].replicas == Replicas(min=2, max=8, cpus=2, target=16)
+    assert files["french"].replicas == Replicas(cpus=2, target=16, group="languages")

@@ -12,9 +12,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-import delegate
 from delegate.errors import BackendFailed, ConfigError, DelegateError
 from delegate.plugins import one_line
+from delegate_ray.runtime.connection import require_version
 from delegate_ray.runtime.inputs import Part
 from delegate_ray.runtime.job import Finished, Job, require_manifest
 from delegate_ray.runtime.work import check_first_rows, work
@@ -39,9 +39,7 @@ class Worker:
             ConfigError: this node has another version, or not the files of the job.
             DelegateError: the program cannot be loaded.
         """
-        if delegate.__version__ != self._job.version:
-            what = f"a node has delegate {delegate.__version__}, and the driver {self._job.version}"
-            raise ConfigError(what, where=ray.util.get_node_ip_address(), remedy="install one version on all nodes")
+        require_version(self._job.version)
         require_manifest(self._job)
         for file in self._job.files:
             file.require_unchanged()
@@ -91,7 +89,7 @@ class Cluster:
                 try:
                     finished = ray.get(answer)
                 except RayTaskError as error:
-                    raise _cause(error) from error
+                    raise cause_of(error) from error
                 except RayError as error:
                     self._replace(actor, part, error)
                     continue
@@ -129,7 +127,7 @@ class Cluster:
         self._start()
 
 
-def _cause(error: RayTaskError) -> DelegateError:
+def cause_of(error: RayTaskError) -> DelegateError:
     """Return the error of a task as one of this project."""
     if isinstance(error.cause, DelegateError):
         return error.cause

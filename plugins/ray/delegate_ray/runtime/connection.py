@@ -1,4 +1,4 @@
-"""A connection to a Ray cluster."""
+"""A connection to a Ray cluster, whose nodes have the version of the driver."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import ray
 
+import delegate
 from delegate.errors import ConfigError
 from delegate.plugins import one_line
 
@@ -40,3 +41,10 @@ def connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def require_version(version: str) -> None:
+    """Raise ConfigError if this node has another version of this project than the driver."""
+    if delegate.__version__ != version:
+        what = f"a node has delegate {delegate.__version__}, and the driver {version}"
+        raise ConfigError(what, where=ray.util.get_node_ip_address(), remedy="install one version on all nodes")

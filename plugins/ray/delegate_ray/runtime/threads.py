@@ -21,12 +21,17 @@ def load(path: str, threads: int | None, settings: Mapping[str, Any]) -> LoadedP
         threads: of each partition; None: the default of its backend.
         settings: other arguments of `delegate.load`. Options there win over `threads`.
     """
-    options = {backend: dict(own) for backend, own in (settings.get("options") or {}).items()}
+    return delegate.load(path, **{**settings, "options": with_threads(path, threads, settings.get("options") or {})})
+
+
+def with_threads(path: str, threads: int | None, options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return options by backend, with a number of threads for the backends of a program that have such an option."""
+    own = {backend: dict(values) for backend, values in options.items()}
     if threads is not None:
         for backend in {spec.backend for spec in file.load(path).delegates}:
             if _has_threads(backend):
-                options[backend] = {THREADS: threads} | options.get(backend, {})
-    return delegate.load(path, **{**settings, "options": options})
+                own[backend] = {THREADS: threads} | own.get(backend, {})
+    return own
 
 
 def _has_threads(backend: str) -> bool:

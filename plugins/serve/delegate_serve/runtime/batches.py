@@ -14,6 +14,7 @@ import numpy as np
 
 from delegate.runtime.backend import Array
 from delegate.runtime.batching import Batching
+from delegate_serve.runtime.timeline import CURRENT
 
 Run = Callable[[Sequence[Any]], list[Any]]  # of leaves of arguments to leaves of the result
 _SPARE = 2  # sets of buffers: one runs and one is filled
@@ -30,7 +31,7 @@ class Job:
         loop: of the future.
     """
 
-    __slots__ = ("arguments", "arrived", "future", "is_running", "key", "loop", "priority", "rows", "run")
+    __slots__ = ("arguments", "arrived", "future", "is_running", "key", "loop", "priority", "rows", "run", "timeline")
 
     def __init__(
         self, arguments: Sequence[Any], run: Run, rows: int, key: Any, priority: int, loop: asyncio.AbstractEventLoop
@@ -39,6 +40,7 @@ class Job:
         self.priority = priority
         self.future: asyncio.Future[list[Any]] = loop.create_future()
         self.arrived, self.is_running = monotonic(), False
+        self.timeline = CURRENT.get()
 
 
 class Batch:
@@ -52,6 +54,7 @@ class Batch:
     def __init__(self, job: Job, is_due: bool) -> None:
         self.jobs, self.rows, self.is_due = [job], job.rows, is_due
         self.buffers: dict[int, Array] = {}  # leaf -> rows of all requests, if there are several
+        self.begin = self.end = 0.0  # of the method's own call, if there are several
 
     def drop_expired(self) -> None:
         """Remove requests that nobody waits for, so that they are not run."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class RequestError(Exception):
     """A request that is answered with an error.
@@ -26,3 +28,11 @@ class RequestError(Exception):
         super().__init__(message)
         self.status, self.message, self.retry_after, self.allow = status, message, retry_after, allow
         self.has_begun = has_begun
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what pickle needs, for errors of another process."""
+        return _rebuilt, (self.status, self.message, self.retry_after, self.allow, self.has_begun)
+
+
+def _rebuilt(status: int, message: str, retry_after: int | None, allow: str, has_begun: bool) -> RequestError:
+    return RequestError(status, message, retry_after=retry_after, allow=allow, has_begun=has_begun)

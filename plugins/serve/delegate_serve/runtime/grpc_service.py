@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
@@ -13,13 +14,16 @@ from google.protobuf.message import DecodeError
 
 import delegate
 from delegate.errors import ConfigError
+from delegate_serve.runtime.catalog import Catalog
 from delegate_serve.runtime.datatypes import NAMES
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.messages import CLASSES, SERVICE
-from delegate_serve.runtime.model import VERSION, Model
-from delegate_serve.runtime.models import Models
+from delegate_serve.runtime.model import VERSION, ServedModel
 from delegate_serve.runtime.requests import check
 from delegate_serve.runtime.settings import MAX_CONNECTIONS, Settings
+
+if TYPE_CHECKING:
+    from delegate_serve.runtime.tracing import Tracing
 
 _LOG = logging.getLogger("delegate")
 _CODES = {  # status of HTTP -> status of gRPC
@@ -46,33 +50,52 @@ _CONTENTS = {  # datatype -> the field of its elements; FP16 and BF16 have none
 }
 
 
+METHODS = (
+    "ServerLive",
+    "ServerReady",
+    "ModelReady",
+    "ServerMetadata",
+    "ModelMetadata",
+    "ModelInfer",
+    "RepositoryIndex",
+    "RepositoryModelLoad",
+    "RepositoryModelUnload",
+)
+Call = Callable[[bytes, Any], Awaitable[Any]]  # of a message and the context of gRPC to the bytes of the answer
+
+
 class Service:
     """The methods of the protocol.
 
     Args:
         models: of the server.
         is_ready: returns True if the server takes requests.
+        tracing: records spans of requests.
     """
 
-    def __init__(self, models: Models, is_ready: Callable[[], bool]) -> None:
-        self._models, self._is_ready = models, is_ready
+    def __init__(self, models: Catalog, is_ready: Callable[[], bool], tracing: Tracing | None = None) -> None:
+        self._models, self._is_ready, self._tracing = models, is_ready, tracing
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the methods for a gRPC server."""
-        methods = {
-            "ServerLive": (self._live, "Empty"),
-            "ServerReady": (self._ready, "Empty"),
-            "ModelReady": (self._model_ready, "ModelName"),
-            "ServerMetadata": (self._server, "Empty"),
-            "ModelMetadata": (self._metadata, "ModelName"),
-            "ModelInfer": (self._infer, "InferRequest"),
-            "RepositoryIndex": (self._index, "IndexRequest"),
-            "RepositoryModelLoad": (self._load, "LoadRequest"),
-            "RepositoryModelUnload": (self._unload, "LoadRequest"),
-        }
-        calls = {name: _checked(method, CLASSES[request]) for name, (method, request) in methods.items()}
-        handlers = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in calls.items()}
+        handlers = {name: grpc.unary_unary_rpc_method_handler(call) for name, call in self.calls().items()}
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    def calls(self) -> dict[str, Call]:
+        """Return the methods by name."""
+        methods = (
+            (self._live, "Empty"),
+            (self._ready, "Empty"),
+            (self._model_ready, "ModelName"),
+            (self._server, "Empty"),
+            (self._metadata, "ModelName"),
+            (self._infer, "InferRequest"),
+            (self._index, "IndexRequest"),
+            (self._load, "LoadRequest"),
+            (self._unload, "LoadRequest"),
+        )
+        calls = (_checked(method, CLASSES[request], self._tracing) for method, request in methods)
+        return dict(zip(METHODS, calls, strict=True))
 
     async def _live(self, request: Any) -> Any:
         return CLASSES["Live"](live=True)
@@ -82,7 +105,7 @@ class Service:
 
     async def _model_ready(self, request: Any) -> Any:
         model = self._models.by_name.get(request.name)
-        is_ready = model is not None and request.version in ("", VERSION) and self._models.is_available(model)
+        is_ready = model is not None and request.version in ("", VERSION) and self._models.is_available(model.name)
         return CLASSES["Ready"](ready=is_ready and self._is_ready())
 
     async def _server(self, request: Any) -> Any:
@@ -111,9 +134,12 @@ class Service:
         model = self._models.find(request.model_name)
         model.require_version(request.model_version or VERSION)
         with self._models.pool.request():
-            return await self._run(model, request)
+            if self._tracing is None:
+                return await self._run(model, request)
+            with self._tracing.request(model.name):
+                return await self._run(model, request)
 
-    async def _run(self, model: Model, request: Any) -> Any:
+    async def _run(self, model: ServedModel, request: Any) -> Any:
         """Run an inference request, and count it."""
         start, status = monotonic(), 500
         try:
@@ -131,7 +157,13 @@ class Service:
             status = error.status
             raise
         finally:
-            model.worker.metrics.answered(status, monotonic() - start)
+            model.metrics.answered(status, monotonic() - start)
+
+
+def add_to_server(_: object, server: Any) -> None:
+    """Add the methods to a server of Ray Serve, which passes their messages to the ingress as bytes."""
+    handlers = {name: grpc.unary_unary_rpc_method_handler(None) for name in METHODS}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
 
 class GrpcServer:
@@ -171,12 +203,13 @@ class GrpcServer:
         await self._server.stop(self._settings.timeout)
 
 
-def _checked(method: Callable[[Any], Awaitable[Any]], request_class: Any) -> Callable[[bytes, Any], Awaitable[Any]]:
+def _checked(method: Callable[[Any], Awaitable[Any]], request_class: Any, tracing: Tracing | None) -> Call:
     """Return a method of gRPC, from bytes to bytes, whose errors have the status of the protocol."""
 
     async def call(data: bytes, context: Any) -> Any:
         try:
-            return (await method(request_class.FromString(data))).SerializeToString()
+            with nullcontext() if tracing is None else tracing.client(context.invocation_metadata()):
+                return (await method(request_class.FromString(data))).SerializeToString()
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is no message of the protocol")
         except RequestError as error:

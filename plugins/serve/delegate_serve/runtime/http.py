@@ -28,10 +28,10 @@ import orjson
 
 import delegate
 from delegate_serve.runtime.bodies import EXTENSION, JSON_SIZE, Body, Disconnected, Message, Receive
+from delegate_serve.runtime.catalog import Catalog
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import CONTENT_TYPE, Metrics
-from delegate_serve.runtime.model import VERSION, Model
-from delegate_serve.runtime.models import Models
+from delegate_serve.runtime.model import VERSION, ServedModel
 from delegate_serve.runtime.requests import decode, encode, truth
 from delegate_serve.runtime.settings import BODIES_IN_MEMORY, MIB, Settings
 
@@ -72,8 +72,8 @@ class Application:
         metrics: of the server.
     """
 
-    def __init__(self, models: Models, settings: Settings, metrics: Metrics) -> None:
-        self._models, self._settings = models, settings
+    def __init__(self, models: Catalog, settings: Settings, metrics: Metrics) -> None:
+        self._models, self._settings, self._tracing = models, settings, metrics.tracing
         self._in_memory = 0  # bytes of the bodies of all requests
         self.is_closing = False
         self._pages: dict[str, tuple[str, Callable[[], Answer]]] = {  # path -> the HTTP method, and the answer
@@ -123,7 +123,7 @@ class Application:
         return page()
 
     async def _answer_for(
-        self, model: Model, path: Sequence[str], scope: Mapping[str, Any], receive: Receive
+        self, model: ServedModel, path: Sequence[str], scope: Mapping[str, Any], receive: Receive
     ) -> Answer:
         """Answer a request for a model; `path` is the rest of its path."""
         if path[:1] == ["versions"] and len(path) > 1:
@@ -134,7 +134,10 @@ class Application:
         if list(path) == ["infer"]:
             _require("POST", scope["method"])
             with self._models.pool.request():
-                return await self._infer(model, scope, receive)
+                if self._tracing is None:
+                    return await self._infer(model, scope, receive)
+                with self._tracing.client(scope["headers"]), self._tracing.request(model.name):
+                    return await self._infer(model, scope, receive)
         _require("GET", scope["method"])
         return self._readiness([model], {"name": model.name}) if path else _json(model.metadata())
 
@@ -164,15 +167,15 @@ class Application:
         rows = [{"id": name, "object": "model", "created": 0, "owned_by": "delegate"} for name in names]
         return _json({"object": "list", "data": rows})
 
-    def _readiness(self, models: Iterable[Model], names: Mapping[str, str] = MappingProxyType({})) -> Answer:
+    def _readiness(self, models: Iterable[ServedModel], names: Mapping[str, str] = MappingProxyType({})) -> Answer:
         is_ready = self.is_ready(models)
         return _json({**names, "ready": is_ready}, 200 if is_ready else 503)
 
-    def is_ready(self, models: Iterable[Model] = ()) -> bool:
+    def is_ready(self, models: Iterable[ServedModel] = ()) -> bool:
         """Return True if the server and these models take requests."""
-        return not self.is_closing and all(map(self._models.is_available, models))
+        return not self.is_closing and all(self._models.is_available(model.name) for model in models)
 
-    async def _infer(self, model: Model, scope: Mapping[str, Any], receive: Receive) -> Answer:
+    async def _infer(self, model: ServedModel, scope: Mapping[str, Any], receive: Receive) -> Answer:
         """Run an inference request, and count it."""
         start, status = monotonic(), 500
         body: Body = scope["extensions"][EXTENSION]
@@ -198,7 +201,7 @@ class Application:
             raise
         finally:
             body.release()
-            model.worker.metrics.answered(status, monotonic() - start)
+            model.metrics.answered(status, monotonic() - start)
 
     async def _complete(self, is_chat: bool, body: Body, receive: Receive) -> Answer:
         """Answer a request for a completion, and count it."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+
+if TYPE_CHECKING:
+    from delegate_serve.runtime.tracing import Tracing
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -14,9 +18,14 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """The metrics of all models, in a registry of their own."""
+    """The metrics of all models, in a registry of their own.
 
-    def __init__(self) -> None:
+    Args:
+        tracing: records spans of requests, too.
+    """
+
+    def __init__(self, tracing: Tracing | None = None) -> None:
+        self.tracing = tracing
         self._registry = own = CollectorRegistry()
         PlatformCollector(own)
         ProcessCollector(registry=own)

@@ -1,4 +1,4 @@
-"""Model: a method of a program file as a model of the protocol."""
+"""Models of the protocol, and `Model`: a method of a program file as one of them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,51 @@ from typing import Any
 from delegate.runtime.batching import batching_of
 from delegate.runtime.method import Method
 from delegate_serve.runtime.errors import RequestError
-from delegate_serve.runtime.metrics import Metrics
+from delegate_serve.runtime.metrics import Metrics, ModelMetrics
 from delegate_serve.runtime.pool import Pool
 from delegate_serve.runtime.requests import Request
 from delegate_serve.runtime.sessions import Sessions
 from delegate_serve.runtime.settings import Settings
-from delegate_serve.runtime.signature import signature_of
+from delegate_serve.runtime.signature import Signature, signature_of
 from delegate_serve.runtime.worker import Worker
 
 VERSION = "1"  # the only version of each model
 PLATFORM = "delegate"
 
 
-class Model:
+class ServedModel:
+    """A model of the protocol, wherever it runs.
+
+    Args:
+        name: of the model.
+        signature: its inputs and outputs.
+        metrics: of the model.
+    """
+
+    def __init__(self, name: str, signature: Signature, metrics: ModelMetrics) -> None:
+        self.name, self.signature, self.metrics = name, signature, metrics
+
+    async def run(self, request: Request) -> list[Any]:
+        """Return the leaves of the result of a request; raise RequestError if it fails."""
+        raise NotImplementedError
+
+    def require_version(self, version: str) -> None:
+        """Raise RequestError if the model has no such version."""
+        if version != VERSION:
+            raise RequestError(404, f"model {self.name!r} has no version {version[:100]!r}: it has {VERSION}")
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the description of the protocol."""
+        return {
+            "name": self.name,
+            "versions": [VERSION],
+            "platform": PLATFORM,
+            "inputs": [tensor.metadata() for tensor in self.signature.inputs.values()],
+            "outputs": [tensor.metadata() for tensor in self.signature.outputs.values()],
+        }
+
+
+class Model(ServedModel):
     """A method of a program file as a model of the protocol.
 
     Args:
@@ -45,32 +77,28 @@ class Model:
         pool: Pool,
         metrics: Metrics,
     ) -> None:
-        self.name, self._method, self._sessions = name, method.name, sessions
-        self.signature = signature_of(method.definition, where)
+        self._method, self._sessions = method.name, sessions
+        signature = signature_of(method.definition, where)
         remedy = "serve it without --batch"
         self.batching = None if sessions else batching_of(method, settings.batch, f"model {name!r}", remedy)
         self.worker = Worker(name, method.run, method.check, self.batching, pool, settings, metrics)
+        super().__init__(name, signature, self.worker.metrics)
+
+    @property
+    def has_states(self) -> bool:
+        """Return True if each conversation has states of its own."""
+        return self._sessions is not None
 
     async def run(self, request: Request) -> list[Any]:
         """Return the leaves of the result of a request; raise RequestError if it fails."""
         if self._sessions is None:
             if request.turn is not None:
-                raise RequestError(400, f"the request has a sequence_id, but model {self.name!r} has no states")
+                raise no_states(self.name)
             return await self.worker.run(request.leaves, request.timeout, request.priority)
         with self._sessions.turn(request.turn, self._method) as run:
             return await self.worker.run(request.leaves, request.timeout, request.priority, run)
 
-    def require_version(self, version: str) -> None:
-        """Raise RequestError if the model has no such version."""
-        if version != VERSION:
-            raise RequestError(404, f"model {self.name!r} has no version {version[:100]!r}: it has {VERSION}")
 
-    def metadata(self) -> dict[str, Any]:
-        """Return the description of the protocol."""
-        return {
-            "name": self.name,
-            "versions": [VERSION],
-            "platform": PLATFORM,
-            "inputs": [tensor.metadata() for tensor in self.signature.inputs.values()],
-            "outputs": [tensor.metadata() for tensor in self.signature.outputs.values()],
-        }
+def no_states(name: str) -> RequestError:
+    """Return the error of a request in a session for a model without states."""
+    return RequestError(400, f"the request has a sequence_id, but model {name!r} has no states")

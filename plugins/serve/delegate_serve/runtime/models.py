@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from time import monotonic
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from delegate.errors import ConfigError, DelegateError, did_you_mean
 from delegate.program.task import cores
@@ -21,6 +21,7 @@ from delegate_serve.runtime.programs import Loading, Opened, Program
 from delegate_serve.runtime.settings import MIB, ModelFile, Settings
 
 _POLL = 0.02  # seconds between two looks at the requests of a program that is to be closed
+AnyModel = TypeVar("AnyModel")
 
 
 class Models:
@@ -74,13 +75,11 @@ class Models:
 
     def find(self, name: str) -> Model:
         """Return a model, which may not be loaded; raise RequestError if there is none of this name."""
-        if name not in self.by_name:
-            raise RequestError(404, f"there is no model {name[:100]!r}: {did_you_mean(name[:100], self.by_name)}")
-        return self.by_name[name]
+        return found(name, self.by_name, "model")
 
-    def is_available(self, model: Model) -> bool:
+    def is_available(self, name: str) -> bool:
         """Return True if requests can use a model; if it is not loaded, they load it."""
-        return not self._owners[model.name].is_unloaded
+        return not self._owners[name].is_unloaded
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Model]:
@@ -95,12 +94,10 @@ class Models:
     async def use_language(self, name: object) -> AsyncIterator[LanguageModel]:
         """Load a language model if necessary, and keep it for a request; raise RequestError if that is not possible."""
         names = self.language_names()
-        if not isinstance(name, str) or name not in names:
-            remedy = did_you_mean(str(name)[:100], names)
-            raise RequestError(404, f"there is no language model {str(name)[:100]!r}: {remedy}")
-        async with self._loaded(self._programs[names[name]]) as opened:
+        program = found(name, names, "language model")
+        async with self._loaded(self._programs[program]) as opened:
             if opened.language is None:
-                raise RequestError(404, f"the new file of program {names[name]!r} is no language model")
+                raise RequestError(404, f"the new file of program {program!r} is no language model")
             with opened.language.request():
                 yield opened.language
 
@@ -286,6 +283,14 @@ class Models:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+
+def found(name: object, models: Mapping[str, AnyModel], what: str) -> AnyModel:
+    """Return a model by its name; raise RequestError if there is none."""
+    if not isinstance(name, str) or name not in models:
+        text = str(name)[:100]
+        raise RequestError(404, f"there is no {what} {text!r}: {did_you_mean(text, models)}")
+    return models[name]
 
 
 def _take(program: Program) -> Opened:

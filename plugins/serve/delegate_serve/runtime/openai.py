@@ -11,12 +11,12 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -28,7 +28,7 @@ from delegate.llm.runtime.sampling import Sampler
 from delegate.llm.runtime.text import Text
 from delegate.runtime.loaded import LoadedProgram
 from delegate_serve.runtime.errors import RequestError
-from delegate_serve.runtime.metrics import Metrics
+from delegate_serve.runtime.metrics import Metrics, ModelMetrics
 from delegate_serve.runtime.settings import Settings
 
 METHODS = frozenset({"prefill", "decode", "head", "about", "tokenizer"})  # of a language model with text
@@ -84,6 +84,21 @@ class _End:
 
     reason: str
     count: int
+
+
+class Language(Protocol):
+    """A language model, wherever it runs; `LanguageModel` describes the methods."""
+
+    metrics: ModelMetrics
+
+    def request(self) -> AbstractContextManager[None]:
+        """Keep the model open for a request."""
+
+    def check(self, body: Mapping[str, Any], is_chat: bool) -> Any:
+        """Return the request of a body."""
+
+    async def answer(self, request: Any, is_gone: Event) -> tuple[bytes, AsyncGenerator[bytes, None] | None]:
+        """Return the complete answer as JSON, or the first part of a stream and the others."""
 
 
 class LanguageModel:

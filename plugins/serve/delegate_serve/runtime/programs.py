@@ -18,6 +18,7 @@ from delegate_serve.runtime.openai import METHODS, LanguageModel
 from delegate_serve.runtime.pool import Pool
 from delegate_serve.runtime.sessions import Sessions
 from delegate_serve.runtime.settings import MIB, ModelFile
+from delegate_serve.runtime.timeline import record_partition
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +91,8 @@ class Program:
             if self.file.path.is_file():
                 self._require_size(self.file.path.stat().st_size)
             program = stack.enter_context(delegate.load(self.file.path, **self.file.load))
+            if self._metrics.tracing is not None and self._metrics.tracing.has_partitions:
+                stack.enter_context(program.listen(record_partition))
             size = os.stat(self.file.path).st_size + _arenas(program)
             self._require_size(size)
             language = None

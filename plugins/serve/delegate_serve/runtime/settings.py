@@ -48,6 +48,45 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class Telemetry:
+    """Traces of requests for OpenTelemetry.
+
+    Args:
+        endpoint: the URL of a collector that takes OTLP over HTTP.
+        service: the name of the server in traces.
+        sample: the share of traces that begin here. Requests of a trace follow their client.
+        partitions: record the partitions of each call, too.
+    """
+
+    endpoint: str
+    service: str = "delegate"
+    sample: float = 1.0
+    partitions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """The replicas of a model on a Ray cluster.
+
+    Args:
+        min, max: the number of replicas.
+        target: requests that a replica should have at once; more start another replica.
+        cpus: CPUs of each, and threads of each partition.
+        resources: further resources of each, such as GPU, as Ray names them.
+        group: models of a group share replicas, which load them on demand; empty: own replicas.
+        loaded: models of a group that a replica has in memory.
+    """
+
+    min: int = 1
+    max: int = 1
+    target: int = 8
+    cpus: int = 1
+    resources: Mapping[str, float] = field(default_factory=dict)
+    group: str = ""
+    loaded: int = 3
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFile:
     """A program file of a server.
 
@@ -57,6 +96,7 @@ class ModelFile:
         methods: the methods that are served; empty: all.
         load: the other arguments of `delegate.load`.
         adapters: the folders of LoRA adapters by name, of a language model.
+        replicas: on a Ray cluster.
     """
 
     path: Path
@@ -64,3 +104,4 @@ class ModelFile:
     methods: tuple[str, ...] = ()
     load: Mapping[str, Any] = field(default_factory=dict)
     adapters: Mapping[str, Path] = field(default_factory=dict)
+    replicas: Replicas = Replicas()

@@ -17,6 +17,7 @@ from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.pool import Pool
 from delegate_serve.runtime.settings import Settings
+from delegate_serve.runtime.timeline import PARTITIONS, CallTimes
 
 _LOG = logging.getLogger("delegate")
 _SMOOTHING = 0.1  # weight of the newest call in the mean time of a request
@@ -181,6 +182,8 @@ class Worker:
         jobs = batch.jobs
         for job in jobs:
             job.is_running = True
+        is_traced = any(job.timeline is not None for job in jobs)
+        PARTITIONS.runs = [] if is_traced else None
         start = monotonic()
         try:
             results = self._call(batch)
@@ -191,7 +194,10 @@ class Worker:
                 for job in jobs:
                     self._serve(Batch(job, is_due=True), finish)
             return
-        seconds = monotonic() - start
+        end = monotonic()
+        seconds = end - start
+        if is_traced:
+            _record(batch, start, end)
         finish([(job, result, None) for job, result in zip(jobs, results, strict=True)])
         self._mean += _SMOOTHING * (seconds / len(jobs) - self._mean)
         if len(jobs) == 1:
@@ -202,7 +208,10 @@ class Worker:
         jobs = batch.jobs
         if len(jobs) == 1 or self._batching is None:
             return [jobs[0].run(jobs[0].arguments)]
-        results = self._method(batch.arguments(self._batching))
+        arguments = batch.arguments(self._batching)
+        batch.begin = monotonic()
+        results = self._method(arguments)
+        batch.end = monotonic()
         with self._idle:
             self._batches.recycle(batch, results)
         return self._batching.split(results, [job.rows for job in jobs])
@@ -235,6 +244,16 @@ def _resolve(answers: Sequence[_Result]) -> None:
             job.future.set_exception(error or RequestError(500, "no result"))
         else:
             job.future.set_result(result)
+
+
+def _record(batch: Batch, start: float, end: float) -> None:
+    """Write the times of a call into the timelines of its requests."""
+    count = len(batch.jobs)
+    begin, done = (batch.begin, batch.end) if batch.begin else (start, end)
+    for job in batch.jobs:
+        if job.timeline is not None:
+            partitions = tuple(PARTITIONS.runs or ())
+            job.timeline.call = CallTimes(job.arrived, start, begin, done, end, count, batch.rows, partitions)
 
 
 def _size(leaves: Sequence[Any]) -> int:

@@ -1,0 +1,204 @@
+"""`delegate serve --ray`: models on a real cluster of this machine, clients of others, and replicas that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import delegate
+from delegate.cli.app import app
+from delegate.errors import ConfigError
+from delegate.testing import assert_same
+
+from .conftest import Data
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of pydantic in Ray Serve
+    pytest.importorskip("ray.serve")
+    import ray
+    from delegate_serve.runtime.fleet import Fleet
+    from ray import serve as ray_serve
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton
+from delegate_serve.runtime.settings import ModelFile, Replicas, Settings
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray's own threads and sockets
+
+
+@pytest.fixture
+def connected(address: str) -> Iterator[None]:
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def infer(client: Any, kind: Any, model: str, x: np.ndarray) -> np.ndarray:
+    tensor = kind.InferInput("x", list(x.shape), "FP32")
+    tensor.set_data_from_numpy(x)
+    found = client.infer(model, [tensor]).as_numpy("output")
+    assert found is not None
+    return found
+
+
+def eager(data: Data) -> tuple[np.ndarray, torch.Tensor]:
+    """Return some rows, and the results of the module."""
+    with torch.no_grad():
+        return data.x[:4], data.modules["net"](torch.from_numpy(data.x[:4]))
+
+
+def test_clients(data: Data, connected: None) -> None:
+    """Triton's clients work over HTTP and gRPC as with a server in one process."""
+    with Fleet(
+        {"net": ModelFile(data.programs["net"], Settings(batch=8))}, Settings(), None, "127.0.0.1", 0, 0
+    ) as fleet:
+        assert [model.name for model in fleet.deploy()] == ["net"]
+        client = triton.InferenceServerClient(f"127.0.0.1:{fleet.port}")
+        assert client.is_server_ready()
+        assert [row["name"] for row in client.get_model_repository_index()] == ["net"]
+        x, expected = eager(data)
+        assert_same(infer(client, triton, "net", x), expected)
+        with pytest.raises(ConfigError, match="the cluster serves the application 'delegate' already"):
+            Fleet({}, Settings(), None, "127.0.0.1", 0, None)
+        with pytest.raises(triton.InferenceServerException, match="but the model takes"):
+            infer(client, triton, "net", x[:, :2])
+        grpc = triton_grpc.InferenceServerClient(f"127.0.0.1:{fleet.grpc_port}")
+        assert_same(infer(grpc, triton_grpc, "net", x), expected)
+        with pytest.raises(triton_grpc.InferenceServerException, match="there is no model 'nett'"):
+            infer(grpc, triton_grpc, "nett", x)
+
+
+def test_errors_before_work(data: Data, connected: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is started on the cluster."""
+    net, alone = data.programs["net"], Replicas(cpus=2, resources={"npu": 1})
+    cases = {
+        "no node of the cluster has 2 CPU, 1 npu, which a replica of 'net' needs": ModelFile(net, replicas=alone),
+        r"node [\d.]+: .*absent.dlg": ModelFile(tmp_path / "absent.dlg"),
+        "has states, whose sessions are in one process": ModelFile(data.programs["counter"]),
+        "depend on each other": ModelFile(data.programs["mean"], Settings(batch=4)),
+        "no method 'forwrad'.* did you mean 'forward'": ModelFile(net, methods=("forwrad",)),
+    }
+    for message, file in cases.items():
+        refused(message, file)
+    monkeypatch.setattr(delegate, "__version__", "9.9.9")
+    refused("a node has delegate 0.1.0, and the driver 9.9.9", ModelFile(net))
+    assert not ray_serve.status().proxies
+
+
+def refused(message: str, file: ModelFile) -> None:
+    fleet = Fleet({"net": file}, Settings(), None, "127.0.0.1", 0, None)
+    with pytest.raises(ConfigError, match=message):
+        fleet.deploy()
+
+
+@pytest.mark.slow
+def test_a_node_without_the_package(data: Data, address: str, tmp_path: Path) -> None:
+    (tmp_path / "delegate_serve.py").write_text("raise ModuleNotFoundError('', name='delegate_serve')")
+    environment = {"env_vars": {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}}
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR", runtime_env=environment)
+    try:
+        refused("has no package 'delegate_serve' .*pip install", ModelFile(data.programs["net"]))
+    finally:
+        ray.shutdown()
+
+
+def test_an_address_that_does_not_answer(data: Data) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    done = CliRunner().invoke(app, ["serve", str(data.programs["net"]), "--ray", f"127.0.0.1:{port}", "--port", "0"])
+    assert done.exit_code == 1
+    assert f"there is no Ray cluster at '127.0.0.1:{port}'" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_replica_that_dies_loses_no_request(data: Data, connected: None) -> None:
+    """Each of many requests has its result, perhaps after the status 503."""
+    x, expected = eager(data)
+    replicas = Replicas(min=2, max=2)
+    file = ModelFile(data.programs["net"], Settings(batch=8), replicas=replicas)
+    with Fleet({"net": file}, Settings(), None, "127.0.0.1", 0, None) as fleet, ThreadPoolExecutor(4) as pool:
+        fleet.deploy()
+        answers = [pool.submit(patient, fleet.port, "net", x) for _ in range(400)]
+        for _ in range(2):
+            killed = actors("net")
+            for actor in killed:
+                ray.kill(actor)
+            while not set(actors("net")) - set(killed):
+                sleep(0.1)
+        for answer in answers:
+            assert_same(answer.result(), expected)
+
+
+@pytest.mark.slow
+def test_models_of_a_group_share_a_replica(data: Data, connected: None) -> None:
+    """A replica has one program in memory, and loads the other one on demand."""
+    shared = Replicas(group="shared", loaded=1)
+    files = {
+        "first": ModelFile(data.programs["whole"], replicas=shared),
+        "second": ModelFile(data.programs["net"], replicas=shared),
+    }
+    x, expected = eager(data)
+    cells = np.ones((3, 2), np.float32)
+    with Fleet(files, Settings(), None, "127.0.0.1", 0, None) as fleet:
+        fleet.deploy()
+        client = triton.InferenceServerClient(f"127.0.0.1:{fleet.port}", network_timeout=60)
+        for _ in range(3):
+            assert_same(infer(client, triton, "first", cells), 2 * cells)
+            assert_same(infer(client, triton, "second", x), expected)
+        assert len(actors("shared")) == 1
+
+
+def patient(port: int, model: str, x: np.ndarray) -> np.ndarray:
+    """Send a request; repeat it for the status 503, whose message names a time."""
+    client = triton.InferenceServerClient(f"127.0.0.1:{port}", network_timeout=60)
+    for _ in range(60):
+        try:
+            return infer(client, triton, model, x)
+        except triton.InferenceServerException as error:
+            if error.status() != "503" or "try again in 1 s" not in str(error):
+                raise
+        sleep(1)
+    raise AssertionError("the model has no replica for a minute")
+
+
+def actors(deployment: str) -> list[Any]:
+    """Return the actors of the replicas of a deployment."""
+    names = [row["name"] for row in ray.util.list_named_actors(all_namespaces=True)]
+    return [ray.get_actor(name, namespace="serve") for name in names if f"#{deployment}#" in name]
+
+
+@pytest.mark.slow
+def test_the_command(data: Data, address: str, tmp_path: Path) -> None:
+    """The same YAML file serves on a cluster; SIGHUP replaces the replicas, and SIGTERM ends them."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = tmp_path / "server.yaml"
+    config.write_text(f"port: {port}\nray: {address}\nmodels:\n  net: {data.programs['net']}\n")
+    command = [sys.executable, "-m", "delegate", "serve", "--config", str(config)]
+    x, expected = eager(data)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"http://127.0.0.1:{port}/v2/models/net\n"
+        assert process.stdout.readline() == "serving 1 model on Ray, until SIGINT or SIGTERM\n"
+        assert_same(patient(port, "net", x), expected)
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.readline() == "loaded again: net\n"
+        assert_same(patient(port, "net", x), expected)
+        process.terminate()
+        assert process.wait(60) == 0
+        assert process.stdout.read().endswith("ended: all requests are answered\n")
