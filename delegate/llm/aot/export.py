@@ -255,6 +255,8 @@ def measure_engines(source: Source, options: Options, progress: Callable[[str], 
     backends = tuple(select(options.backends and list(options.backends), None, default_registry()).backends)
     if len(backends) < 2:
         return []
+    if options.calibration is not None:
+        _calibration(source, options.calibration)  # its errors come before the measurement
     quick = replace(options, rounding="nearest", calibration=None)  # equally fast
     small = methods(replace(source, model=shortened(source.model)), quick)
     measured = {name: exported for name, exported in small.items() if name in GRAPHS}
