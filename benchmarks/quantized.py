@@ -1,10 +1,11 @@
-"""Quantized models on XNNPACK beside the same in float32, and beside int8 elsewhere, in one run.
+"""Quantized models on a backend beside the same in float32, and beside int8 elsewhere, in one run.
 
 Each peer quantizes by its own means or, OpenVINO, runs what ONNX Runtime's quantization made; ExecuTorch takes the
 environment that `make bench-peers` sets up. Engines take turns call by call; ratios are medians of those of the turns.
+Engines of a process keep threads busy after a call, so each backend has its own run.
 The process memory is that of a fresh process, NumPy and LiteRT included, behind three calls of the saved program.
 
-python -m benchmarks.quantized [--models NAME ...] [--rounds N] [--seconds S] [--peers]
+python -m benchmarks.quantized [--backend NAME] [--models NAME ...] [--rounds N] [--seconds S] [--peers]
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SCHEMES = {
 }
 STACK = "qwen3_0.6b linears"
 _BATCHES = 8
-CONFIG = {"backends": [{"name": "xnnpack", "options": {"threads": THREADS}}]}
+BACKENDS = ("xnnpack", "onnxruntime", "openvino")
 
 
 class Linears(nn.Module):
@@ -80,25 +81,26 @@ def first(result: Any) -> torch.Tensor:
     return next(x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)).detach()
 
 
-def lowered(program: ExportedProgram, path: Path) -> tuple[delegate.CompiledProgram, float, int]:
-    """A program on XNNPACK, how long that took, and the size of its file."""
+def lowered(program: ExportedProgram, backend: str, path: Path) -> tuple[delegate.CompiledProgram, float, int]:
+    """A program on a backend, how long that took, and the size of its file."""
     start = time.perf_counter()
-    compiled = delegate.to_backend(program, config=CONFIG)
+    config = {"backends": [{"name": backend, "options": {"threads": THREADS}}]}
+    compiled = delegate.to_backend(program, config=config)
     seconds = time.perf_counter() - start
     compiled.save(path)
     return compiled, seconds, os.path.getsize(path)
 
 
-def measure(name: str, rounds: int, seconds: float, peers: bool) -> str:
+def measure(name: str, backend: str, rounds: int, seconds: float, peers: bool) -> str:
     """A row of the table."""
     module, inputs, scheme, data = model(name)
     floats = torch.export.export(module, inputs)
-    integers = quantize(floats, Settings("xnnpack", scheme), data)
+    integers = quantize(floats, Settings(backend, scheme), data)
     arrays = [x.numpy() for x in inputs]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         paths = {kind: Path(folder) / f"{kind}.dlg" for kind in ("floats", "integers")}
-        _, plain_seconds, plain_size = lowered(floats, paths["floats"])
-        small, small_seconds, small_size = lowered(integers, paths["integers"])
+        _, plain_seconds, plain_size = lowered(floats, backend, paths["floats"])
+        small, small_seconds, small_size = lowered(integers, backend, paths["integers"])
         exact, reference, ours = (first(f(*inputs)) for f in (module, integers.module(), small))
         engines: dict[str, Engine] = {k: Local(partial(delegate.load(path), *arrays)) for k, path in paths.items()}
         if peers:
@@ -234,12 +236,13 @@ def cpu() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0])
     parser.add_argument("--models", nargs="*", default=[*SCHEMES, STACK])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=0.2, help="of each engine in a round")
     parser.add_argument("--peers", action="store_true", help="ONNX Runtime, OpenVINO and ExecuTorch too")
     given = parser.parse_args()
-    print(f"{cpu()}, {THREADS} threads\n")
+    print(f"{given.backend}, {cpu()}, {THREADS} threads\n")
     print(
         "| model | scheme | partitions | portable nodes | SQNR, dB | of the reference | least ms | over float32 "
         "| over ONNX Runtime int8 | over OpenVINO int8 | over ExecuTorch int8 | file | memory over file | lowering |"
@@ -247,7 +250,7 @@ def main() -> None:
     print(f"|{'---|' * 14}")
     with zoo.libraries():
         for name in given.models:
-            print(measure(name, given.rounds, given.seconds, given.peers), flush=True)
+            print(measure(name, given.backend, given.rounds, given.seconds, given.peers), flush=True)
 
 
 if __name__ == "__main__":

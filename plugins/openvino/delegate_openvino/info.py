@@ -22,7 +22,7 @@ def probe() -> Availability:
 
 INFO = BackendInfo(
     name="openvino",
-    description="Intel's CPUs, GPUs and NPUs, by OpenVINO (float32, float16, bfloat16)",
+    description="Intel's CPUs, GPUs and NPUs, by OpenVINO (float32, float16, bfloat16, int8, int4)",
     aot="delegate_openvino.aot:OpenVinoBackend",
     runtime="delegate_openvino.runtime:OpenVinoRuntime",
     probe=probe,
