@@ -223,6 +223,10 @@ LAYER = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
         (with_tensors(lambda t: t.update({f"{LAYER}A.weight": torch.ones(4, 63)})), "63 inputs and 64 outputs, not 64"),
         (with_tensors(lambda t: t.update({f"{LAYER}A.weight": torch.ones(3, 64)})), r"shapes \[3, 64\] and \[64, 4\]"),
         (with_tensors(lambda t: t.update({f"{LAYER}A.weight": torch.ones(64)})), "have the shapes"),
+        (
+            with_tensors(lambda t: t.update({f"{LAYER}{k}.weight": torch.ones(s) for k, s in EMPTY})),
+            r"shapes \[0, 64\] and \[64, 0\]",
+        ),
         (with_tensors(lambda t: t[f"{LAYER}A.weight"].fill_(torch.nan)), "not finite"),
         (with_tensors(lambda t: t.update({f"{LAYER}A.weight": torch.ones(4, 64, dtype=torch.int8)})), "the type I8"),
         (
@@ -250,6 +254,7 @@ def test_adapters_that_do_not_fit(change, match, qwen, tmp_path, monkeypatch):
 
 SAVED: list[Path] = []
 SIZES = (("A", (9, 64)), ("B", (64, 9)))
+EMPTY = (("A", (0, 64)), ("B", (64, 0)))
 OTHER = LAYER.replace("layers.0", "layers.7")
 
 

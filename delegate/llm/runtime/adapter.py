@@ -160,7 +160,7 @@ def _check_sizes(layer: str, first: Array, second: Array, states: Mapping[str, A
         remedy = "use an adapter of the same model, or export it again with more --lora-targets"
         raise InputError(what, where=str(folder), remedy=remedy)
     inputs, outputs = (states[f"{_MODEL}{layer}.{name}"] for name in (FIRST, SECOND))
-    if first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[1]:
+    if first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[1] or not len(first):
         what = f"the matrices of layer {layer!r} have the shapes {list(first.shape)} and {list(second.shape)}"
         raise InputError(what, where=str(folder), remedy="save it again")
     if (first.shape[1], second.shape[0]) != (inputs.shape[2], outputs.shape[2]):
