@@ -29,11 +29,13 @@ def test_the_page_runs(
 def test_the_configuration_of_the_page(programs: dict[str, Path], tmp_path: Path) -> None:
     """The file is valid, and the page names all keys of a model."""
     page = DOCS / "how-to" / "serve-fleet.md"
-    (example,) = (block for block in blocks(page) if block.file == "server.yaml")
+    example, telemetry = (block for block in blocks(page) if block.file == "server.yaml")
     (tmp_path / "server.yaml").write_text(example.text)
     (tmp_path / "model.dlg").symlink_to(programs["net"])
     config = read(tmp_path / "server.yaml", {}, {})
     assert list(config.files()) == ["small", "large"]
+    (tmp_path / "server.yaml").write_text(example.text + telemetry.text)
+    assert read(tmp_path / "server.yaml", {}, {}).telemetry is not None
     assert config.files()["large"].settings.timeout == 30
     assert all(f"`{key}`" in page.read_text() for keys in (ModelKeys, ReplicaKeys) for key in keys.model_fields)
     (fleet,) = (block for block in blocks(page) if block.file == "fleet.yaml")
