@@ -127,16 +127,24 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
 
 
 @pytest.fixture(scope="session")
-def address() -> Iterator[str]:
-    """The address of a Ray cluster: a head with two CPUs."""
-    import ray
-    from ray.cluster_utils import Cluster
-
+def cluster_environment() -> Iterator[None]:
+    """The environment of a cluster whose workers import this project."""
     own = (PLUGINS.parent, PLUGINS / "ray", PLUGINS / "serve")
     paths = (*map(str, own), os.environ.get("PYTHONPATH", ""))
     changed = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(paths)}
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
+    yield
+    for name, value in before.items():
+        os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+@pytest.fixture(scope="session")
+def address(cluster_environment: None) -> Iterator[str]:
+    """The address of a Ray cluster: a head with two CPUs."""
+    import ray
+    from ray.cluster_utils import Cluster
+
     cluster = Cluster(
         initialize_head=True,
         head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 << 20},
@@ -146,8 +154,6 @@ def address() -> Iterator[str]:
     finally:
         ray.shutdown()
         cluster.shutdown()
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
 
 
 Read = Callable[[Path], pa.Table]

@@ -195,3 +195,48 @@ def test_models_are_lowered_on_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert_same(program(np.array([-1, 2], np.float32)), np.array([0, 2], np.float32))
     with pytest.raises(ConfigError, match=r"no node of the cluster has 100 CPUs \(job relu\.p\)"):
         next(farm.on_ray(jobs, 100))
+
+
+@pytest.mark.slow
+def test_a_node_of_three_dies(
+    data: Data, cluster_environment: None, results: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node has one CPU, so each of three actors has its own; the rows of the lost one run on the others."""
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        lost = [cluster.add_node(num_cpus=1, object_store_memory=100 << 20) for _ in range(2)][-1]
+        cluster.wait_for_nodes()
+        original = clusters.Cluster._replace
+        replaced: list[int | None] = []
+
+        def replace(self: Any, actor: Any, part: Any, error: Any) -> None:
+            replaced.append(None if part is None else part.number)
+            original(self, actor, part, error)
+
+        monkeypatch.setattr(clusters.Cluster, "_replace", replace)
+        working = clusters.Cluster._give
+        alive: list[int] = []
+
+        def give(self: Any, actor: Any) -> None:
+            working(self, actor)
+            if len(self._running) == 3 and all(part is not None for _, part in self._running.values()) and not alive:
+                alive.append(sum(n["Alive"] and n["Resources"].get("CPU", 0) == 1 for n in ray.nodes()))
+                cluster.remove_node(lost, allow_graceful=False)
+
+        monkeypatch.setattr(clusters.Cluster, "_give", give)
+        np.save("d.npy", np.tile(data.x, (400, 1)))
+        done = run(data.programs["net"], "-i", "d.npy", "--rows", 500, "--ray", cluster.address, "--actors", 3)
+        assert done.stdout.endswith("20000 rows in 40 files in out\n"), done.output  # after Ray's report of the node
+        assert alive == [3]
+        assert len(replaced) == 1
+        table = results(Path("out"))
+        assert table["row"].to_pylist() == list(range(20_000))
+        with torch.no_grad():
+            expected = data.modules["net"](torch.from_numpy(data.x)).repeat(400, 1)
+        assert_same(tensor(table, "output"), expected)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
