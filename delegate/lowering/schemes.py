@@ -286,17 +286,16 @@ class SchemePlanner:
         """Yield the candidates that change one group of layers of a program, those that should save most first."""
         from delegate.quantization.settings import set_scheme
 
-        candidate = next((candidate for other, candidate in self._candidates if other is base), None)
-        if candidate is None:  # the float program was chosen
-            _, first = self._candidates[0]
-            section = first.section.model_copy(
-                update={
-                    "scheme": _OFF,
-                    "group_size": None,
-                    "nodes": {} if self._section is None else self._section.nodes,
-                }
-            )
-            candidate = QuantizedCandidate(section, first.backends)
+        known = next((candidate for other, candidate in self._candidates if other is base), None)
+        candidate = known or next(iter(self._first_candidates), None)
+        if candidate is None:
+            return
+        engines = {backend for name, backend in base.candidates.items() if name in placement.chosen}
+        backends = tuple(b for b in candidate.backends if b in engines) or candidate.backends
+        update: dict[str, object] = {"backend": backends[0]}
+        if known is None:  # the float program was chosen
+            update |= {"scheme": _OFF, "group_size": None}
+        candidate = replace(candidate, section=candidate.section.model_copy(update=update), backends=backends)
         for change in self._changes(candidate, placement):
             nodes = [node.name for node in change.group.nodes]
             section = set_scheme(candidate.section, change.scheme, nodes=nodes)

@@ -1,5 +1,5 @@
-"""Measure without the pause between two measurements, and with the quantization that tests share."""
+"""Measure without the pause between two measurements, in few rounds if requested, and with a shared quantization."""
 
-from tests.support.placing import at_once, static
+from tests.support.placing import at_once, few_rounds, static
 
-__all__ = ["at_once", "static"]
+__all__ = ["at_once", "few_rounds", "static"]

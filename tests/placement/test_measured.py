@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from delegate.config import PlacementSection
 from delegate.edge.export import to_edge
 from delegate.errors import ConfigError, InputError
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
-from delegate.placement.runtime.elimination import EliminationTest, fixed_rounds, measure_rounds
+from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
 from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial
 from delegate.report import Report
 from delegate.testing import assert_same
@@ -49,9 +48,8 @@ def exported() -> torch.export.ExportedProgram:
     return torch.export.export(MODEL, (X,))
 
 
-def test_answers_and_report(exported, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(EliminationTest.__init__, "__defaults__", ((), 8))  # rounds end the test, not the budget
-    monkeypatch.setattr("delegate.placement.runtime.noise._MORE", math.inf)  # all rounds count, also disturbed ones
+@pytest.mark.usefixtures("few_rounds")
+def test_answers_and_report(exported, tmp_path) -> None:
     said: list[str] = []
     program = delegate.to_backend(exported, config=measuring(budget=600), progress=said.append)
     assert_same(program(X), MODEL(X))

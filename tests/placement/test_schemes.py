@@ -41,8 +41,9 @@ def names(program: Any) -> set[str]:
     return {plan.name for plan in placement.plans}
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_every_scheme_is_measured(static: dict[str, str]) -> None:
-    program = delegate.to_backend(FLOAT, config=config(static["calibration"], budget=8), cache=False)
+    program = delegate.to_backend(FLOAT, config=config(static["calibration"], budget=600), cache=False)
     assert names(program) >= {"xnnpack", "xnnpack static_int8", "xnnpack dynamic_int8"}
     assert not any("weight_only" in name for name in names(program))  # which compute in floats
     (left_out,) = [text for text in program.report.placements[0].not_tried if "dynamic_int4:" in text]
@@ -77,6 +78,7 @@ def test_one_program_mixes_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decibels(program(WIDE), module(WIDE)) > 24
 
 
+@pytest.mark.slow
 def test_layers_of_a_float_program_are_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search starts with the float program if all layers of a scheme stay in float."""
     monkeypatch.setattr("delegate.lowering.schemes._MOST_STALE", 1)

@@ -1,4 +1,4 @@
-"""The code in docs/how-to/quantization.md runs, and its table has every scheme."""
+"""The code in docs/how-to/quantization.md runs, its table has every scheme, and its configurations are valid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ pytest.importorskip("torchao", reason="torchao quantizes the models of these tes
 with zoo.libraries():
     from delegate.quantization import schemes
 
-TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "quantization.md").read_text()
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+TEXT = (HOW_TO / "quantization.md").read_text()
 
 
 def test_the_documented_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,7 +30,8 @@ def test_the_documented_code(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_documented_configuration(tmp_path: Path) -> None:
     expected = [("static_int8", {"head": "off"}), ("auto", {})]
-    texts = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    measured = (HOW_TO / "scheme-by-measurement.md").read_text()
+    texts = re.findall(r"```yaml\n(.*?)```", TEXT + measured, re.DOTALL)
     for text, (scheme, modules) in zip(texts, expected, strict=True):
         (tmp_path / "c.yaml").write_text(text)
         section = load_config(tmp_path / "c.yaml").quantization

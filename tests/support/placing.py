@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.export import export
 
 from delegate.accuracy.figures import difference
 from delegate.placement.runtime.costs import Record
-from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
+from delegate.placement.runtime.elimination import EliminationTest, fixed_rounds, measure_rounds
 from delegate.placement.runtime.trials import ProgramRunner, Trial
 from delegate.program.model import Program
 
@@ -54,6 +55,13 @@ def static(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the pause between the two measurements of a placement."""
     monkeypatch.setattr("delegate.placement.placer._PAUSE", 0.0)
+
+
+@pytest.fixture
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End measurements after eight rounds, which all count, so that no budget depends on the machine's speed."""
+    monkeypatch.setattr(EliminationTest.__init__, "__defaults__", ((), 8))
+    monkeypatch.setattr("delegate.placement.runtime.noise._MORE", math.inf)
 
 
 class Block(nn.Module):
