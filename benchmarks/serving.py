@@ -320,7 +320,8 @@ def main() -> None:
             batched = replace(single, batch=arguments.batch or fastest(path, single))
             if "batching" in parts:
                 batching(path, request(image), batched, arguments.clients, arguments.requests)
-            load(path, request(image), batched, arguments.clients, parts)
+            if {"load", "hostile"} & {*parts}:
+                load(path, request(image), batched, arguments.clients, parts)
         if "long" in parts:
             long(path, single, arguments.clients, arguments.count)
 
