@@ -23,6 +23,7 @@ import delegate
 from delegate.cli.app import app
 from delegate.errors import ConfigError
 from delegate.testing import assert_same
+from tests.support.collector import collecting
 
 from .conftest import Data
 
@@ -184,21 +185,33 @@ def actors(deployment: str) -> list[Any]:
 
 @pytest.mark.slow
 def test_the_command(data: Data, address: str, tmp_path: Path) -> None:
-    """The same YAML file serves on a cluster; SIGHUP replaces the replicas, and SIGTERM ends them."""
+    """The same YAML file serves on a cluster. SIGHUP replaces the replicas, and SIGTERM ends them.
+
+    A trace of the client goes through ingress and replica.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    config = tmp_path / "server.yaml"
-    config.write_text(f"port: {port}\nray: {address}\nmodels:\n  net: {data.programs['net']}\n")
-    command = [sys.executable, "-m", "delegate", "serve", "--config", str(config)]
     x, expected = eager(data)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == f"http://127.0.0.1:{port}/v2/models/net\n"
-        assert process.stdout.readline() == "serving 1 model on Ray, until SIGINT or SIGTERM\n"
-        assert_same(patient(port, "net", x), expected)
-        process.send_signal(signal.SIGHUP)
-        assert process.stdout.readline() == "loaded again: net\n"
-        assert_same(patient(port, "net", x), expected)
-        process.terminate()
-        assert process.wait(60) == 0
-        assert process.stdout.read().endswith("ended: all requests are answered\n")
+    with collecting() as (url, received):
+        config = tmp_path / "server.yaml"
+        lines = [f"port: {port}", f"ray: {address}", f"telemetry: {{endpoint: {url!r}}}", "models:"]
+        config.write_text("\n".join([*lines, f"  net: {data.programs['net']}\n"]))
+        command = [sys.executable, "-m", "delegate", "serve", "--config", str(config)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"http://127.0.0.1:{port}/v2/models/net\n"
+            assert process.stdout.readline() == "serving 1 model on Ray, until SIGINT or SIGTERM\n"
+            assert_same(patient(port, "net", x), expected)
+            for _ in range(300):
+                spans = [span for part in list(received) for scope in part.scope_spans for span in scope.spans]
+                if len(spans) == 4:
+                    break
+                sleep(0.1)
+            process.send_signal(signal.SIGHUP)
+            assert process.stdout.readline() == "loaded again: net\n"
+            assert_same(patient(port, "net", x), expected)
+            process.terminate()
+            assert process.wait(60) == 0
+            assert process.stdout.read().endswith("ended: all requests are answered\n")
+    assert sorted(span.name for span in spans) == ["infer net", "infer net", "queue", "run"]
+    assert len({span.trace_id for span in spans}) == 1

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +12,11 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 from delegate_serve.runtime.settings import Telemetry
 from delegate_serve.runtime.tracing import Tracing
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from tests.support.collector import collecting
 
 from .conftest import Serve
 
@@ -99,44 +96,12 @@ def test_errors_and_samples(programs: dict[str, Path], serve: Serve) -> None:
     infer(triton, served.client(), {"traceparent": "00-nonsense"})
 
 
-class Collector(BaseHTTPRequestHandler):
-    """Takes OTLP."""
-
-    received: list[ExportTraceServiceRequest]
-
-    def do_POST(self) -> None:
-        data = self.rfile.read(int(self.headers["content-length"]))
-        data = gzip.decompress(data) if self.headers.get("content-encoding") == "gzip" else data
-        assert self.path == "/v1/traces"
-        self.received.append(ExportTraceServiceRequest.FromString(data))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
-@pytest.fixture
-def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """The URL of a collector, and what it has received."""
-    handler = type("Own", (Collector,), {"received": []})
-    with HTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/v1/traces", handler.received
-        server.shutdown()
-        thread.join()
-
-
-def test_a_collector(
-    programs: dict[str, Path], serve: Serve, collector: tuple[str, list[ExportTraceServiceRequest]]
-) -> None:
-    url, received = collector
-    own = Tracing(Telemetry(url, service="images"))
-    infer(triton, serve({"net": programs["net"]}, tracing=own).client(), HEADERS)
-    own.close()
-    (message,) = received
-    (resource,) = message.resource_spans
+def test_a_collector(programs: dict[str, Path], serve: Serve) -> None:
+    with collecting() as (url, received):
+        own = Tracing(Telemetry(url, service="images"))
+        infer(triton, serve({"net": programs["net"]}, tracing=own).client(), HEADERS)
+        own.close()
+    (resource,) = received
     attributes = {a.key: a.value.string_value for a in resource.resource.attributes}
     assert attributes["service.name"] == "images"
     assert {span.name for scope in resource.scope_spans for span in scope.spans} == {"infer net", "queue", "run"}

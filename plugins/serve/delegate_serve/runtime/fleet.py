@@ -8,6 +8,7 @@ demand.
 from __future__ import annotations
 
 import asyncio
+import logging
 import pickle
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -436,6 +437,7 @@ class Fleet:
             BackendFailed: replicas do not start.
         """
         descriptions = self._check()
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)  # this command prints what it does
         grpc_options = {"port": self.grpc_port, "grpc_servicer_functions": [_GRPC]} if self.grpc_port else None
         http_options = {"host": self._host, "port": self.port}
         serve.start("EveryNode", http_options, grpc_options, _SILENT)
