@@ -11,6 +11,7 @@ from torch import nn
 
 import delegate
 from delegate.errors import ConfigError, DelegateError
+from delegate.measured import Placement, PlanCost
 from tests.support.placing import FLOAT, X, decibels, model
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
@@ -74,7 +75,7 @@ def test_one_program_mixes_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = {plan.name: plan.cost for plan in placement.plans if plan.cost is not None}
     assert "int4" in placement.chosen
     assert "int8" in placement.chosen
-    assert all(costs[placement.chosen] < cost for name, cost in costs.items() if "," not in name)  # one scheme each
+    assert costs[placement.chosen] < min(cost for name, cost in costs.items() if "," not in name)  # of one scheme
     assert decibels(program(WIDE), module(WIDE)) > 24
 
 
@@ -168,3 +169,22 @@ def test_auto_is_no_candidate() -> None:
 def test_another_placement_is_an_error() -> None:
     with pytest.raises(DelegateError, match="scheme: auto is measured"):
         delegate.to_backend(FLOAT, config=config(), placement=delegate.ByPreference(), cache=False)
+
+
+def test_the_front_has_the_plans_that_no_other_beats() -> None:
+    costs = {"fast": (1.0, 20.0, ""), "worse": (2.0, 15.0, ""), "exact": (3.0, 130.0, ""), "rounded": (4.0, 140.0, ""),
+             "wrong": (0.5, 5.0, "5 dB, but 10 dB is required")}  # fmt: skip
+    plans = tuple(PlanCost(name, 1, cost, 8, None, sqnr, why) for name, (cost, sqnr, why) in costs.items())
+    placement = Placement("forward", "latency", "fast", plans)
+    assert [plan.name for plan in placement.front()] == ["fast", "exact"]
+    assert any("the front of latency against error" in str(block) for block in placement.blocks())
+
+
+def test_a_rule_has_a_group_size() -> None:
+    from delegate.quantization import Settings, quantize
+
+    settings = Settings("xnnpack", "dynamic_int4", nodes={"linear_1": "dynamic_int4/64", "linear_2": "dynamic_int4/0"})
+    quantized = quantize(torch.export.export(wide(), (WIDE,)), settings)
+    scales = {tuple(value.shape) for value in (*quantized.constants.values(), *quantized.state_dict.values())}
+    assert {(128, 2), (64, 2)} <= scales  # 64 inputs in groups of 32, 128 inputs in groups of 64
+    assert (64, 4) not in scales
