@@ -1,11 +1,12 @@
 """Rows per second of plugins/ray: one process, two plain processes, and two actors of a Ray cluster on this machine.
 
-python -m benchmarks.batch [--rows N] [--model NAME] [--backend NAME] [--rounds N]
+python -m benchmarks.batch [--rows N] [--model NAME] [--backend NAME] [--rounds N] [--batch N]
 
 Rows are images of a model of torchvision, or of a small network with the name `small`. Each process or actor has one
 thread. A round measures each of the three once, from the first row to the last file, without the start of processes.
-The two plain processes have half of the rows each. They are the limit for two actors. Memory is the anonymous part of
-the PSS of an actor at its end. The files of program, packed weights and input are mapped, so they are not in it.
+The two plain processes have half of the rows each. They are the limit for two actors. CPU time for a row is compared,
+too, since it changes less with other work on the machine. Memory is the anonymous part of the PSS of an actor at its
+end. The files of program, packed weights and input are mapped, so they are not in it.
 """
 
 from __future__ import annotations
@@ -29,17 +30,19 @@ from delegate_ray.runtime.job import Job, Settings, create, write_manifest
 from delegate_ray.runtime.work import work
 
 import delegate
+from tests.support import zoo
 
 SIZE = 224
-MOST = 32  # rows of a batch
+MOST = 64  # rows that the program takes
 FILES = 8  # of the output
+_PLAIN, _ACTORS = "two plain processes", "Ray, two actors"
 
 
 def network(name: str) -> torch.nn.Module:
     """Return a model of torchvision, or a small network of some milliseconds."""
     if name != "small":
-        import torchvision
-
+        with zoo.libraries():
+            import torchvision
         return torchvision.models.get_model(name, weights=None)
     layers = [torch.nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in ((3, 16), (16, 32), (32, 64))]
     return torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 1000))
@@ -67,17 +70,17 @@ def own_memory() -> float:
 
 
 def run_parts(job: Job, parts: Sequence[Part], barrier: Any, times: Any) -> None:
-    """Load the program, wait for the others, write the output files, and report the seconds."""
+    """Load the program, wait for the others, write the output files, and report the seconds and those of the CPU."""
     runner = job.runner()
     barrier.wait()
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     for part in parts:
         work(job, runner, part)
-    times.put(time.perf_counter() - start)
+    times.put((time.perf_counter() - start, time.process_time() - cpu))
 
 
-def processes(job: Job, count: int) -> float:
-    """Return the seconds of plain processes that share the parts."""
+def processes(job: Job, count: int) -> tuple[float, float]:
+    """Return the seconds of plain processes that share the parts, and the sum of their CPU times."""
     context = multiprocessing.get_context("spawn")
     barrier, times = context.Barrier(count), context.Queue()
     workers = [
@@ -86,29 +89,39 @@ def processes(job: Job, count: int) -> float:
     ]
     for worker in workers:
         worker.start()
-    seconds = max(times.get() for _ in workers)
+    measured = [times.get() for _ in workers]
     for worker in workers:
         worker.join()
-    return seconds
+    return max(seconds for seconds, _ in measured), sum(cpu for _, cpu in measured)
 
 
 class TimedCluster(Cluster):
-    """A cluster that records when its first actor is ready, and the memory of each actor at its end."""
+    """A cluster that records when its first actor is ready, and each actor's CPU time and memory at its end."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job, job.parts, actors=2, cpus=1)
-        self.started, self.memory = 0.0, list[float]()
+        self.started, self.cpu, self.memory = 0.0, 0.0, list[float]()
+        self._known: set[Any] = set()
 
     def _give(self, actor: Any) -> None:
         self.started = self.started or time.perf_counter()
+        if actor not in self._known:
+            self._known.add(actor)
+            self.cpu -= of_actor(actor, time.process_time)
         if not self._waiting:
-            self.memory.append(memory_of(actor))
+            self.cpu += of_actor(actor, time.process_time)
+            self.memory.append(of_actor(actor, own_memory))
         super()._give(actor)
 
 
-def memory_of(actor: Any) -> float:
-    """Return the own memory of an actor in MB."""
-    return float(ray.get(actor.__ray_call__.remote(lambda _: own_memory())))
+def of_actor(actor: Any, measure: Callable[[], float]) -> float:
+    """Return a number that an actor measures."""
+    return float(ray.get(actor.__ray_call__.remote(lambda _: measure())))
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return the median of some ratios, and the smallest and the largest one."""
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
 def main() -> None:
@@ -118,43 +131,49 @@ def main() -> None:
     parser.add_argument("--model", default="mobilenet_v2")
     parser.add_argument("--backend", default="xnnpack")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", type=int, help="rows of a call; default: that of the command")
     args = parser.parse_args()
     rates: dict[str, list[float]] = {}
-    ratios: list[float] = []
+    cpus: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save(folder, args.model, args.backend, args.rows)
         out = folder / "out"
-        settings = Settings(batch=MOST, threads=1, rows=-(-args.rows // FILES))
+        settings = Settings(batch=args.batch, threads=1, rows=-(-args.rows // FILES))
 
-        def measure(how: str, run: Callable[[Job], float]) -> float:
+        def measure(how: str, run: Callable[[Job], tuple[float, float]]) -> None:
             job = create(folder / "model.dlg", folder / "rows.npy", out, settings)
             write_manifest(job)
-            seconds = run(job)
+            seconds, cpu = run(job)
             assert sum(part.rows for part in job.finished()) == args.rows
             shutil.rmtree(out)
             rates.setdefault(how, []).append(args.rows / seconds)
-            return seconds
+            cpus.setdefault(how, []).append(1000 * cpu / args.rows)
 
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         clusters: list[TimedCluster] = []
 
-        def actors(job: Job) -> float:
+        def actors(job: Job) -> tuple[float, float]:
             clusters.append(TimedCluster(job))
             for _ in clusters[-1].work():
                 pass
-            return time.perf_counter() - clusters[-1].started
+            return time.perf_counter() - clusters[-1].started, clusters[-1].cpu
 
         for _ in range(args.rounds):
             measure("one process", lambda job: processes(job, 1))
-            plain = measure("two plain processes", lambda job: processes(job, 2))
-            ratios.append(plain / measure("Ray, two actors", actors))
-        empty = memory_of(ray.remote(Worker).remote(None))
+            measure(_PLAIN, lambda job: processes(job, 2))
+            measure(_ACTORS, actors)
+        empty = of_actor(ray.remote(Worker).remote(None), own_memory)
         ray.shutdown()
-    print("| | rows/s |\n|---|---|")
+    print(f"{time.strftime('%Y-%m-%d')}: {args.rows} rows, {args.rounds} rounds\n")
+    print("| | rows/s | ms of CPU for a row: median | least |\n|---|---|---|---|")
     for how, values in rates.items():
-        print(f"| {how} | {statistics.median(values):.1f} |")
-    print(f"\ntwo actors have {statistics.median(ratios):.3f} of the throughput of two plain processes")
+        print(
+            f"| {how} | {statistics.median(values):.1f} | {statistics.median(cpus[how]):.2f} | {min(cpus[how]):.2f} |"
+        )
+    throughput = [ours / plain for ours, plain in zip(rates[_ACTORS], rates[_PLAIN], strict=True)]
+    cost = [ours / plain for ours, plain in zip(cpus[_ACTORS], cpus[_PLAIN], strict=True)]
+    print(f"\ntwo actors over two plain processes: throughput {spread(throughput)}, CPU time {spread(cost)}")
     shares = ", ".join(f"{value:.0f}" for value in clusters[-1].memory)
     print(f"own memory in MB: {shares} of the actors, {empty:.0f} of an actor without a program")
 

@@ -59,8 +59,14 @@ def batch(
     ] = "raise",
     rows: Annotated[int, typer.Option(min=1, metavar="N", help="Rows of the input for each output file.")] = 10_000,
     batch_rows: Annotated[
-        int, typer.Option("--batch", min=1, metavar="N", help="Rows of a call, if the program has a dynamic batch.")
-    ] = 64,
+        int | None,
+        typer.Option(
+            "--batch",
+            min=1,
+            metavar="N",
+            help="Rows of a call, if the program has a dynamic batch. Default: 64, or fewer if rows are large.",
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Threads of a call. With --ray: the CPUs of an actor, or 1.")
     ] = None,

@@ -155,6 +155,17 @@ def test_bad_rows(data: Data, results: Read) -> None:
     assert table["sum"].to_pylist()[1] is None
 
 
+def test_bad_rows_at_the_beginning(data: Data, results: Read) -> None:
+    """A first call without good rows does not end the job. Only columns to keep have dictionaries."""
+    pyarrow.parquet.write_table(pa.table({"ids": [99, 99, 99, 1], "scale": [1.0] * 4}), "d.parquet")
+    command = (data.programs["lookup"], "-i", "d.parquet", "--batch", 2, "--bad-rows", "drop", "--keep", "ids")
+    assert batch(*command) == "4 rows in 1 files in out, 3 bad rows left out\n"
+    assert results(Path("out"))["row"].to_pylist() == [3]
+    group = pyarrow.parquet.read_metadata("out/part-000000.parquet").row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    assert {c.path_in_schema for c in columns if c.has_dictionary_page} == {"ids"}
+
+
 def test_bad_lines_of_text(data: Data, results: Read) -> None:
     Path("d.csv").write_text("a,b,c,d\n1,2,3,4\n1,2,3\n1,2,x,4\n5,6,7,8\n1e999,0,0,0\n")
     Path("d.jsonl").write_text('{"x": [1, 2, 3, 4]}\n{"x": [1, 2]}\n{"x": [1, [2], 3, 4]}\n{}\n{"x"\n[1]\n')

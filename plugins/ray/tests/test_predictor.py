@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 from delegate_ray import Predictor
+from delegate_ray.runtime import rows
 
 from delegate.errors import ConfigError, InputError
 from delegate.testing import assert_same
@@ -75,6 +76,17 @@ def test_calls_take_many_rows(data: Data, monkeypatch: pytest.MonkeyPatch) -> No
         predictor({"x": data.x})
         assert [len(x) for x in calls] == expected
         assert all(np.shares_memory(x, data.x) for x in calls)
+
+
+@pytest.mark.parametrize(("elements", "expected"), [(1, 2), (12, 3), (1 << 19, 16)])
+def test_rows_of_calls_by_default(data: Data, monkeypatch: pytest.MonkeyPatch, elements: int, expected: int) -> None:
+    """As many as a limit of elements allows: a row has 4 elements, and the program takes 16 rows."""
+    monkeypatch.setattr(rows, "_ELEMENTS", elements)
+    runner = Predictor(data.programs["net"], threads=1)._runner
+    sizes, run = [], runner._method.run
+    monkeypatch.setattr(runner._method, "run", lambda leaves: sizes.append(len(leaves[0])) or run(leaves))
+    runner.run({"x": data.x}, ROWS)
+    assert max(sizes) == expected
 
 
 def test_bad_rows(data: Data) -> None:

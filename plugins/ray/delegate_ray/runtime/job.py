@@ -53,7 +53,7 @@ class Settings:
     keep: tuple[str, ...] = ()
     method: str | None = None
     on_bad: OnBad = "raise"
-    batch: int = 64
+    batch: int | None = None
     threads: int | None = None
     rows: int = 10_000
     load: Mapping[str, Any] = field(default_factory=dict)

@@ -42,7 +42,8 @@ class Predictor:
         results: output -> its column in the result. None: all outputs, in columns of their names.
         keep: columns of the batch that the result has too.
         method: the name of the method. None: that of a plain call.
-        batch: the most rows of a call; if the program has a static batch, each row is a call.
+        batch: the most rows of a call; if the program has a static batch, each row is a call. None: 1024 rows, or
+            fewer if their inputs have more than 2^19 elements.
         on_bad: for a row that does not fit or fails: "raise" InputError, "drop" the row, or write a "column" `error`
             with a message, which is null for good rows. A column needs batches that are Arrow tables.
         threads: of each partition. None: the `num_cpus` of the actor, outside of Ray the default of the backend.
@@ -61,7 +62,7 @@ class Predictor:
         results: Mapping[str, str] | None = None,
         keep: Sequence[str] = (),
         method: str | None = None,
-        batch: int = 1024,
+        batch: int | None = None,
         on_bad: OnBad = "raise",
         threads: int | None = None,
         **settings: Any,
@@ -71,7 +72,7 @@ class Predictor:
             raise ConfigError(f"{on_bad!r} is not a policy for bad rows", where="on_bad", remedy=remedy)
         self._keep, self._on_bad = list(keep), on_bad
         program = load(os.fspath(path), _cpus() if threads is None else threads, settings)
-        self._runner = RowRunner(program, os.fspath(path), columns or {}, results, method, batch)
+        self._runner = RowRunner(program, os.fspath(path), columns or {}, results, method, batch, 1024)
         written = [*self._keep, *(o.column for o in self._runner.outputs), *([ERROR] if on_bad == "column" else [])]
         if twice := next((name for name in written if written.count(name) > 1), None):
             what = f"the result would have two columns {twice!r}"

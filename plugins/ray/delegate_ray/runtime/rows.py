@@ -20,6 +20,7 @@ from delegate.runtime.random_inputs import free_inputs
 from delegate_ray.runtime.columns import ANY, Cell, Rows, read, read_joined
 
 Columns = Mapping[str, str | Sequence[str]]  # input -> its column, or the columns of its elements
+_ELEMENTS = 1 << 19  # of the inputs of a call: more do not fit the processor's caches, and rows become slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,12 @@ class RowRunner:
             input, if there is one input.
         results: output -> its column; None: all outputs, each in a column of its name.
         method: the name of the method; None: that of a plain call.
-        batch: the most rows of a call.
+        batch: the most rows of a call; None: `default` rows, or fewer if their inputs have more than 2^19 elements.
+        default: the most rows of a call if rows are small.
 
     Attributes:
         program, inputs, outputs: the program, and the inputs and outputs with their columns.
+        batch: the most rows of a call, or of a step if each row is a call.
 
     Raises:
         ConfigError: the method cannot run row by row, or there is no such input, output or method.
@@ -66,7 +69,8 @@ class RowRunner:
         columns: Columns | str,
         results: Mapping[str, str] | None = None,
         method: str | None = None,
-        batch: int = 1,
+        batch: int | None = 1,
+        default: int = 64,
     ) -> None:
         name = program.default_method if method is None else method
         if name not in program.methods:
@@ -92,9 +96,6 @@ class RowRunner:
         symbol = batch_symbol(definition)
         values = [definition.values[i.value] for _, i in inputs] + [definition.values[v] for _, _, v, _ in outputs]
         self._has_rows = symbol is not None or all(v.shape[:1] == (1,) for v in values)
-        batching = batching_of(self._method, batch, where, "use batches of 1 row")
-        self._least = 1 if symbol is None else max(symbol.minimum, 1)
-        self._most = 1 if batching is None else batching.most
         unknown = sorted(set(columns) - {i.name for _, i in inputs})
         if unknown:
             names = [i.name for _, i in inputs]
@@ -105,6 +106,10 @@ class RowRunner:
             if output.cell.dtype.numpy.kind == "c":
                 what = f"output {output.cell.name!r} is {output.cell.dtype.name}, which no column can have"
                 raise ConfigError(what, where=where, remedy="use real numbers, for example view_as_real")
+        self.batch = self._rows_of_calls(default) if batch is None else batch
+        batching = batching_of(self._method, self.batch, where, "use batches of 1 row")
+        self._least = 1 if symbol is None else max(symbol.minimum, 1)
+        self._most = 1 if batching is None else batching.most
         self._literals = [i.literal for i in definition.inputs]
 
     @property
@@ -213,6 +218,13 @@ class RowRunner:
             what = f"input {name!r} has {len(names)} columns, and takes cells of the shape {list(cell.shape)}"
             raise ConfigError(what, where=self._where, remedy="give it one column for each number of its cell")
         return _Input(leaf, cell, names, is_joined)
+
+    def _rows_of_calls(self, default: int) -> int:
+        """Return 2 rows at least, so that `batching_of` checks the independence of rows."""
+        cells = [i.cell for i in self.inputs]
+        if not all(cell.is_fixed for cell in cells):
+            return default
+        return min(default, max(2, _ELEMENTS // max(1, sum(cell.size for cell in cells))))
 
     def _cell(self, name: str, index: int) -> Cell:
         value = self._method.definition.values[index]

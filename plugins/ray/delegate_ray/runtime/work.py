@@ -22,25 +22,30 @@ from delegate_ray.runtime.predictor import ERROR
 from delegate_ray.runtime.rows import RowRunner
 
 _AHEAD = 2  # batches that are read before they are needed
-_GROUP = 1 << 26  # bytes of a row group in an output file
+_GROUP = 1 << 23  # bytes of a row group in an output file, which are in memory until they are written
+_FIRST = 64  # rows of which one must be good
 _WAIT = 0.1  # seconds until a reader looks if it is still needed
 
 
 def check_first_rows(job: Job, runner: RowRunner) -> None:
-    """Raise ConfigError if the first batch of the input has no good row: the program does not fit the input.
+    """Raise ConfigError if the first rows of the input have no good one: the program does not fit the input.
 
     Args:
         job: the job.
         runner: of its program.
     """
     part = job.parts[0]
-    for count, table in read(job.files[part.file], part, _columns(job, runner), job.settings.batch):
+    seen, first = 0, ""
+    for count, table in read(job.files[part.file], part, _columns(job, runner), runner.batch):
         _, errors = runner.run(table, count)
-        if len(errors) == count:
-            what = f"the rows of the input do not fit the program: {errors[0]}"
-            remedy = "choose other columns, or lower the model for this input"
-            raise ConfigError(what, where=job.files[part.file].path, remedy=remedy)
-        return
+        if len(errors) < count:
+            return
+        seen, first = seen + count, first or errors[0]
+        if seen >= _FIRST:
+            break
+    what = f"the rows of the input do not fit the program: {first}"
+    remedy = "choose other columns, or lower the model for this input"
+    raise ConfigError(what, where=job.files[part.file].path, remedy=remedy)
 
 
 def work(job: Job, runner: RowRunner, part: Part) -> Finished:
@@ -52,12 +57,13 @@ def work(job: Job, runner: RowRunner, part: Part) -> Finished:
         BackendError: a backend failed.
     """
     path = job.output(part)
-    batches = read(job.files[part.file], part, _columns(job, runner), job.settings.batch)
+    batches = read(job.files[part.file], part, _columns(job, runner), runner.batch)
     try:
         with replacing(path) as file, closing(_ahead(batches)) as ahead:
             outputs = _outputs(job, runner, part, ahead)
             records, bad = next(outputs)  # a part has rows
-            with pyarrow.parquet.ParquetWriter(file, records.schema) as writer:
+            repeated = [*job.settings.keep, ERROR]  # results rarely repeat: their dictionaries would only cost time
+            with pyarrow.parquet.ParquetWriter(file, records.schema, use_dictionary=repeated) as writer:
                 group, size = [records], records.nbytes
                 for records, errors in outputs:
                     bad += errors
