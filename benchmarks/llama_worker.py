@@ -1,14 +1,17 @@
-"""Runs a Qwen3 model on llama.cpp for benchmarks/llm.py; started in an environment with xllamacpp and gguf.
+"""Runs a Qwen3 model on llama.cpp for benchmarks/llm.py; started in an environment with llama.cpp and gguf.
 
     python llama_worker.py FOLDER CONTEXT THREADS TALKS      FOLDER holds config.json and weights/NAME.npy
 
-xllamacpp's wheel has llama.cpp built for AVX2, with its C interface, which is called here. Speaks JSON lines: what
-it is asked on standard input, the answer on standard output, seconds or logits.
+The environment has llama.cpp in one of two packages, whose C interface is called here: xllamacpp, a wheel for AVX2, or
+llama_cpp (llama-cpp-python), which is built from source for the CPU of the machine. Speaks JSON lines: what it is asked
+on standard input, the answer on standard output, seconds or logits. The first line has the seconds of loading, and
+how llama.cpp was built.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import json
 import sys
 import time
@@ -17,7 +20,6 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-import xllamacpp
 
 LAYER = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
@@ -104,15 +106,34 @@ FUNCTIONS = {
     "get_logits_ith": (ctypes.POINTER(c_float), c_void_p, c_int32),
     "synchronize": (None, c_void_p),
     "log_set": (None, c_void_p, c_void_p),
+    "print_system_info": (c_char_p,),
 }
 LOG = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 SILENT = LOG(lambda *_: None)
 CHUNK = 512
 
 
+# Package -> the files in its folder that may be llama.cpp.
+PACKAGES = {"llama_cpp": "lib/libllama.*", "xllamacpp": "xllamacpp.*.so"}
+
+
+def library_file() -> Path:
+    """That of llama.cpp, in the first package that is installed."""
+    for package, pattern in PACKAGES.items():
+        if (spec := importlib.util.find_spec(package)) and spec.origin:
+            return min(Path(spec.origin).parent.glob(pattern))
+    raise SystemExit(f"no llama.cpp: install one of {', '.join(PACKAGES)}")
+
+
+def features(info: str) -> str:
+    """The instructions that llama.cpp was built for, from its line "CPU : AVX = 1 | AVX2 = 1 | LLAMAFILE = 1 | "."""
+    names = [part.split(" = ")[0].split(" : ")[-1].strip() for part in info.split("|") if part.strip().endswith("= 1")]
+    return ", ".join(n for n in names if n.startswith(("AVX", "AMX", "NEON", "SVE", "DOTPROD", "MATMUL"))) or "none"
+
+
 def library() -> ctypes.CDLL:
     """llama.cpp, with the types of what is called."""
-    found = ctypes.CDLL(xllamacpp.xllamacpp.__file__)
+    found = ctypes.CDLL(str(library_file()))
     for name, (gives, *takes) in FUNCTIONS.items():
         function = getattr(found, f"llama_{name}")
         function.restype, function.argtypes = gives, takes
@@ -170,7 +191,8 @@ def main(folder: Path, context: int, threads: int, talks: int) -> None:
         (folder / "unfinished.gguf").rename(path)
     start = time.perf_counter()
     engine = Engine(path, context, threads, talks)
-    print(json.dumps(time.perf_counter() - start), flush=True)
+    built = features(engine.lib.llama_print_system_info().decode())
+    print(json.dumps([time.perf_counter() - start, built]), flush=True)
     for line in sys.stdin:
         ((what, args),) = json.loads(line).items()
         print(json.dumps(answer(engine, what, args)), flush=True)

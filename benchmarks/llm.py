@@ -1,11 +1,12 @@
 """Decode and prefill of a language model beside llama.cpp and ExecuTorch: engines take turns, ratios are medians.
 
 The model has Qwen3-0.6B's shape and random weights; `--layers` takes fewer of its layers. The others run on the same
-weights, each in an environment of its own, as `make bench-peers` makes them: llama.cpp in Q4_0 (`--llama PYTHON`, with
-xllamacpp and gguf), ExecuTorch in 8da4w with groups of 32 (`--executorch PYTHON`). All have 2 threads.
+weights, each in an environment of its own, as `make bench-peers` makes them. llama.cpp runs in Q4_0, in environments
+with gguf and xllamacpp or llama-cpp-python (`--llama PYTHON...`). ExecuTorch runs in 8da4w with groups of 32
+(`--executorch PYTHON`). All have 2 threads. A table shows how each was built, since wheels may lack instructions.
 
-python -m benchmarks.llm [--layers N] [--llama PYTHON] [--executorch PYTHON] [--rounds N] [--folder DIR]
-                        [--profile | --attention]
+python -m benchmarks.llm [--layers N] [--variants NAME...] [--llama PYTHON...] [--executorch PYTHON] [--rounds N]
+                        [--folder DIR] [--profile | --attention]
 
 `--attention` compares kernels of attention over a cache, without a model: those of the installed kernel libraries, and
 ONNX Runtime's GroupQueryAttention over the same memory.
@@ -51,16 +52,21 @@ CONTEXT, CHUNK, TALKS = 2560, 128, 4
 MIXED = {"weights": "int4", "prefill_weights": "int8", "conversations": TALKS}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "int4": MIXED,
+    "int4, measured backends": {**MIXED, "backends": None},
+    "int4, onnxruntime": {**MIXED, "backends": ("onnxruntime",)},
     "int8": {"weights": "int8", "conversations": TALKS},
     "int8, cache float16": {"weights": "int8", "conversations": TALKS, "cache": "float16"},
     "int8, cache bfloat16": {"weights": "int8", "conversations": TALKS, "cache": "bfloat16"},
     "int8, cache int8": {"weights": "int8", "conversations": TALKS, "cache": "int8"},
 }
+DEFAULT = [name for name in VARIANTS if name != "int4, onnxruntime"]
 PROBE = list(range(100, 132))  # tokens whose logits are compared
 
 
 class Ours:
     """A program of `delegate llm`, with a conversation per length of context, so that no turn has to fill one."""
+
+    built = ""
 
     def __init__(self, path: Path) -> None:
         start = time.perf_counter()
@@ -100,7 +106,7 @@ class Peer:
     def __init__(self, python: Path, worker: str, folder: Path, *args: int) -> None:
         command = [str(python), str(Path(__file__).parent / worker), str(folder), *map(str, args)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.load = self._ask()
+        self.load, self.built = self._ask()
 
     def decode(self, context: int, count: int) -> float:
         return self._ask(decode=[context, count]) / count
@@ -136,7 +142,8 @@ def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]])
         import torch
 
         from delegate.llm.aot.decoder import Decoder, Head
-        from delegate.llm.aot.export import Options, export
+        from delegate.llm.aot.engines import engine_table
+        from delegate.llm.aot.export import Options, export, measure_engines
         from delegate.llm.aot.source import read
 
         (folder / "config.json").write_text(json.dumps({**SHAPE, "num_hidden_layers": layers}))
@@ -148,7 +155,14 @@ def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]])
         for name, options in variants.items():
             if not (folder / f"{name}.dlg").exists():
                 start = time.perf_counter()
-                export(source, folder / f"{name}.dlg", Options(context=CONTEXT, chunk=CHUNK, **options))
+                requested = Options(context=CONTEXT, chunk=CHUNK, **options)
+                engines = [] if requested.backends else measure_engines(source, requested, lambda _: None)
+                if engines:
+                    print(
+                        f"{name}: measured in {time.perf_counter() - start:.0f} s\n{engine_table(engines)}", flush=True
+                    )
+                    start = time.perf_counter()
+                export(source, folder / f"{name}.dlg", requested, engines)
                 print(f"{name}: exported in {time.perf_counter() - start:.0f} s", flush=True)
         with torch.no_grad():
             where, rows = torch.arange(len(PROBE)), torch.zeros(len(PROBE), dtype=torch.int64)
@@ -188,10 +202,10 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=28)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=8, help="that each engine decodes in its turn")
-    parser.add_argument("--variants", nargs="*", default=[*VARIANTS], choices=VARIANTS)
-    llama = ROOT / ".venv-llama" / "bin" / "python"
+    parser.add_argument("--variants", nargs="*", default=DEFAULT, choices=VARIANTS)
+    llama = [ROOT / name / "bin" / "python" for name in (".venv-llama", ".venv-llama-native")]
     parser.add_argument(
-        "--llama", type=Path, default=llama, help="the Python of an environment with xllamacpp and gguf"
+        "--llama", type=Path, nargs="*", default=llama, help="Pythons of environments with llama.cpp and gguf"
     )
     parser.add_argument("--executorch", type=Path, default=EXECUTORCH_PYTHON, help="that of one with executorch")
     parser.add_argument("--folder", type=Path, help="where files are kept; else they are made anew")
@@ -210,13 +224,13 @@ def main() -> None:
         if given.profile:
             profile(folder / f"{given.variants[0]}.dlg")
             return
-        peers = _peers(folder, {"llama.cpp Q4_0": given.llama, "ExecuTorch 8da4w": given.executorch})
+        peers = _peers(folder, given.llama, given.executorch)
         own = {name: Ours(folder / f"{name}.dlg") for name in variants}
         engines: dict[str, Any] = {**own, **peers}
         measure(engines, peers, given.rounds, given.tokens)
-        print("\n| engine | load, s | SQNR of the logits to float32 eager, dB |\n|---|---|---|")
+        print("\n| engine | built for | load, s | SQNR of the logits to float32 eager, dB |\n|---|---|---|---|")
         for name, engine in engines.items():
-            print(f"| {name} | {engine.load:.2f} | {sqnr(exact, engine.logits(PROBE)):.1f} |")
+            print(f"| {name} | {engine.built} | {engine.load:.2f} | {sqnr(exact, engine.logits(PROBE)):.1f} |")
         for engine in own.values():
             engine.close()
         holders: dict[str, Any] = {name: Together(folder / f"{name}.dlg") for name in variants}
@@ -224,19 +238,20 @@ def main() -> None:
         batched(holders, given.rounds)
 
 
-# Peer -> its worker, and what that is given behind the folder.
-_WORKERS = {
-    "llama.cpp Q4_0": ("llama_worker.py", CONTEXT, THREADS, TALKS),
-    "ExecuTorch 8da4w": ("executorch_llm_worker.py", CONTEXT, THREADS),
-}
-
-
-def _peers(folder: Path, pythons: Mapping[str, Path]) -> dict[str, Peer]:
-    """Those that are there; the others are named."""
-    for name, python in pythons.items():
-        if not python.exists():
+def _peers(folder: Path, llamas: Sequence[Path], executorch: Path) -> dict[str, Peer]:
+    """Those that are there, by name; the others are named. Each llama.cpp is named by the folder of its environment."""
+    commands = {
+        f"llama.cpp Q4_0 ({python.parents[1].name})": (python, "llama_worker.py", CONTEXT, THREADS, TALKS)
+        for python in llamas
+    }
+    commands["ExecuTorch 8da4w"] = (executorch, "executorch_llm_worker.py", CONTEXT, THREADS)
+    peers = {}
+    for name, (python, worker, *options) in commands.items():
+        if python.exists():
+            peers[name] = Peer(python, worker, folder, *options)
+        else:
             print(f"{name} is not measured: there is no {python} (make bench-peers)\n", flush=True)
-    return {n: Peer(p, _WORKERS[n][0], folder, *_WORKERS[n][1:]) for n, p in pythons.items() if p.exists()}
+    return peers
 
 
 def measure(engines: Mapping[str, Any], peers: Mapping[str, Any], rounds: int, tokens: int) -> None:
