@@ -12,8 +12,8 @@ demo: $(READY)
 	$(PYTHON) -m delegate demo
 
 test: $(READY)
-	$(PYTHON) -m pytest -n 2
-	$(PYTHON) -m pytest -n 2 plugins
+	$(PYTHON) -m pytest -n 3 --dist worksteal
+	$(PYTHON) -m pytest -n 3 --dist worksteal plugins
 
 test-slow: $(READY)
 	$(PYTHON) -m pytest -n 2 -m slow
