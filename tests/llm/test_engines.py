@@ -65,6 +65,8 @@ def test_a_candidate_that_fails_is_left_out(tmp_path, monkeypatch):
     ("seconds", "first", "chosen", "why"),
     [
         ({"a": 1.0, "b": 2.0}, "", "a", ""),
+        ({"a": 1.0, "b": 0.8}, "", "b", ""),
+        ({"a": 1.0, "b": 0.95}, "", "a", "b takes 5% less, which may be noise"),
         ({"a": 1.0, "b": 2.0}, "b", "a", ""),
         ({"a": 1.0, "b": 1.1}, "b", "b", "a would store the weights a second time, for 9% of the time"),
         ({"a": 1.0}, "b", "a", ""),
