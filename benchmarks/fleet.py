@@ -30,7 +30,8 @@ import torch
 
 import delegate
 from benchmarks.quantized import cpu
-from benchmarks.serving import MOST, SIZE, Net, percentile, request, server, size_of
+from benchmarks.serving import MOST, SIZE, Net, percentile, request, server
+from benchmarks.serving_client import size_of
 
 ROWS = (1, 2, 4, 8, 16, 32)  # of the measured calls; a call with other numbers of rows takes the time of the next one
 WARM = 0.1  # the first part of a simulation, whose requests do not count, because the queue was empty before

@@ -36,7 +36,7 @@ import orjson
 import torch
 
 import delegate
-from benchmarks.serving_client import Connection, drive, size_of
+from benchmarks.serving_client import Connection, drive
 
 SIZE = 224
 MOST = 64  # rows of a batch
@@ -44,7 +44,6 @@ BATCHES = (1, 2, 4, 8, 16, 32)
 PARTS = ("latency", "batching", "load", "hostile", "long")
 ROUNDS = 10  # of own calls and the server
 SECONDS = 10  # of a load
-__all__ = ["MOST", "SIZE", "Net", "percentile", "request", "server", "size_of"]  # for benchmarks.fleet
 
 
 class Net(torch.nn.Module):

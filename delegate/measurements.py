@@ -30,7 +30,11 @@ MEASUREMENTS = "delegate.measurements"  # the group of their entry points
 API_VERSION = (1, 0)  # (major, minor): a package for another major, or for a newer minor, is incompatible
 
 BUNDLE, CLUSTER = "bundle", "ray"  # what `delegate.Remote` and `delegate.Measured(cluster=...)` request
-_INSTALL = {BUNDLE: "pip install ./plugins/remote", CLUSTER: "pip install './plugins/ray[ray]'"}  # in a checkout
+# The packages that measure, and their installation in a checkout.
+_PACKAGES = {
+    BUNDLE: ("delegate-remote", "pip install ./plugins/remote"),
+    CLUSTER: ("delegate-ray", "pip install './plugins/ray[ray]'"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +120,9 @@ class InstalledMeasurements:
         """
         state = next((state for state in self.states if state.name == name), None)
         if state is None:
-            what = f"measuring by {name!r} needs the package delegate-remote, which is not installed"
-            raise ConfigError(what, remedy=_INSTALL[name])
+            package, command = _PACKAGES[name]
+            what = f"measuring by {name!r} needs the package {package}, which is not installed"
+            raise ConfigError(what, remedy=command)
         if state.info is None or state.state is not PluginState.OK:
             raise ConfigError(state.detail, remedy=state.remedy) from state.error
         path: str = getattr(state.info, part)

@@ -41,11 +41,11 @@ COMMANDS = {
 
 @pytest.fixture(autouse=True)
 def bare(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package of plugins/ is not installed, and nothing is blocked that has its names."""
+    """The packages of plugins/ are not installed, and nothing is blocked that has its names."""
     everything = plugins.entry_points
 
     def without(group: str) -> Iterator[EntryPoint]:
-        return (entry for entry in everything(group) if entry.owner != "delegate-remote")
+        return (entry for entry in everything(group) if entry.owner not in ("delegate-remote", "delegate-ray"))
 
     monkeypatch.setattr(plugins, "entry_points", without)
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
@@ -64,7 +64,8 @@ def state() -> MeasurementState:
 
 
 def absence(name: str, command: str) -> str:
-    return f"measuring by {name} needs the package delegate-remote, which is not installed: {command}"
+    package = "delegate-ray" if name == "'ray'" else "delegate-remote"
+    return f"measuring by {name} needs the package {package}, which is not installed: {command}"
 
 
 @pytest.mark.parametrize("request_", REQUESTS)
@@ -72,9 +73,7 @@ def test_a_request_without_its_package(request_: str) -> None:
     placement, name, command = REQUESTS[request_]
     with pytest.raises(ConfigError) as caught:
         delegate.to_backend("absent.pt2", "xnnpack", placement=placement)
-    assert (
-        str(caught.value) == f"measuring by {name} needs the package delegate-remote, which is not installed: {command}"
-    )
+    assert str(caught.value) == absence(name, command)
 
 
 @pytest.mark.parametrize("line", COMMANDS)

@@ -177,7 +177,7 @@ def test_help_names_what_is_required(path: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("words", "completions"),
     [
-        ("delegate lo", ["lower", "lock"]),
+        ("delegate loc", ["lock"]),
         ("delegate lower net.pt2 -b xn", ["xnnpack"]),
         ("delegate run two.dlg --method pre", ["prefill"]),
         ("delegate run two.dlg -k at", ["aten"]),
