@@ -32,6 +32,7 @@ import delegate
 from benchmarks.quantized import cpu
 from benchmarks.serving import MOST, SIZE, Net, percentile, request, server
 from benchmarks.serving_client import size_of
+from tests.support.zoo import libraries
 
 ROWS = (1, 2, 4, 8, 16, 32)  # of the measured calls; a call with other numbers of rows takes the time of the next one
 WARM = 0.1  # the first part of a simulation, whose requests do not count, because the queue was empty before
@@ -167,7 +168,8 @@ def lower(path: Path, model: str, backend: str) -> None:
     if model == "small":
         module: torch.nn.Module = Net()
     else:
-        import torchvision
+        with libraries():
+            import torchvision
 
         module = torchvision.models.get_model(model, weights=None)
     batch = torch.export.Dim("batch", min=1, max=MOST)
@@ -215,20 +217,29 @@ async def real(port: int, message: bytes, rate: float, requests: int) -> list[fl
 
 
 def compare(path: Path, image: Any, loads: Sequence[float], most: int, requests: int) -> None:
-    """Print the latencies of the real server beside those of the simulation, at shares of the measured capacity."""
+    """Print the latencies of the real server beside those of the simulation, at shares of its measured capacity.
+
+    The time of a call in the simulation has the work of the server for each request, which follows from its capacity.
+    The way of a request through clients and sockets takes time too, but occupies no replica.
+    """
     message = request(image)
     with server(f"net={path}", "--batch", str(most)) as port:
-        alone = asyncio.run(real(port, message, 20.0, 200))
         own = measure(path, image, 200)
-        overhead = float(np.median(alone) - np.median(own[1]))
-        times = {rows: [t + overhead * rows for t in seconds] for rows, seconds in own.items()}
-        most_rate = capacity(times, most)
-        print(f"{overhead * 1e6:.0f} us of a request are not the call; {most_rate:.0f} requests/s at most\n")
+        start = time.perf_counter()
+        asyncio.run(real(port, message, math.inf, requests))
+        most_rate = requests / (time.perf_counter() - start)
+        alone = asyncio.run(real(port, message, 0.1 * most_rate, 200))
+        work = max(0.0, 1 / most_rate - 1 / capacity(own, most))
+        way = max(0.0, float(np.median(alone) - np.median(own[1])) - work)
+        times = {rows: [t + work * rows for t in seconds] for rows, seconds in own.items()}
+        print(
+            f"{most_rate:.0f} requests/s at most; each has {work * 1e6:.0f} us of work and {way * 1e6:.0f} us of way\n"
+        )
         print("| load | requests/s | real p50, p99, ms | simulated p50, p99, ms |\n|---|---|---|---|")
         for load in loads:
             rate = load * most_rate
             served = asyncio.run(real(port, message, rate, requests))
-            expected = simulate(Fleet(1, most), rate, times, 20_000)
+            expected = [way + t for t in simulate(Fleet(1, most), rate, times, 20_000)]
             print(f"| {load} | {rate:.0f} | {_both(served)} | {_both(expected)} |", flush=True)
 
 

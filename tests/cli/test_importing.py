@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BOXES = """
 import torch, torch.utils._pytree as pytree
 
@@ -48,6 +50,7 @@ def python(folder: Path, code: str, *args: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_classes_of_inputs(tmp_path: Path) -> None:
     (tmp_path / "boxes.py").write_text(BOXES)
     python(tmp_path, "import sys; sys.path.insert(0, ''); import boxes; boxes.register(); boxes.save()")

@@ -292,6 +292,7 @@ def test_absent_library(saved):
     assert "ai-edge-litert" in listed.stdout
 
 
+@pytest.mark.slow
 def test_absent_library_stops_lowering(tmp_path):
     code = """
 import torch, delegate

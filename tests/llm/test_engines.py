@@ -45,6 +45,7 @@ def test_one_backend_is_not_measured(tmp_path):
     assert measure_engines(source, Options(backends=["xnnpack"]), pytest.fail) == []
 
 
+@pytest.mark.slow
 def test_a_candidate_that_fails_is_left_out(tmp_path, monkeypatch):
     source = read(configuration(tmp_path, "qwen3"))
 

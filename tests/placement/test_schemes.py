@@ -52,6 +52,7 @@ def test_every_scheme_is_measured(static: dict[str, str]) -> None:
     assert decibels(program(X), model()(X)) > 20
 
 
+@pytest.mark.slow
 def test_a_bound_is_kept_with_layers_in_float(static: dict[str, str]) -> None:
     program = delegate.to_backend(FLOAT, config=config(static["calibration"], sqnr_db=60.0) | SIZES, cache=False)
     assert any("in float" in name for name in names(program))

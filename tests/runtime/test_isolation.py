@@ -395,7 +395,7 @@ print(len(children()))
 """
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [8, pytest.param(250, marks=pytest.mark.slow)])
 def test_interrupts_of_restarts_leave_nothing(count, tmp_path):
     path = tmp_path / "main.py"
     path.write_text(INTERRUPTS.format(root=str(ROOT), data=stranger.program(), count=count))

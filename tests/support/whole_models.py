@@ -13,7 +13,7 @@ import delegate
 from tests.support import zoo
 from tests.support.lowering import assert_same
 
-QUICK = ("mobilenet_v3_small", "bert_mini")  # convolutions and attention: what the default run has of every backend
+QUICK = ("resnet18", "bert_mini")  # convolutions and attention: what the default run has of every backend
 
 
 def check(name: str, backend: str, folder: Path, tolerance: float, options: Mapping[str, Any] | None = None) -> None:

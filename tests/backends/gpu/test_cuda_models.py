@@ -17,7 +17,7 @@ def slow(name: str) -> object:
     return pytest.param(name, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("name", [*QUICK, *map(slow, ["mobilenet_v2", "resnet18", "vit_tiny"])])
+@pytest.mark.parametrize("name", [*QUICK, *map(slow, ["mobilenet_v2", "mobilenet_v3_small", "vit_tiny"])])
 def test_model_on_the_host(name, tmp_path):
     check(name, "cuda", tmp_path, zoo.tolerance(name), {"arch": "llvm"})
 

@@ -95,6 +95,7 @@ def lost_and_back(module: nn.Module, layer: Path, folder: Path, keep: bool) -> l
     return lines
 
 
+@pytest.mark.slow
 @MODULES
 def test_without_fallback_an_error_and_right_again_when_it_is_back(module, layer, tmp_path):
     torch.manual_seed(0)
