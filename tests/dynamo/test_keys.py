@@ -130,7 +130,7 @@ KEYS: dict[str, tuple[dict[str, Any], Callable[[CompiledProgram], bool] | str]] 
     "quantization.nodes": ({Q: {**DYNAMIC, "nodes": {"linear_2": "off"}}}, lambda p: in_float(p) == 1),
     "quantization.group_size": ({Q: {"scheme": "dynamic_int4", "group_size": 33}}, "quantization.group_size 33"),
     "quantization.sqnr_db quantization.budget": (
-        {Q: {"scheme": "auto", "sqnr_db": 5, "budget": "8s"}, "placement": {"objective": "file size"}},
+        {Q: {"scheme": "auto", "sqnr_db": 5, "budget": "1min"}, "placement": {"objective": "file size"}},
         lambda p: p.report.placements[0].chosen.startswith("xnnpack "),  # not the float model's
     ),
     "quantization.calibration": ({Q: {**DATA, "calibration": "no.npz"}}, "there is no file 'no.npz'"),
