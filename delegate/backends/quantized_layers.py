@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.fx import Node
@@ -182,6 +183,45 @@ def _scaled_product(mul: Node) -> Layer | Verdict | None:
         return None
     ranges = Ranges.ROW if any(op_name(n) in CHOOSES for n in nodes) else Ranges.NONE
     return Layer(source, ranges, nodes, weight, scales=scales)
+
+
+def match_decoded(node: Node, library: str) -> Sequence[Node] | None:
+    """Match a layer of weights in integers and activations in floats."""
+    layer = find_layer(node, library)
+    return layer.nodes if isinstance(layer, Layer) and layer.ranges is Ranges.NONE else None
+
+
+def match_table(embedding: Node) -> tuple[Node, Node] | Verdict | None:
+    """Match a lookup in a constant table of integers; return the node that decodes the table, and the lookup."""
+    table = arguments(embedding)["weight"]
+    if not (isinstance(table, Node) and op_name(table) in DECODES and is_known(table)):
+        return None
+    verdict = decoded_to_float32(table)
+    return (table, embedding) if verdict else verdict
+
+
+def match_integers(quantize: Node, integers: Collection[str], fuses: Collection[str]) -> Sequence[Node] | None:
+    """Match an operator between dequantize and quantize operators, with its activation, for an operator on integers.
+
+    Args:
+        quantize: the node that quantizes the result.
+        integers: operators that the library computes in integers.
+        fuses: activations that it fuses with them.
+    """
+    node: Any = quantize.args[0]
+    nodes = [quantize]
+    if _is_only_read(node) and op_name(node) in fuses:
+        nodes.append(node)
+        node = node.args[0]
+    if not _is_only_read(node) or op_name(node) not in integers or node.target is operator.getitem:
+        return None
+    sources = [n for n in cast(Node, node).all_input_nodes if n.op == "call_function" and op_name(n) in DECODES]
+    # Nodes that decode activations may come much earlier (a residual), so they are not part of the pattern.
+    return (*filter(is_known, sources), node, *reversed(nodes)) if sources else None
+
+
+def _is_only_read(node: Any) -> bool:
+    return isinstance(node, Node) and node.op == "call_function" and len(node.users) == 1
 
 
 def match_convolution(convolution: Node, library: str) -> Verdict | None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-from typing import Any, cast
 
 from torch.fx import Node
 
 from delegate.backends import quantized_layers
-from delegate.backends.qdq import DECODES, is_known
-from delegate.backends.quantized_layers import Layer, Ranges, decoded_to_float32
-from delegate.edge.node import arguments, op_name, tensor
+from delegate.backends.quantized_layers import Layer, Ranges
+from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_onnxruntime.schemes import FUSES, INTEGERS
 
@@ -59,8 +56,7 @@ def match_small(node: Node) -> Sequence[Node] | Verdict | None:
 
 def match_decoded(node: Node) -> Sequence[Node] | None:
     """Match a layer of weights in integers and activations in floats."""
-    layer = find_layer(node)
-    return layer.nodes if isinstance(layer, Layer) and layer.ranges is Ranges.NONE else None
+    return quantized_layers.match_decoded(node, LIBRARY)
 
 
 def _with_blocks(layer: Layer) -> Sequence[Node] | Verdict:
@@ -70,11 +66,11 @@ def _with_blocks(layer: Layer) -> Sequence[Node] | Verdict:
 
 def match_table(embedding: Node) -> Sequence[Node] | Verdict | None:
     """Match a lookup in a constant table of integers."""
-    table = arguments(embedding)["weight"]
-    if not (isinstance(table, Node) and op_name(table) in DECODES and is_known(table)):
-        return None
-    verdict = decoded_to_float32(table) and _blocks(table)
-    return (table, embedding) if verdict else verdict
+    nodes = quantized_layers.match_table(embedding)
+    if not isinstance(nodes, tuple):
+        return nodes
+    verdict = _blocks(nodes[0])
+    return nodes if verdict else verdict
 
 
 def match_convolution(convolution: Node) -> Verdict | None:
@@ -84,17 +80,4 @@ def match_convolution(convolution: Node) -> Verdict | None:
 
 def match_integers(quantize: Node) -> Sequence[Node] | None:
     """Match an operator between dequantize and quantize operators, with its activation, for an operator on integers."""
-    node: Any = quantize.args[0]
-    nodes = [quantize]
-    if _is_only_read(node) and op_name(node) in FUSES:
-        nodes.append(node)
-        node = node.args[0]
-    if not _is_only_read(node) or op_name(node) not in INTEGERS or node.target is operator.getitem:
-        return None
-    decoded = [n for n in cast(Node, node).all_input_nodes if n.op == "call_function" and op_name(n) in DECODES]
-    # Nodes that decode activations may come much earlier (a residual), so they are not part of the pattern.
-    return (*filter(is_known, decoded), node, *reversed(nodes)) if decoded else None
-
-
-def _is_only_read(node: Any) -> bool:
-    return isinstance(node, Node) and node.op == "call_function" and len(node.users) == 1
+    return quantized_layers.match_integers(quantize, INTEGERS, FUSES)

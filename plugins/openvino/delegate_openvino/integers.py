@@ -19,7 +19,15 @@ from torch.fx import Node
 from delegate.backends.aot import Region, RegionRefused
 from delegate.backends.lowering import LoweringTable
 from delegate.backends.qdq import CHOOSES, DECODES, QUANTIZE, is_known
-from delegate.backends.quantized_layers import EMBEDDING, LAYERS, Layer, coded_value, decoded_value, known_value
+from delegate.backends.quantized_layers import (
+    EMBEDDING,
+    LAYERS,
+    Layer,
+    coded_value,
+    decoded_value,
+    known_value,
+    match_table,
+)
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.edge.program import META_VALUE
 from delegate_openvino.compressed import compressed, storage_bits, with_scales_of_rows
@@ -31,7 +39,6 @@ from delegate_openvino.patterns import (
     match_decoded,
     match_dynamic,
     match_integers,
-    match_table,
 )
 
 Build = Callable[..., Any]  # outputs of operators -> the output of an operator

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-from typing import Any, cast
 
 import numpy as np
 import torch
 from torch.fx import Node
 
 from delegate.backends import quantized_layers
-from delegate.backends.qdq import DECODES, DEQUANTIZE, QUANTIZE, is_known
-from delegate.backends.quantized_layers import Layer, Ranges, decoded_to_float32
+from delegate.backends.qdq import DEQUANTIZE, QUANTIZE, is_known
+from delegate.backends.quantized_layers import Layer, Ranges
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.compressed import group_of_activations, storage_bits
@@ -72,17 +70,7 @@ def match_dynamic(node: Node) -> Sequence[Node] | Verdict | None:
 
 def match_decoded(node: Node) -> Sequence[Node] | None:
     """Match a layer of weights in integers and activations in floats."""
-    layer = find_layer(node)
-    return layer.nodes if isinstance(layer, Layer) and layer.ranges is Ranges.NONE else None
-
-
-def match_table(embedding: Node) -> Sequence[Node] | Verdict | None:
-    """Match a lookup in a constant table of integers."""
-    table = arguments(embedding)["weight"]
-    if not (isinstance(table, Node) and op_name(table) in DECODES and is_known(table)):
-        return None
-    verdict = decoded_to_float32(table)
-    return (table, embedding) if verdict else verdict
+    return quantized_layers.match_decoded(node, LIBRARY)
 
 
 def match_convolution(convolution: Node) -> Verdict | None:
@@ -92,17 +80,4 @@ def match_convolution(convolution: Node) -> Verdict | None:
 
 def match_integers(quantize: Node) -> Sequence[Node] | None:
     """Match an operator between dequantize and quantize operators, with its activation, for an operator on integers."""
-    node: Any = quantize.args[0]
-    nodes = [quantize]
-    if _is_only_read(node) and op_name(node) in FUSES:
-        nodes.append(node)
-        node = node.args[0]
-    if not _is_only_read(node) or op_name(node) not in INTEGERS or node.target is operator.getitem:
-        return None
-    decoded = [n for n in cast(Node, node).all_input_nodes if n.op == "call_function" and op_name(n) in DECODES]
-    # Nodes that decode activations may come much earlier (a residual), so they are not part of the pattern.
-    return (*filter(is_known, decoded), node, *reversed(nodes)) if decoded else None
-
-
-def _is_only_read(node: Any) -> bool:
-    return isinstance(node, Node) and node.op == "call_function" and len(node.users) == 1
+    return quantized_layers.match_integers(quantize, INTEGERS, FUSES)
