@@ -4,27 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.ao.quantization.fx._decomposed  # registers quantized_decomposed
-from torch import nn
 
 import delegate
 from delegate.testing import assert_same
-
-
-class Decoded(nn.Module):
-    """A linear layer of int8 weights with a zero point for each output."""
-
-    def __init__(self, zero: float, dtype: torch.dtype) -> None:
-        super().__init__()
-        draw = torch.Generator().manual_seed(0)
-        self.register_buffer("weight", torch.randint(-100, 100, (6, 8), generator=draw).to(torch.int8))
-        self.register_buffer("scale", torch.full((6,), 0.01))
-        self.register_buffer("zero", torch.full((6,), zero, dtype=dtype))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        decode = torch.ops.quantized_decomposed.dequantize_per_channel.default
-        weight = decode(self.weight, self.scale, self.zero, 0, -128, 127, torch.int8)
-        return nn.functional.linear(x, weight)
+from tests.support.integer_layers import Decoded
 
 
 @pytest.mark.parametrize(
