@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.fx import Node
+
+from delegate.edge.node import arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +87,29 @@ class QuantizationScheme:
     activations: IntegerType | None
     weights: IntegerType
     dynamic: bool = False
+
+
+def linear_schemes(
+    static: tuple[QuantizedOperator, ...], linear: QuantizedOperator, group: int
+) -> tuple[QuantizationScheme, ...]:
+    """Return the schemes of a backend that quantizes linear layers alone at run time, or in their weights only.
+
+    Args:
+        static: the rows of operators on integers.
+        linear: the row of linear layers.
+        group: the number of int4 weights that share a scale, unless the user chooses another.
+    """
+    layers, groups = (linear, TABLES), replace(INT4_WEIGHT, group=group)
+    return (
+        QuantizationScheme("static_int8", (*static, TABLES), INT8, INT8_WEIGHT),
+        QuantizationScheme("dynamic_int8", layers, INT8, INT8_WEIGHT, dynamic=True),
+        QuantizationScheme("dynamic_int4", layers, INT8, groups, dynamic=True),
+        QuantizationScheme("weight_only_int8", layers, None, INT8_WEIGHT),
+        QuantizationScheme("weight_only_int4", layers, None, groups),
+    )
+
+
+def refuse_transposed(convolution: Node) -> str:
+    """Return the reason to reject a transposed convolution, for libraries that compute it in floats; else ""."""
+    transposed = "transpose" in str(convolution.target) or arguments(convolution).get("transposed", False)
+    return "a transposed convolution" if transposed else ""

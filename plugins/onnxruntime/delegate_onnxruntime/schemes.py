@@ -6,23 +6,10 @@ https://github.com/microsoft/onnxruntime, and ONNX Runtime 1.31 itself, queried 
 
 from __future__ import annotations
 
-import torch
-from torch.fx import Node
-
-from delegate.backends.quantizable import (
-    INT4_WEIGHT,
-    INT8,
-    INT8_WEIGHT,
-    TABLES,
-    IntegerType,
-    QuantizationScheme,
-    QuantizedOperator,
-)
-from delegate.edge.node import arguments
+from delegate.backends.quantizable import QuantizedOperator, linear_schemes, refuse_transposed
 
 FUSES = ("aten.relu.default", "aten.hardtanh.default", "aten.clamp.default")
 _LINEAR = QuantizedOperator("aten.linear.default", weight=1, fuses=FUSES)
-_GROUPS = IntegerType(torch.int8, INT4_WEIGHT.low, INT4_WEIGHT.high, symmetric=True, per_channel=True, group=16)
 _MOVES = (
     *(f"aten.{name}.default" for name in ("view", "_unsafe_view", "reshape", "alias", "clone", "permute", "t")),
     *("aten.transpose.int", "aten.unsqueeze.default", "aten.squeeze.dims", "aten.squeeze.dim", "aten.slice.Tensor"),
@@ -32,14 +19,8 @@ _MOVES = (
 )
 
 
-def _forward(node: Node) -> str:
-    """Return the reason to reject a transposed convolution, which ONNX Runtime has in floats alone; else ""."""
-    transposed = "transpose" in str(node.target) or arguments(node).get("transposed", False)
-    return "a transposed convolution" if transposed else ""
-
-
 _STATIC = (
-    QuantizedOperator("aten.convolution.default", weight=1, fuses=FUSES, accepts=_forward),
+    QuantizedOperator("aten.convolution.default", weight=1, fuses=FUSES, accepts=refuse_transposed),
     _LINEAR,
     *(QuantizedOperator(f"aten.{name}.default", inputs=(0, 1)) for name in ("mm", "bmm", "matmul")),
     *(QuantizedOperator(f"aten.{name}.Tensor", inputs=(0, 1), fuses=FUSES) for name in ("add", "mul")),
@@ -49,10 +30,4 @@ _STATIC = (
 )
 INTEGERS = frozenset(row.op for row in _STATIC if not row.moves)  # that compute new values
 
-SCHEMES = (
-    QuantizationScheme("static_int8", (*_STATIC, TABLES), INT8, INT8_WEIGHT),
-    QuantizationScheme("dynamic_int8", (_LINEAR, TABLES), INT8, INT8_WEIGHT, dynamic=True),
-    QuantizationScheme("dynamic_int4", (_LINEAR, TABLES), INT8, _GROUPS, dynamic=True),
-    QuantizationScheme("weight_only_int8", (_LINEAR, TABLES), None, INT8_WEIGHT),
-    QuantizationScheme("weight_only_int4", (_LINEAR, TABLES), None, _GROUPS),
-)
+SCHEMES = linear_schemes(_STATIC, _LINEAR, group=16)

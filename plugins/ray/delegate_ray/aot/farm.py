@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -25,6 +25,7 @@ from delegate.plugins import PORTABLE, one_line
 from delegate_ray.aot.jobs import LoweringJob
 
 RECORD = "jobs.json"
+_SHARE = 0.001  # of a resource, since a device can take part in several jobs
 LOWERED, UNCHANGED, FAILED = "lowered", "unchanged", "failed"
 
 
@@ -56,9 +57,19 @@ class Outcome:
 
 def lower(job: LoweringJob) -> Outcome:
     """Lower a model and save its program; an error is a part of the outcome."""
+    return _outcome(job, _lower)
+
+
+def _lower_on_node(job: LoweringJob) -> Outcome:
+    """Lower a model on a node of a cluster; an error is a part of the outcome."""
+    return _outcome(job, _check_and_lower)
+
+
+def _outcome(job: LoweringJob, work: Callable[[LoweringJob], Outcome]) -> Outcome:
+    """Return the outcome of the work on a job, with its duration; an error is a part of it."""
     start = time.perf_counter()
     try:
-        outcome = _lower(job)
+        outcome = work(job)
     except DelegateError as error:
         outcome = failed(job, f"{type(error).__name__}: {error}")
     except Exception as error:  # of the model's code, and of libraries
@@ -67,12 +78,6 @@ def lower(job: LoweringJob) -> Outcome:
 
 
 def _lower(job: LoweringJob) -> Outcome:
-    if job.version != delegate.__version__:
-        what = f"this node has delegate {delegate.__version__}, and the driver {job.version}"
-        raise ConfigError(what, remedy="install one version on all nodes")
-    if not Path(job.output).parent.joinpath(RECORD).is_file():
-        what = "this node does not have the folder of the outputs"
-        raise ConfigError(what, where=job.output, remedy="use a folder that all nodes share")
     from delegate.cli.models import load_model, read_sample
 
     os.chdir(job.folder)
@@ -94,6 +99,17 @@ def _lower(job: LoweringJob) -> Outcome:
         portable=sum(n.backend == PORTABLE for n in program.report.nodes),
         size=os.path.getsize(job.output),
     )
+
+
+def _check_and_lower(job: LoweringJob) -> Outcome:
+    """Lower a model if this node has the version of the driver, and the folder of the outputs."""
+    from delegate_ray.runtime.connection import require_version  # which imports Ray
+
+    require_version(job.version)
+    if not Path(job.output).parent.joinpath(RECORD).is_file():
+        what = "this node does not have the folder of the outputs"
+        raise ConfigError(what, where=job.output, remedy="use a folder that all nodes share")
+    return _lower(job)
 
 
 def failed(job: LoweringJob, error: str) -> Outcome:
@@ -208,7 +224,7 @@ def on_ray(jobs: Sequence[LoweringJob], cpus: int) -> Iterator[Outcome]:
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     carried = {name for resources in nodes for name in resources}
-    task = ray.remote(max_calls=1)(lower)  # a process of its own
+    task = ray.remote(max_calls=1)(_lower_on_node)  # a process of its own
     running, options = {}, []
     for job in jobs:
         needs = dict.fromkeys((b for b in job.backends if b in carried), _SHARE)
@@ -233,6 +249,3 @@ def on_ray(jobs: Sequence[LoweringJob], cpus: int) -> Iterator[Outcome]:
     finally:
         for answer in running:
             ray.cancel(answer, force=True)
-
-
-_SHARE = 0.001  # of a resource, since a device can take part in several jobs
