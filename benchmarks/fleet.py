@@ -11,7 +11,6 @@ to the maximum rows of a batch. A simulated call takes one of the measured times
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import math
 import random
@@ -31,10 +30,11 @@ import torch
 import delegate
 from benchmarks.quantized import cpu
 from benchmarks.serving import MOST, SIZE, Net, percentile, request, server
-from benchmarks.serving_client import size_of
+from benchmarks.serving_client import drive
 from tests.support.zoo import libraries
 
 ROWS = (1, 2, 4, 8, 16, 32)  # of the measured calls; a call with other numbers of rows takes the time of the next one
+_CLIENTS = 64  # connections to the real server
 WARM = 0.1  # the first part of a simulation, whose requests do not count, because the queue was empty before
 Times = Mapping[int, Sequence[float]]  # rows of a call -> measured seconds
 
@@ -193,27 +193,9 @@ def measure(path: Path, image: Any, calls: int) -> dict[int, list[float]]:
     return times
 
 
-async def real(port: int, message: bytes, rate: float, requests: int) -> list[float]:
-    """Return the seconds of requests that arrive at random, each on a connection that is free."""
-    drawn, free = random.Random(0), asyncio.Queue[Any]()
-    for _ in range(64):
-        free.put_nowait(await asyncio.open_connection("127.0.0.1", port))
-    times: list[float] = []
-
-    async def ask(arrived: float) -> None:
-        reader, writer = await free.get()
-        writer.write(message)
-        await reader.readexactly(size_of(await reader.readuntil(b"\r\n\r\n")))
-        free.put_nowait((reader, writer))
-        times.append(time.perf_counter() - arrived)
-
-    start, tasks = time.perf_counter(), []
-    for _ in range(requests):
-        start += drawn.expovariate(rate)
-        await asyncio.sleep(max(0.0, start - time.perf_counter()))
-        tasks.append(asyncio.create_task(ask(start)))
-    await asyncio.gather(*tasks)
-    return times[int(WARM * requests) :]
+def real(port: int, message: bytes, requests: int, rate: float | None = None) -> list[float]:
+    """Return the seconds of requests at random times, or of as many as possible; those of the start do not count."""
+    return drive(port, message, _CLIENTS, requests, rate)[int(WARM * requests) :]
 
 
 def compare(path: Path, image: Any, loads: Sequence[float], most: int, requests: int) -> None:
@@ -226,9 +208,9 @@ def compare(path: Path, image: Any, loads: Sequence[float], most: int, requests:
     with server(f"net={path}", "--batch", str(most)) as port:
         own = measure(path, image, 200)
         start = time.perf_counter()
-        asyncio.run(real(port, message, math.inf, requests))
+        real(port, message, requests)
         most_rate = requests / (time.perf_counter() - start)
-        alone = asyncio.run(real(port, message, 0.1 * most_rate, 200))
+        alone = real(port, message, 200, 0.1 * most_rate)
         work = max(0.0, 1 / most_rate - 1 / capacity(own, most))
         way = max(0.0, float(np.median(alone) - np.median(own[1])) - work)
         times = {rows: [t + work * rows for t in seconds] for rows, seconds in own.items()}
@@ -238,7 +220,7 @@ def compare(path: Path, image: Any, loads: Sequence[float], most: int, requests:
         print("| load | requests/s | real p50, p99, ms | simulated p50, p99, ms |\n|---|---|---|---|")
         for load in loads:
             rate = load * most_rate
-            served = asyncio.run(real(port, message, rate, requests))
+            served = real(port, message, requests, rate)
             expected = [way + t for t in simulate(Fleet(1, most), rate, times, 20_000)]
             print(f"| {load} | {rate:.0f} | {_both(served)} | {_both(expected)} |", flush=True)
 

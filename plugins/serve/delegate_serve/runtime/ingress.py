@@ -1,0 +1,118 @@
+"""Ingress: the same HTTP application and gRPC service as a server in one process, as a deployment of Ray Serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray import serve
+
+from delegate_serve.runtime.bodies import EXTENSION, Body
+from delegate_serve.runtime.grpc_service import METHODS, Service
+from delegate_serve.runtime.http import Application
+from delegate_serve.runtime.metrics import Metrics
+from delegate_serve.runtime.model import ServedModel
+from delegate_serve.runtime.openai import Language
+from delegate_serve.runtime.remote_models import Handle, RemoteLanguage, RemoteModel, RemoteModels
+from delegate_serve.runtime.replica import Description
+from delegate_serve.runtime.settings import ModelFile, Settings, Telemetry
+from delegate_serve.runtime.tracing import Tracing
+
+
+class Ingress:
+    """The protocols over HTTP and gRPC, for models on replicas.
+
+    Args:
+        descriptions: the models.
+        files: their programs by name.
+        settings, telemetry: of the server.
+        handles: the replicas of each group.
+    """
+
+    def __init__(
+        self,
+        descriptions: Sequence[Description],
+        files: Mapping[str, ModelFile],
+        settings: Settings,
+        telemetry: Telemetry | None,
+        handles: Mapping[str, Any],
+    ) -> None:
+        tracing = None if telemetry is None else Tracing(telemetry)
+        metrics = Metrics(tracing)
+        models: dict[str, ServedModel] = {}
+        languages: dict[str, Language] = {}
+        for model in descriptions:
+            file = files[model.file]
+            group = handles[file.replicas.group or model.file]
+            if file.replicas.group:
+                group = group.options(multiplexed_model_id=model.file)
+            handle = Handle(group, model.name, model.file, file.settings.timeout)
+            if model.signature is None:
+                languages[model.name] = RemoteLanguage(handle, model.name, metrics)
+            else:
+                models[model.name] = RemoteModel(handle, model.name, model.signature, metrics)
+        catalog = RemoteModels(models, languages)
+        self.settings, self.application = settings, Application(catalog, settings, metrics)
+        self._calls = Service(catalog, lambda: True, tracing).calls()
+
+    async def grpc(self, name: str, data: bytes, context: Any) -> Any:
+        """Answer a request over gRPC."""
+        return _Bytes(await self._calls[name](data, _Context(context)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """A message that is serialized already."""
+
+    data: bytes
+
+    def SerializeToString(self) -> bytes:  # noqa: N802  # Ray Serve calls it
+        return self.data
+
+
+class _Aborted(Exception):
+    """A request over gRPC ends with the status of its context."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """The context of gRPC in Ray Serve, with the method of that of grpcio."""
+
+    context: Any
+
+    async def abort(self, code: Any, details: str, metadata: Sequence[tuple[str, str]] = ()) -> None:
+        self.context.set_code(code)
+        self.context.set_details(details)
+        self.context.set_trailing_metadata(list(metadata))
+        raise _Aborted(details)
+
+
+def _grpc_method(name: str) -> Any:
+    async def call(self: Ingress, request: bytes, grpc_context: Any) -> Any:
+        return await self.grpc(name, request, grpc_context)
+
+    return call
+
+
+for _name in METHODS:  # Ray Serve calls methods of the ingress by the names of the protocol
+    setattr(Ingress, _name, _grpc_method(_name))
+
+
+async def http_app(scope: Any, receive: Any, send: Any) -> None:
+    """Answer a request over HTTP by the application of the ingress of this process."""
+    while scope["type"] == "lifespan":
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+    ingress: Ingress = serve.get_replica_context().servable_object
+    body = Body(scope["headers"], ingress.settings.max_body, ingress.application.reserve)
+
+    async def read() -> Any:
+        message = await receive()
+        if message["type"] == "http.request":
+            body.write(message.get("body", b""))
+        return {"more_body": False, **message}
+
+    await ingress.application({**scope, "extensions": {EXTENSION: body}}, read, send)
