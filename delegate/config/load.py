@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from delegate.config.model import AUTO, BackendChoice, Config, PlacementCandidate, Quantization
 from delegate.config.plain_yaml import Path, dotted
-from delegate.config.source import Source, problems, raise_all, read_yaml
+from delegate.config.source import Source, problems, raise_all, read_yaml, require_mapping
 from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.plugins import INSTANCE, PORTABLE, PluginState, backend_of, in_known_spelling
 from delegate.registry import Registry, default_registry
@@ -48,9 +48,7 @@ def load_config(
         what = f"a {type(source).__name__} is not a configuration"
         raise ConfigError(what, remedy="give the path of a YAML file, a dict, or a delegate.config.Config")
     written = Source(source) if isinstance(source, Mapping) else read_yaml(FilePath(source))
-    if not isinstance(written.data, Mapping):
-        what = f"a configuration is a mapping (key: value), not {type(written.data).__name__}"
-        raise ConfigError(what, where=written.where(()), remedy="write at least `version: 1`")
+    require_mapping(written)
     try:
         config = Config.model_validate(written.data)
     except ValidationError as error:

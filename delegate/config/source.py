@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -17,6 +17,8 @@ from pydantic_core import ErrorDetails
 from delegate.config.plain_yaml import NotPlain, Path, Place, dotted, parse
 from delegate.errors import ConfigError, did_you_mean
 from delegate.files import open_to_read
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 _MAPPING, _LIST = "should be a mapping (key: value)", "should be a list"
 _SENTENCES = {
@@ -169,3 +171,23 @@ def read_yaml(file: FilePath) -> Source:
     if parsed is None:
         raise ConfigError("the configuration is empty", where=str(file), remedy="write at least `version: 1`")
     return Source(parsed.data, str(file), parsed.values, parsed.keys)
+
+
+def require_mapping(source: Source, kind: str = "a configuration", remedy: str = "write at least `version: 1`") -> None:
+    """Raise ConfigError if the data of a source are no mapping."""
+    if not isinstance(source.data, Mapping):
+        what = f"{kind} is a mapping (key: value), not {type(source.data).__name__}"
+        raise ConfigError(what, where=source.where(()), remedy=remedy)
+
+
+def validated(source: Source, model: type[AnyModel]) -> AnyModel:
+    """Return the data of a source as a model.
+
+    Raises:
+        ConfigError: the data do not fit; it lists all problems, one per line, with place and key.
+    """
+    try:
+        return model.model_validate(source.data)
+    except ValidationError as error:
+        raise_all(problems(error, model, source))
+        raise AssertionError("pydantic refused the data without a reason") from error

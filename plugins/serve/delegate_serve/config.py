@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from delegate.config.source import Source, problems, raise_all, read_yaml
+from delegate.config.source import AnyModel, Source, raise_all, read_yaml, require_mapping, validated
 from delegate.errors import ConfigError
 from delegate_serve.runtime.settings import MIB, ModelFile, Replicas, Settings, Telemetry
 
@@ -17,7 +17,6 @@ _BUILT_IN = Settings()
 _LIMITS = ("batch", "queue", "timeout", "sessions", "session_timeout", "priority")  # keys with the unit of a setting
 _LOAD = ("kernels", "fallback", "trust_code", "isolate", "options")  # keys that are arguments of `delegate.load`
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has lists, but strict mode would only accept tuples
-AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 
 class _Keys(BaseModel):
@@ -182,7 +181,8 @@ def read(path: Path | None, paths: Mapping[str, Path], given: Mapping[str, Any])
         ConfigError: the configuration is invalid; it lists all problems, one per line, with place and key.
     """
     written = Source({}) if path is None else read_yaml(path)
-    config = _validated(written)
+    require_mapping(written)
+    config = validated(written, ServerConfig)
     folder = Path() if path is None else path.parent
     raise_all(_problems(config, written, folder, paths))
     common = {name: value for name, value in given.items() if name in ModelKeys.model_fields}
@@ -207,17 +207,6 @@ def json_schema() -> dict[str, Any]:
         "anyOf": [{"type": "string", "description": "Program file."}, {"$ref": "#/$defs/ModelChoice"}]
     }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def _validated(written: Source) -> ServerConfig:
-    if not isinstance(written.data, Mapping):
-        what = f"a configuration is a mapping (key: value), not {type(written.data).__name__}"
-        raise ConfigError(what, where=written.where(()), remedy="write at least `version: 1`")
-    try:
-        return ServerConfig.model_validate(written.data)
-    except ValidationError as error:
-        raise_all(problems(error, ServerConfig, written))
-        raise AssertionError("pydantic refused the configuration without a reason") from error
 
 
 def _problems(config: ServerConfig, written: Source, folder: Path, paths: Mapping[str, Path]) -> Iterator[ConfigError]:

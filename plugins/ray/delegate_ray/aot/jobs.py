@@ -14,11 +14,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 import delegate
 from delegate.config import Config, load_config
-from delegate.config.source import Source, problems, raise_all, read_yaml
+from delegate.config.source import Source, raise_all, read_yaml, require_mapping, validated
 from delegate.errors import ConfigError, DelegateError
 
 Files = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has lists, but strict mode would only accept tuples
@@ -107,14 +107,8 @@ def read_jobs(path: Path, output: Path) -> list[LoweringJob]:
         ConfigError: the file is invalid; it lists all problems, one per line, with place and key.
     """
     written = read_yaml(path)
-    if not isinstance(written.data, Mapping):
-        what = f"a file of jobs is a mapping (key: value), not {type(written.data).__name__}"
-        raise ConfigError(what, where=written.where(()), remedy="write at least `models` and `configurations`")
-    try:
-        jobs = JobsFile.model_validate(written.data)
-    except ValidationError as error:
-        raise_all(problems(error, JobsFile, written))
-        raise AssertionError("pydantic refused the file without a reason") from error
+    require_mapping(written, "a file of jobs", "write at least `models` and `configurations`")
+    jobs = validated(written, JobsFile)
     folder, settings = path.parent.absolute(), dict[str, Config]()
     raise_all([*_problems(jobs, written, folder), *_settings(jobs, written, folder, settings)])
     versions = sorted(f"{d.name} {d.version}" for d in metadata.distributions())
