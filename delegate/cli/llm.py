@@ -64,12 +64,21 @@ def export(
     chunk: Annotated[int, typer.Option(metavar="N", help="Maximum number of prompt tokens in one call.")] = 64,
     conversations: Annotated[int, typer.Option(metavar="N", help="Number of conversations that one call decodes.")] = 1,
     weights: Annotated[
-        Weights, typer.Option(case_sensitive=False, help="Type of the weights of linear layers; int4 has blocks of 32.")
+        Weights, typer.Option(case_sensitive=False, help="Type of the weights of linear layers.")
     ] = "int4",
     prefill_weights: Annotated[
         Weights | None,
         typer.Option(case_sensitive=False, help="Type of these weights for prefill and batches, if different."),
     ] = None,
+    head_weights: Annotated[
+        Literal["int8", "int4"],
+        typer.Option(
+            case_sensitive=False, help="Type of the weights of the head. int8 shares those of a tied embedding."
+        ),
+    ] = "int8",
+    block: Annotated[
+        int, typer.Option(metavar="N", help="Number of int4 weights that share a scale: 32, 64, 128 or 256.")
+    ] = 32,
     rounding: Annotated[
         Literal["nearest", "hqq", "gptq"],
         typer.Option(
@@ -126,6 +135,8 @@ def export(
         conversations=conversations,
         weights=weights,
         prefill_weights=prefill_weights,
+        head_weights=head_weights,
+        block=block,
         rounding=rounding,
         calibration=calibration,
         cache=cache,

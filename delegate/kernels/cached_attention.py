@@ -76,13 +76,45 @@ _LOWEST = np.float32(-87)  # the exponential of it is still a normal number
 _FEW = 4  # rows of a product that are multiplied one by one
 
 
-class Products:
-    """The products of a filled part of a cache, by BLAS; another kernel library may override them.
+class CacheAttention:
+    """The attention to a filled part of a cache, by NumPy and BLAS; another kernel library may override `attend`."""
 
-    All caches are (groups, S, channels); `first` and `end` are the bounds of the entries that are read.
-    """
+    def attend(
+        self,
+        query: Array,
+        cache: tuple[Array, Array],
+        scales: Sequence[Array | None],
+        filled: slice,
+        unseen: Array | None,
+        softcap: float,
+        out: Array,
+    ) -> None:
+        """Attend to the entries `filled` of some groups: query (groups, m, E) -> (groups, m, V).
 
-    def scores(self, query: Array, keys: Array, first: int, end: int) -> Array:
+        Args:
+            query: the scaled queries, in float32 or float64.
+            cache: keys (groups, S, E) and values (groups, S, V).
+            scales: (groups, S) of the keys and the values; None but for int8.
+            filled: a slice of S entries; others are not read.
+            unseen: (queries, entries), true for entries that a query must not see. Row i of m is query i % queries.
+            softcap: as in the operator.
+            out: (groups, m, V), is written.
+        """
+        first, end = filled.start, filled.stop
+        key_scales, value_scales = (None if x is None else x[:, None, filled] for x in scales)
+        weights = self._scores(query, cache[0], first, end)
+        if key_scales is not None:
+            np.multiply(weights, key_scales, out=weights)
+        if softcap:
+            np.multiply(np.tanh(np.divide(weights, softcap, out=weights), out=weights), softcap, out=weights)
+        if unseen is not None:
+            np.copyto(weights.reshape(-1, *unseen.shape), -np.inf, where=unseen)
+        sums = _exponentiate(weights)
+        if value_scales is not None:
+            np.multiply(weights, value_scales, out=weights)
+        np.divide(self._weighted_sums(weights, cache[1], first, end), sums, out=out)
+
+    def _scores(self, query: Array, keys: Array, first: int, end: int) -> Array:
         """Multiply query (groups, m, E) with keys -> (groups, m, end - first)."""
         scores = np.empty((*query.shape[:2], end - first, 1), query.dtype)
         for block, entries in self._blocks(keys[:, first:end], query):
@@ -92,7 +124,7 @@ class Products:
                 np.matmul(entries[:, None], query[..., None], out=scores[:, :, block])
         return scores[..., 0]
 
-    def weighted_sums(self, weights: Array, values: Array, first: int, end: int) -> Array:
+    def _weighted_sums(self, weights: Array, values: Array, first: int, end: int) -> Array:
         """Sum values by weights (groups, m, end - first) -> (groups, m, V)."""
         parts: list[Array] = []
         for block, entries in self._blocks(values[:, first:end], weights):
@@ -124,14 +156,14 @@ class Products:
             yield block, entries
 
 
-def register(table: KernelTable, products: Products) -> None:
-    """Add the kernel of cached attention, which computes its products by `products`, to a table."""
+def register(table: KernelTable, attention: CacheAttention) -> None:
+    """Add the kernel of cached attention, which computes by `attention`, to a table."""
     kernel = table.kernel(OPERATOR, dtypes=FLOAT | {DType.bfloat16, DType.int8, DType.int64})
-    kernel(partial(_cached_attention, products))
+    kernel(partial(_cached_attention, attention))
 
 
 def _cached_attention(
-    products: Products,
+    attention: CacheAttention,
     query: Array,
     keys: Array,
     values: Array,
@@ -172,7 +204,7 @@ def _cached_attention(
         some, target = _by_group(scaled[start:end], groups), _by_group(result[start:end], groups)
         joined, sums = (x.reshape(groups, -1, x.shape[-1]) for x in (some, target))  # copies of several sequences
         where = positions[start:end].reshape(-1)
-        _attend(products, joined, (keys[row], values[row]), scales, where, window, softcap, sums)
+        _attend(attention, joined, (keys[row], values[row]), scales, where, window, softcap, sums)
         if end - start > 1:
             np.copyto(target, sums.reshape(target.shape))
     if is_bfloat16:
@@ -185,7 +217,7 @@ def _by_group(x: Array, groups: int) -> Array:
 
 
 def _attend(
-    products: Products,
+    attention: CacheAttention,
     query: Array,
     cache: tuple[Array, Array],
     scales: Sequence[Array | None],
@@ -209,18 +241,9 @@ def _attend(
     def attend(start: int, stop: int) -> None:
         for g in range(start, stop, step):
             some = slice(g, min(g + step, stop))
-            key_scales, value_scales = (None if x is None else x[some, None, first:end] for x in scales)
-            weights = products.scores(query[some], cache[0][some], first, end)
-            if key_scales is not None:
-                np.multiply(weights, key_scales, out=weights)
-            if softcap:
-                np.multiply(np.tanh(np.divide(weights, softcap, out=weights), out=weights), softcap, out=weights)
-            if unseen is not None:
-                np.copyto(weights.reshape(-1, *unseen.shape), -np.inf, where=unseen)
-            sums = _exponentiate(weights)
-            if value_scales is not None:
-                np.multiply(weights, value_scales, out=weights)
-            np.divide(products.weighted_sums(weights, cache[1][some], first, end), sums, out=out[some])
+            parts = [None if x is None else x[some] for x in scales]
+            keys_values = cache[0][some], cache[1][some]
+            attention.attend(query[some], keys_values, parts, slice(first, end), unseen, softcap, out[some])
 
     if (end - first) * groups * channels * max(1, rows // _ROWS) < _ONE_THREAD:
         attend(0, groups)
@@ -273,4 +296,4 @@ def _check(name: str, positions: Sequence[int], size: int) -> None:
         )
 
 
-register(TABLE, Products())
+register(TABLE, CacheAttention())

@@ -112,6 +112,7 @@ def sqnr(expected: np.ndarray, got: np.ndarray) -> float:
         pytest.param("gemma3_text", {"cache": "int8"}, 30, marks=pytest.mark.slow),
         pytest.param("gemma", {"weights": "int8"}, 20, marks=pytest.mark.slow),
         pytest.param("qwen3", {"weights": "int4"}, 8, marks=pytest.mark.slow),
+        ("qwen3", {"weights": "int8", "head_weights": "int4", "block": 64, "rounding": "hqq"}, 12),
         ("llama", {"weights": "int4", "prefill_weights": "int8", "cache": "int8"}, 8),
         pytest.param("llama", {"cache": "bfloat16"}, 30, marks=pytest.mark.slow),
     ],
@@ -433,6 +434,15 @@ def test_folders_that_are_none(change, error, match, folder, tmp_path):
         ("llama", {}, {"conversations": 0}, "0 conversations"),
         ("llama", {}, {"cache": "int2"}, "unknown cache 'int2'.*float16"),
         ("llama", {}, {"weights": "int3"}, "unknown weights 'int3'"),
+        ("llama", {}, {"block": 48}, "unknown block 48.*32, 64, 128, 256"),
+        ("llama", {}, {"head_weights": "float32"}, "unknown head_weights 'float32'.*int8, int4"),
+        ("llama", {}, {"weights": "float32", "head_weights": "int4"}, "a head in int4 for layers in float32"),
+        (
+            "llama",
+            {"hidden_size": 56},
+            {"weights": "int8", "head_weights": "int4"},
+            "56 weights of a row are not divisible into blocks of 32 .layer lm_head",
+        ),
         ("llama", {}, {"lora_rank": -1}, "adapters of rank -1"),
         ("llama", {}, {"lora_targets": ["q_proj"]}, "adapters of rank 0.*--lora-rank"),
         (

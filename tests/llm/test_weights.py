@@ -26,11 +26,15 @@ def resident() -> int:
     return int(STATUS.read_text().split()[1]) * mmap.PAGESIZE
 
 
-@pytest.mark.parametrize(("kind", "granularity"), [("int4", PerGroup(weights.BLOCK)), ("int8", PerAxis(0))])
-def test_parts_of_the_rows_have_the_integers_of_torchao(kind, granularity, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "options", "granularity"),
+    [("int4", {}, PerGroup(32)), ("int4", {"block": 64}, PerGroup(64)), ("int8", {}, PerAxis(0))],
+    ids=str,
+)
+def test_parts_of_the_rows_have_the_integers_of_torchao(kind, options, granularity, tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "PART", 640)  # neither divides the rows nor the other way round
-    source = read(configuration(tmp_path, "qwen3"))
-    mine = weights.quantize_weights(source.model, kind)
+    source = read(configuration(tmp_path, "qwen3", intermediate_size=192))
+    mine = weights.quantize_weights(source.model, kind, **options)
     for name, module in source.model.base_model.layers[0].named_modules():
         if isinstance(module, torch.nn.Linear):
             theirs = torch.nn.Sequential(torch.nn.Linear(module.in_features, module.out_features, bias=False))

@@ -24,7 +24,7 @@ from delegate.llm.aot.lora import Detach, Slots
 from delegate.llm.aot.rounding import ROUNDINGS, calibration_rows
 from delegate.llm.aot.source import Source
 from delegate.llm.aot.stack import export_stack
-from delegate.llm.aot.weights import WEIGHTS, quantize_weights
+from delegate.llm.aot.weights import BLOCKS, INTEGERS, WEIGHTS, quantize_weights
 from delegate.llm.runtime.text import parse_tokens
 from delegate.plugins import one_line
 from delegate.registry import default_registry
@@ -41,8 +41,10 @@ class Options:
         context: the maximum number of tokens in a conversation.
         chunk: the maximum number of prompt tokens in one call of prefill.
         conversations: the number in one context; one call of prefill computes tokens of several.
-        weights: the type of linear layers in decode; "int4" in blocks of 32.
+        weights: the type of linear layers in decode; "int4" in blocks.
         prefill_weights: their type in prefill, which has more rows; None: the same, for a smaller file.
+        head_weights: of the head, "int8" or "int4"; the head is float32 if `weights` is.
+        block: the number of int4 weights that share a scale, one of `BLOCKS`.
         rounding: of int4 weights, one of `ROUNDINGS`.
         calibration: a text for the rounding "gptq"; without a tokenizer, token numbers such as 5,17,3.
         cache: the type of keys and values.
@@ -57,6 +59,8 @@ class Options:
     conversations: int = 1
     weights: str = "int4"
     prefill_weights: str | None = None
+    head_weights: str = "int8"
+    block: int = BLOCKS[0]
     rounding: str = "nearest"
     calibration: Path | None = None
     cache: str = "float32"
@@ -78,14 +82,18 @@ class Options:
         if self.conversations < 1:
             raise ConfigError(f"{self.conversations} conversations", remedy="use 1 or more")
         for name, value, known in (
+            ("block", self.block, BLOCKS),
             ("cache", self.cache, tuple(TYPES)),
             ("weights", self.weights, WEIGHTS),
             ("prefill_weights", self.prefill_weights or self.weights, WEIGHTS),
+            ("head_weights", self.head_weights, INTEGERS),
             ("rounding", self.rounding, ROUNDINGS),
         ):
             if value not in known:
-                raise ConfigError(f"unknown {name} {value!r}", remedy=f"choose one of: {', '.join(known)}")
-        if self.rounding != "nearest" and "int4" not in (self.weights, self.prefill_weights):
+                raise ConfigError(f"unknown {name} {value!r}", remedy=f"choose one of: {', '.join(map(str, known))}")
+        if self.weights == "float32" and self.head_weights == "int4":
+            raise ConfigError("a head in int4 for layers in float32", remedy="use --weights int4 or int8")
+        if self.rounding != "nearest" and "int4" not in (self.weights, self.prefill_weights, self.head_weights):
             raise ConfigError(f"rounding {self.rounding!r} is for int4 weights", remedy="use --weights int4")
         if (self.rounding == "gptq") != (self.calibration is not None):
             what = "rounding 'gptq' needs a text" if self.calibration is None else "only rounding 'gptq' reads a text"
@@ -143,7 +151,8 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
 
 def _decoder(source: Source, weights: str, options: Options, rows: Tensor | None) -> Decoder:
     """Return the decoder with this type of weights, and the slots of adapters."""
-    model, slots = quantize_weights(source.model, weights, options.rounding, rows), None
+    slots = None
+    model = quantize_weights(source.model, weights, options.head_weights, options.block, options.rounding, rows)
     if options.lora_rank:
         slots = Slots(model, options.lora_rank, options.lora_targets, options.conversations)
         model = slots.model

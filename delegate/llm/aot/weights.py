@@ -1,8 +1,9 @@
-"""Weights in few bits: linear layers in int8 or in blocks of int4, and an int8 embedding that the head shares."""
+"""Weights in few bits: linear layers and the head in int8 or in blocks of int4, and an int8 embedding."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,9 @@ from delegate.errors import ConfigError
 from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.aot.rounding import HQQ, quantize_in_order
 
-WEIGHTS = ("float32", "int8", "int4")
-BLOCK = 32
+INTEGERS = ("int8", "int4")
+WEIGHTS = ("float32", *INTEGERS)
+BLOCKS = (32, 64, 128, 256)  # numbers of int4 weights that share a scale
 PART = 1 << 19  # numbers that are quantized at a time: their temporary arrays stay in the allocator and in the cache
 
 
@@ -39,13 +41,21 @@ class Rows(nn.Module):
 
 
 def quantize_weights(
-    model: transformers.PreTrainedModel, weights: str, rounding: str = "nearest", rows: Tensor | None = None
+    model: transformers.PreTrainedModel,
+    weights: str,
+    head_weights: str = "int8",
+    block: int = BLOCKS[0],
+    rounding: str = "nearest",
+    rows: Tensor | None = None,
 ) -> transformers.PreTrainedModel:
     """Return the model with quantized linear layers and embedding; it shares all other weights with the original.
 
     Args:
         model: the model in float32, which stays as it is.
-        weights: one of `WEIGHTS`.
+        weights: one of `WEIGHTS`; of float32, nothing is quantized.
+        head_weights: of the head, "int8" or "int4". A head in int8 shares its integers with the embedding that it is
+            tied to; the embedding is always int8.
+        block: of int4, one of `BLOCKS`.
         rounding: of int4, one of `ROUNDINGS`.
         rows: calibration data for "gptq": tokens, (rows, length).
 
@@ -54,20 +64,22 @@ def quantize_weights(
     """
     if weights == "float32":
         return model
-    if weights == "int4":
-        _check_blocks(model)
+    kinds = dict.fromkeys((m for m in model.modules() if isinstance(m, nn.Linear)), weights)
+    kinds[model.get_output_embeddings()] = head_weights
+    _check_blocks(model, {module for module, kind in kinds.items() if kind == "int4"}, block)
     tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     quantized = copy.deepcopy(model, {id(p): p for p in model.parameters()})
     head = quantized.get_output_embeddings()
     layers = [module for module in quantized.modules() if isinstance(module, nn.Linear) and module is not head]
     if weights == "int4" and rows is not None:
-        quantize_in_order(quantized, layers, rows, BLOCK)
+        quantize_in_order(quantized, layers, rows, block)
         layers = []
     for layer in (*layers, head):
-        integers = _in_integers(layer.weight.detach(), "int8" if layer is head else weights, rounding)
+        kind = head_weights if layer is head else weights
+        integers = _in_integers(layer.weight.detach(), block if kind == "int4" else None, rounding)
         layer.weight = nn.Parameter(integers, requires_grad=False)
     embedding = quantized.get_input_embeddings()
-    if tied:
+    if tied and head_weights == "int8":
         values, scales = head.weight.qdata, head.weight.scale
     else:
         scales = embedding.weight.detach().abs().amax(1, keepdim=True).clamp_min(1e-30) / 127
@@ -77,20 +89,18 @@ def quantize_weights(
     return quantized
 
 
-def _in_integers(weight: Tensor, weights: str, rounding: str) -> Tensor:
-    """Return a weight (rows, width) as torchao's tensor of int8, or of int4 in blocks; activations are int8.
+def _in_integers(weight: Tensor, block: int | None, rounding: str) -> Tensor:
+    """Return a weight (rows, width) as torchao's tensor of int4 in blocks, or of int8 without; activations are int8.
 
     Parts of the rows are quantized one after the other. Otherwise each of about ten operators writes a new array of the
     whole weight, and the operating system needs longer to clear its memory than the operator to compute.
     """
     from torchao.quantization import IntxUnpackedToInt8Tensor
 
-    kind, block = (torch.int4, BLOCK) if weights == "int4" else (torch.int8, weight.shape[1])  # type: ignore[attr-defined]
-    fitted = {"intx_choose_qparams_algorithm": HQQ} if weights == "int4" and rounding != "nearest" else {}
+    kind, size = (torch.int4, block) if block else (torch.int8, weight.shape[1])  # type: ignore[attr-defined]
+    fitted = {"intx_choose_qparams_algorithm": HQQ} if block and rounding != "nearest" else {}
     parts = [
-        IntxUnpackedToInt8Tensor.from_hp(
-            rows, (1, block), kind, activation_quantization="int8_asym_per_token", **fitted
-        )
+        IntxUnpackedToInt8Tensor.from_hp(rows, (1, size), kind, activation_quantization="int8_asym_per_token", **fitted)
         for rows in torch.split(weight, max(1, PART // weight.shape[1]))
     ]
     numbers = (torch.cat([getattr(p, name) for p in parts]) for name in parts[0].tensor_data_names)
@@ -98,12 +108,11 @@ def _in_integers(weight: Tensor, weights: str, rounding: str) -> Tensor:
     return whole
 
 
-def _check_blocks(model: transformers.PreTrainedModel) -> None:
-    head = model.get_output_embeddings()
+def _check_blocks(model: transformers.PreTrainedModel, layers: Collection[nn.Module], block: int) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and module is not head and module.in_features % BLOCK:
+        if isinstance(module, nn.Linear) and module in layers and module.in_features % block:
             raise ConfigError(
-                f"the {module.in_features} weights of a row are not divisible into blocks of {BLOCK}",
+                f"the {module.in_features} weights of a row are not divisible into blocks of {block}",
                 where=f"layer {name}",
-                remedy="use --weights int8",
+                remedy="use a smaller --block, or int8 for --weights and --head-weights",
             )

@@ -1,10 +1,11 @@
-"""The compiled loops over caches (groups, S, channels) of float16, bfloat16 or int8 entries.
+"""The compiled loops over caches (groups, S, channels) of float32, float16, bfloat16 or int8 entries.
 
 Numba has no 16-bit floats, so float16 is passed as int16, and bfloat16 as uint16. The loops run without Python's lock.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numba
@@ -36,23 +37,101 @@ def _wide(_: Any, entry: types.Type) -> Any:
         if entry == types.uint16:  # bfloat16: the upper half of a float32
             word = ir.IntType(32)
             return builder.bitcast(builder.shl(builder.zext(value, word), ir.Constant(word, 16)), ir.FloatType())
-        return builder.sitofp(value, ir.FloatType())
+        return value if entry == types.float32 else builder.sitofp(value, ir.FloatType())
 
     return types.float32(entry), generate
 
 
 @_compiled
-def scores(query: Any, keys: Any, first: int, end: int, out: Any) -> None:
-    """Multiply query (groups, m, E) with the keys from `first` to `end` -> (groups, m, end - first).
+def attend(
+    query: Any,
+    keys: Any,
+    values: Any,
+    key_scales: Any,
+    value_scales: Any,
+    first: int,
+    end: int,
+    unseen: Any,
+    softcap: float,
+    out: Any,
+) -> None:
+    """Attend to the entries from `first` to `end`: query (groups, m, E) -> (groups, m, V).
+
+    The arguments are those of `CacheAttention.attend`, and None where they are absent.
+    """
+    rows = query.shape[1]
+    weights = np.empty((rows, end - first), np.float32)
+    sums = np.empty(rows, np.float32)
+    for g in range(len(query)):
+        _scores(query[g], keys[g], first, end, weights)
+        for i in range(rows):
+            row = weights[i]
+            if key_scales is not None:
+                _multiply(row, key_scales[g, first:end])
+            if softcap:
+                for j in range(len(row)):
+                    row[j] = softcap * math.tanh(row[j] / softcap)
+            if unseen is not None:
+                for j in range(len(row)):
+                    if unseen[i % len(unseen), j]:
+                        row[j] = -np.inf
+            sums[i] = _exponentiate(row)
+            if value_scales is not None:
+                _multiply(row, value_scales[g, first:end])
+        _weighted_sums(weights, values[g, first:end], out[g])
+        for i in range(rows):
+            for c in range(out.shape[2]):
+                out[g, i, c] /= sums[i]
+
+
+@_compiled
+def _multiply(row: Any, factors: Any) -> None:
+    for j in range(len(row)):
+        row[j] *= factors[j]
+
+
+@_compiled
+def _exponentiate(row: Any) -> Any:
+    """Compute exp of scores minus the largest, in place; return the sum.
+
+    exp(x) is 2^n * exp(x - n ln 2), with the Taylor polynomial of degree 6 for the second factor, within 2e-7. NaN
+    stays NaN. Results that would be denormal are almost the smallest normal number.
+    """
+    a, b, c, d = row[0], row[0], row[0], row[0]
+    in_fours = len(row) // 4 * 4
+    for j in range(0, in_fours, 4):
+        a, b = max(a, row[j]), max(b, row[j + 1])
+        c, d = max(c, row[j + 2]), max(d, row[j + 3])
+    for j in range(in_fours, len(row)):
+        a = max(a, row[j])
+    largest = max(a, b, c, d)
+    total = np.float32(0)
+    for j in range(len(row)):
+        x = max(row[j] - largest, np.float32(-87))
+        n = np.int32(x * np.float32(1.44269504) - np.float32(0.5))
+        x -= np.float32(n) * np.float32(0.69314718)
+        y = x * np.float32(1 / 720) + np.float32(1 / 120)
+        y = y * x + np.float32(1 / 24)
+        y = y * x + np.float32(1 / 6)
+        y = y * x + np.float32(0.5)
+        y = y * x + np.float32(1)
+        y = y * x + np.float32(1)
+        row[j] = y * _wide(np.uint16((n + 127) << 7))  # 2^n, as bfloat16
+        total += row[j]
+    return total
+
+
+@_compiled
+def _scores(query: Any, keys: Any, first: int, end: int, out: Any) -> None:
+    """Multiply query (m, E) with the keys from `first` to `end` -> (m, end - first).
 
     Two rows at a time read each key once.
     """
-    groups, rows, _ = query.shape
-    for g in range(groups):
-        for i in range(0, rows - 1, 2):
-            _scores_of_two(query[g, i], query[g, i + 1], keys[g], first, end, out[g, i], out[g, i + 1])
-        if rows % 2:
-            _scores_of_one(query[g, rows - 1], keys[g], first, end, out[g, rows - 1])
+    rows = len(query)
+    for i in range(0, rows - 1, 2):
+        _scores_of_two(query[i], query[i + 1], keys, first, end, out[i], out[i + 1])
+    if rows % 2:
+        _scores_of_one(query[rows - 1], keys, first, end, out[rows - 1])
 
 
 @_compiled
@@ -90,24 +169,22 @@ def _scores_of_one(row: Any, keys: Any, first: int, end: int, out: Any) -> None:
 
 
 @_compiled
-def weighted_sums(weights: Any, values: Any, first: int, end: int, out: Any) -> None:
-    """Sum the values from `first` to `end` by weights (groups, m, end - first) -> (groups, m, V).
+def _weighted_sums(weights: Any, values: Any, out: Any) -> None:
+    """Sum values by weights (m, n) -> (m, V).
 
     Two rows at a time read each value once, and four values at a time read and write each sum once.
     """
-    groups, rows, count = weights.shape
+    rows, count = weights.shape
     in_fours = count // 4 * 4
-    for g in range(groups):
-        some, rest = values[g, first : first + in_fours], values[g, first + in_fours : end]
-        out[g] = 0
-        for i in range(0, rows - 1, 2):
-            _add_fours_to_two(weights[g, i], weights[g, i + 1], some, out[g, i], out[g, i + 1])
-        if rows % 2:
-            _add_fours_to_one(weights[g, rows - 1], some, out[g, rows - 1])
-        for i in range(rows):
-            for j in range(len(rest)):
-                for c in range(values.shape[2]):
-                    out[g, i, c] += weights[g, i, in_fours + j] * _wide(rest[j, c])
+    out[:] = 0
+    for i in range(0, rows - 1, 2):
+        _add_fours_to_two(weights[i], weights[i + 1], values[:in_fours], out[i], out[i + 1])
+    if rows % 2:
+        _add_fours_to_one(weights[rows - 1], values[:in_fours], out[rows - 1])
+    for i in range(rows):
+        for j in range(in_fours, count):
+            for c in range(values.shape[1]):
+                out[i, c] += weights[i, j] * _wide(values[j, c])
 
 
 @_compiled

@@ -1,55 +1,60 @@
-"""The kernel table: cached attention whose products with a cache of small types are compiled loops.
+"""The kernel table: attention of few queries to a cache in compiled loops.
 
 Numba is imported on first use.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Sequence
+from functools import cache as cached
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.cached_attention import Products, register
+from delegate.kernels.cached_attention import CacheAttention, register
 from delegate.kernels.half_precision import Array
 from delegate.kernels.table import KernelTable
 from delegate.plugins import BLOCK_VARIABLE, one_line
 
 TABLE = KernelTable("numba")
 _FLOAT32, _FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
-_ENTRIES = frozenset(map(np.dtype, (np.float16, np.uint16, np.int8)))  # uint16: the bits of bfloat16
-_FEW = 16  # rows up to which the loops are faster than a conversion to float32 and BLAS
+_ENTRIES = frozenset(map(np.dtype, (np.float32, np.float16, np.uint16, np.int8)))  # uint16: the bits of bfloat16
+_FEW = 16  # rows up to which the loops are faster than BLAS
 
 
-class CompiledProducts(Products):
-    """The products of few rows with entries of small types in compiled loops; all others by BLAS."""
+class CompiledAttention(CacheAttention):
+    """The attention of few rows in float32 in compiled loops; all others by BLAS."""
 
-    def scores(self, query: Array, keys: Array, first: int, end: int) -> Array:
-        """Multiply query (groups, m, E) with keys -> (groups, m, end - first)."""
-        if not _is_compiled(query, keys):
-            return super().scores(query, keys, first, end)
-        scores = np.empty((*query.shape[:2], end - first), _FLOAT32)
-        _loops().scores(query, _storage(keys), first, end, scores)
-        return scores
+    def attend(
+        self,
+        query: Array,
+        cache: tuple[Array, Array],
+        scales: Sequence[Array | None],
+        filled: slice,
+        unseen: Array | None,
+        softcap: float,
+        out: Array,
+    ) -> None:
+        """Attend to the entries `filled` of some groups: query (groups, m, E) -> (groups, m, V)."""
+        if not _is_compiled(query, *cache):
+            return super().attend(query, cache, scales, filled, unseen, softcap, out)
+        sums = np.empty((*query.shape[:2], cache[1].shape[2]), _FLOAT32)
+        entries = map(_storage, cache)
+        _loops().attend(query, *entries, *scales, filled.start, filled.stop, unseen, softcap, sums)
+        np.copyto(out, sums)
+        return None
 
-    def weighted_sums(self, weights: Array, values: Array, first: int, end: int) -> Array:
-        """Sum values by weights (groups, m, end - first) -> (groups, m, V)."""
-        if not _is_compiled(weights, values):
-            return super().weighted_sums(weights, values, first, end)
-        sums = np.empty((*weights.shape[:2], values.shape[2]), _FLOAT32)
-        _loops().weighted_sums(weights, _storage(values), first, end, sums)
-        return sums
+
+register(TABLE, CompiledAttention())
 
 
-register(TABLE, CompiledProducts())
-
-
-def _is_compiled(other: Array, cache: Array) -> bool:
-    """Return true if the loops compute the product with a cache. They check no sizes, since the kernel does."""
-    types = other.dtype == _FLOAT32 and cache.dtype in _ENTRIES
-    return types and other.shape[1] <= _FEW and cache.flags.c_contiguous and other.flags.c_contiguous
+def _is_compiled(query: Array, *cache: Array) -> bool:
+    """Return true if the loops compute the attention. They check no sizes, since the kernel does."""
+    if query.dtype != _FLOAT32 or query.shape[1] > _FEW:
+        return False
+    return all(x.dtype in _ENTRIES for x in cache) and all(x.flags.c_contiguous for x in (query, *cache))
 
 
 def _storage(entries: Array) -> Array:
@@ -57,7 +62,7 @@ def _storage(entries: Array) -> Array:
     return entries.view(np.int16) if entries.dtype == _FLOAT16 else entries
 
 
-@cache
+@cached
 def _loops() -> ModuleType | Any:
     try:
         from delegate_numba import loops

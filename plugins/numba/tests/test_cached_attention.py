@@ -16,7 +16,7 @@ from numba.core.caching import CacheImpl
 
 from delegate.errors import KernelError
 from delegate.kernels import cached_attention as kernels
-from delegate.kernels.cached_attention import Products
+from delegate.kernels.table import TABLE as PORTABLE
 from delegate.testing import assert_same
 from tests.support.cached_attention import (
     CASES,
@@ -29,7 +29,7 @@ from tests.support.cached_attention import (
     run,
 )
 
-SMALL = ("float16", "bfloat16", "int8")
+COMPILED = ("float32", "float16", "bfloat16", "int8")
 
 
 @pytest.fixture
@@ -56,30 +56,31 @@ def test_as_in_eager(case: str, types: str, one_thread: bool, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("heads", [2, 4, 10, 14])
-@pytest.mark.parametrize("types", SMALL)
+@pytest.mark.parametrize("types", COMPILED)
 def test_heads_that_share_a_group(types: str, heads: int, calls: list[str]) -> None:
     assert_as_in_eager(TABLE, "one token", types, heads)
-    assert set(calls) == {"scores", "weighted_sums"}
+    assert set(calls) == {"attend"}
 
 
 @pytest.mark.parametrize(
     ("types", "case", "expected"),
     [
-        ("float16", "one token", {"scores", "weighted_sums"}),
-        ("bfloat16", "capped", {"scores", "weighted_sums"}),
-        ("int8", "a window", {"scores", "weighted_sums"}),
-        ("all float16", "one token", {"scores", "weighted_sums"}),
-        ("float32", "one token", set()),
+        ("float32", "one token", {"attend"}),
+        ("float16", "a chunk with a window", {"attend"}),
+        ("bfloat16", "capped", {"attend"}),
+        ("int8", "a window", {"attend"}),
+        ("all float16", "one token", {"attend"}),
         ("float64", "one token", set()),
     ],
 )
-def test_small_types_run_in_the_loops(types: str, case: str, expected: set[str], calls: list[str]) -> None:
+def test_which_types_run_in_the_loops(types: str, case: str, expected: set[str], calls: list[str]) -> None:
     assert_as_in_eager(TABLE, case, types)
     assert set(calls) == expected
 
 
-def test_many_rows_run_in_blas(calls: list[str]) -> None:
-    assert_as_in_eager(TABLE, "a chunk", "float16", heads=8)  # 4 heads a group, and 5 queries
+@pytest.mark.parametrize("types", COMPILED)
+def test_many_rows_run_in_blas(types: str, calls: list[str]) -> None:
+    assert_as_in_eager(TABLE, "a chunk", types, heads=8)  # 4 heads a group, and 5 queries
     assert not calls
 
 
@@ -93,18 +94,21 @@ def test_what_is_not_filled_is_not_read(dtype: torch.dtype) -> None:
     assert np.isfinite(run(TABLE, *args)).all()
 
 
-@pytest.mark.parametrize("value", [torch.inf, torch.nan, 65504.0, 2.0**-24])
-@pytest.mark.parametrize("types", ["float16", "bfloat16"])
-def test_special_values(types: str, value: float) -> None:
+@pytest.mark.parametrize("argument", [0, 1, 2], ids=["query", "keys", "values"])
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan, 65504.0, 2.0**-24])
+@pytest.mark.parametrize("types", ["float32", "float16", "bfloat16"])
+def test_special_values(types: str, value: float, argument: int) -> None:
     args = kernel_arguments([[12]], *TYPES[types])
-    args[2][0, :, 3] = value
-    sums = Products().weighted_sums(np.ones((2, 1, 13), np.float32), as_bits(args[2]), 0, 13)
-    compiled = table.CompiledProducts().weighted_sums(np.ones((2, 1, 13), np.float32), as_bits(args[2]), 0, 13)
-    assert_same(compiled, sums, 1e-6, each=True)
+    args[argument][0, :, 0, 3] = value
+    with np.errstate(invalid="ignore"):
+        expected = run(PORTABLE, *args)
+    assert_same(run(TABLE, *args), expected, 1e-6)
 
 
-def as_bits(values: torch.Tensor) -> np.ndarray:
-    return (values if values.dtype is torch.float16 else values.view(torch.uint16)).numpy()[0]
+@pytest.mark.parametrize("spread", [1e-3, 1.0, 30.0, 1e4])
+def test_exponentials_of_small_and_large_scores(spread: float) -> None:
+    args = kernel_arguments([[39]], torch.float32, torch.float32, scale=spread)
+    assert_same(run(TABLE, *args), run(PORTABLE, *args), 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +130,10 @@ def test_sizes_that_do_not_fit_never_reach_the_loops(case: str, calls: list[str]
     assert not calls
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_a_cache_that_is_a_state(dtype: torch.dtype, calls: list[str]) -> None:
     assert_state_is_read(TABLE, dtype)
-    assert calls == ["scores", "weighted_sums"] * 2
+    assert calls == ["attend"] * 2
 
 
 def test_no_folder_is_writable(monkeypatch: pytest.MonkeyPatch) -> None:
