@@ -52,7 +52,14 @@ CONTEXT, CHUNK, TALKS = 2560, 128, 4
 MIXED = {"weights": "int4", "prefill_weights": "int8", "conversations": TALKS}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "int4": MIXED,
-    "int4, also the head": {**MIXED, "head_weights": "int4"},
+    "int4 with its head": {**MIXED, "head_weights": "int4"},
+    "int4 with its head, cache float16": {**MIXED, "head_weights": "int4", "cache": "float16"},
+    "int4 with its head in blocks of 128, cache float16": {
+        **MIXED,
+        "head_weights": "int4",
+        "cache": "float16",
+        "block": 128,
+    },
     "int4, measured backends": {**MIXED, "backends": None},
     "int4, onnxruntime": {**MIXED, "backends": ("onnxruntime",)},
     "int8": {"weights": "int8", "conversations": TALKS},
