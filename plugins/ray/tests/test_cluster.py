@@ -88,6 +88,31 @@ def test_killed_actors_are_replaced(data: Data, address: str, results: Read, mon
     assert not ray.is_initialized()
 
 
+def test_actors_have_no_memory_that_rows_do_not_need(
+    data: Data, address: str, results: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An actor that has written a file has not imported pandas, and has no memory pool of Arrow."""
+    found, original = [], clusters.Cluster._give
+
+    def give(self: Any, actor: Any) -> None:
+        if not self._waiting:
+            found.append(ray.get(actor.__ray_call__.remote(lambda _: surroundings())))
+        original(self, actor)
+
+    def surroundings() -> tuple[bool, str]:
+        import sys
+
+        import pyarrow
+
+        return "pandas" in sys.modules, pyarrow.default_memory_pool().backend_name
+
+    monkeypatch.setattr(clusters.Cluster, "_give", give)
+    done = run(data.programs["net"], "-i", data.parquet, "--keep", "id", "--rows", 25, "--actors", 1, "--ray", address)
+    assert done.exit_code == 0, done.output
+    assert found == [(False, "system")]
+    require_eager(data, results(Path("out")))
+
+
 def test_a_stopped_job_continues_and_bad_rows(
     data: Data, address: str, connected: None, results: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from delegate_ray.runtime.columns import ANY, Cell, Rows, read, read_joined, write, write_numpy
+from delegate_ray.runtime.columns import ANY, Cell, Rows, arrow_array, read, read_joined, write, write_numpy
 
 from delegate.kernels.half_precision import to_bfloat16
 from delegate.program.dtypes import DType
@@ -112,3 +112,18 @@ def test_results(shape: tuple[int, ...], dtype: DType, has_errors: bool) -> None
     numbers = write_numpy(rows, cell)
     assert len(numbers) == 3 - has_errors
     assert_same(np.stack(list(numbers)), expected[: 3 - has_errors])
+
+
+@pytest.mark.parametrize("name", ["bool", "int8", "uint16", "int64", "float16", "float32", "float64"])
+@pytest.mark.parametrize("count", [0, 3, 20])
+def test_arrow_arrays_without_pandas(name: str, count: int) -> None:
+    """They are those of pyarrow's own functions, which import pandas. So are arrays of slices of lists."""
+    values = (np.arange(2 * count) % 3).astype(name)[::2]
+    missing = np.arange(count) % 4 == 1
+    assert arrow_array(values).equals(pa.array(values))
+    assert arrow_array(values, missing).equals(pa.array(values, mask=missing))
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(values, 2)), 2)[count // 3 :]
+    rows, errors = read(lists, Cell("x", DType[name], (2,)))
+    assert rows.dense is not None
+    assert not errors
+    assert_same(rows.dense, np.repeat(values, 2).reshape(-1, 2)[count // 3 :])

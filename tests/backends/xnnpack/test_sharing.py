@@ -266,3 +266,19 @@ def test_threads_and_models_of_any_size_share_memory(tmp_path: Path, module: nn.
         for future in [pool.submit(work, names) for names in (("one", "two"), ("two", "one"))]:
             future.result()
     loaded.close()
+
+
+def test_a_small_program_shares_on_request(tmp_path: Path, folder: Path) -> None:
+    """Check that a program of 1.1 MB has no file of packed weights by default, and the same results with one."""
+    module = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 32)).eval()
+    x = torch.randn(1, 512)
+    program = delegate.to_backend(torch.export.export(module, (x,)), "xnnpack")
+    assert_runs(program, "xnnpack")
+    program.save(tmp_path / "small.dlg")
+    with delegate.load(tmp_path / "small.dlg") as loaded:
+        expected = loaded(x.numpy())
+    assert not folder.exists()
+    for _ in range(2):  # it packs, and reads the file
+        with delegate.load(tmp_path / "small.dlg", options={"xnnpack": {"weight_cache": True}}) as loaded:
+            assert np.array_equal(loaded(x.numpy()), expected)
+    assert len(list(folder.iterdir())) == 1

@@ -23,7 +23,7 @@ from delegate.runtime.backend import Array, BackendRuntime, Delegate, ReportOper
 
 LARGE = 1 << 24  # bytes of a partition's constants from which a separate file and sharing pay off
 MANY = 1 << 26  # bytes of constants of a large program, e.g. a language model with a partition per layer
-LAYER = 1 << 20  # the same as LARGE, in such a program
+LAYER = 1 << 20  # the same as LARGE, in such a program, or if sharing is requested
 _DAMAGED = "the file is damaged: lower the program again"
 _OTHER_SIZES = "call it with sizes that the model accepts; if it accepts these, the file is damaged: lower it again"
 
@@ -184,7 +184,8 @@ class XnnpackRuntime(BackendRuntime):
         try:
             constants = pieces(blob, compile_specs.get("weights", ()), data)
             reopen = partial(_profiled, blob, constants, compile_specs)
-            if sum(piece.size for piece in constants) >= (LAYER if self._is_large else LARGE):
+            is_requested = compile_specs.get("weight_cache", False)
+            if sum(piece.size for piece in constants) >= (LAYER if self._is_large or is_requested else LARGE):
                 with suppress(OSError):  # there are no files in memory here
                     return _large(blob, constants, compile_specs, reopen)
             # Copying releases Python's lock, so LiteRT is imported in parallel.

@@ -19,6 +19,7 @@ from delegate_ray.runtime.inputs import Part
 from delegate_ray.runtime.job import Finished, Job, require_manifest
 from delegate_ray.runtime.work import check_first_rows, work
 
+_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # Arrow's own pool keeps 10 MB for each process
 _ATTEMPTS = 5  # of a part, or of starting an actor, before the job fails
 
 
@@ -43,7 +44,7 @@ class Worker:
         require_manifest(self._job)
         for file in self._job.files:
             file.require_unchanged()
-        self._runner = self._job.runner()
+        self._runner = self._job.runner(is_shared=True)
         check_first_rows(self._job, self._runner)
 
     def work(self, part: Part) -> Finished:
@@ -101,7 +102,9 @@ class Cluster:
                 ray.kill(actor)
 
     def _start(self) -> None:
-        actor = ray.remote(Worker).options(num_cpus=self._cpus, max_restarts=0).remote(self._job)
+        environment = {"env_vars": _ENVIRONMENT}
+        options = {"num_cpus": self._cpus, "max_restarts": 0, "runtime_env": environment}
+        actor = ray.remote(Worker).options(**options).remote(self._job)
         self._running[actor.prepare.remote()] = actor, None
 
     def _give(self, actor: Any) -> None:

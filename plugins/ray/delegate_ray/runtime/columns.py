@@ -145,11 +145,24 @@ def write(rows: Rows, cell: Cell) -> pa.Array:
         return pa.array(_stored(dense, cell).tolist(), cell.type)
     values = _stored(dense, cell)
     if not cell.shape:
-        return pa.array(values, cell.stored, mask=missing)
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1), cell.stored)
-    mask = None if missing is None else pa.array(missing)
+        return arrow_array(values, missing)
+    flat = arrow_array(np.ascontiguousarray(values).reshape(-1))
+    mask = None if missing is None else arrow_array(missing)
     storage = pa.FixedSizeListArray.from_arrays(flat, type=pa.list_(cell.stored, cell.size), mask=mask)
     return pa.ExtensionArray.from_storage(cell.type, storage)
+
+
+def arrow_array(values: Array, missing: Array | None = None) -> pa.Array:
+    """Return numbers as an Arrow array over their memory. `pa.array` would import pandas, which takes 20 MB.
+
+    Args:
+        values: of one dimension.
+        missing: True where the result is null.
+    """
+    kind = pa.from_numpy_dtype(values.dtype)
+    data = np.packbits(values, bitorder="little") if kind == pa.bool_() else np.ascontiguousarray(values)
+    valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(data)])
 
 
 def write_numpy(rows: Rows, cell: Cell) -> Array:
@@ -181,7 +194,7 @@ def _dense(column: Any, cell: Cell) -> Array | None:
         array = column.to_numpy(zero_copy_only=False)
     elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         with suppress(pa.ArrowInvalid):
-            array = np.asarray(pc.cast(column, cell.stored))
+            array = _numbers(pc.cast(column, cell.stored))
     else:
         array = _flat_lists(column)
     return None if array is None or array.dtype == object else array
@@ -191,7 +204,7 @@ def _flat_lists(column: Any) -> Array | None:
     """Return a column of numbers or nested lists as an array, None if lengths differ or numbers are missing."""
     sizes: list[int] = []
     while _is_list(column.type):
-        lengths = np.diff(column.offsets.to_numpy()) if hasattr(column, "offsets") else column.type.list_size
+        lengths = np.diff(_numbers(column.offsets)) if hasattr(column, "offsets") else column.type.list_size
         if np.ndim(lengths) and (not len(lengths) or (lengths != lengths[0]).any()):
             return None
         size, rows = int(np.ravel(lengths)[0]), len(column)
@@ -202,8 +215,19 @@ def _flat_lists(column: Any) -> Array | None:
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         return None
-    array = np.asarray(column.to_numpy(zero_copy_only=False))
+    array = _numbers(column)
     return array.reshape(len(array) // max(math.prod(sizes), 1), *sizes) if sizes else array
+
+
+def _numbers(column: pa.Array) -> Array:
+    """Return an Arrow array of numbers without nulls as an array over its memory. `to_numpy` would import pandas."""
+    kind, data = np.dtype(column.type.to_pandas_dtype()), column.buffers()[1]
+    part = slice(column.offset, column.offset + len(column))
+    if data is None:
+        return np.empty(0, kind)
+    if kind == np.bool_:
+        return np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[part].view(np.bool_)
+    return np.frombuffer(data, kind, part.stop)[part]
 
 
 def _is_list(kind: pa.DataType) -> bool:

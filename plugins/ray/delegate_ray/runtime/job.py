@@ -92,8 +92,11 @@ class Job:
         """Return the path of the output file of a part."""
         return os.path.join(self.folder, f"part-{part.number:06}.parquet")
 
-    def runner(self) -> RowRunner:
+    def runner(self, *, is_shared: bool = False) -> RowRunner:
         """Load the program, and return the runner of its rows; raises ConfigError if it does not fit the input.
+
+        Args:
+            is_shared: processes of this machine share packed weights.
 
         Raises:
             ConfigError: the program does not fit the input, or it is not the program of the job.
@@ -103,7 +106,8 @@ class Job:
             raise ConfigError(what, where=self.program, remedy="give each node the same file at this path")
         s, known = self.settings, self.files[0].contents.columns
         columns = s.columns or (known[0] if len(known) == 1 else {})
-        runner = RowRunner(load(self.program, s.threads, s.load), self.program, columns, s.results, s.method, s.batch)
+        program = load(self.program, s.threads, s.load, is_shared=is_shared)
+        runner = RowRunner(program, self.program, columns, s.results, s.method, s.batch)
         runner.require_columns(known, self.files[0].path)
         if missing := next((name for name in s.keep if name not in known), None):
             remedy = f"the columns are {', '.join(known)}"

@@ -1,8 +1,8 @@
-"""Opens a program with a number of threads for the backends that have such an option."""
+"""Opens a program with options for the backends that have them: a number of threads, and shared packed weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import delegate
@@ -12,30 +12,42 @@ from delegate.registry import default_registry
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.parallel import THREADS
 
+_PACKED = "weight_cache"  # an option of backends: True also shares packed weights of small programs between processes
 
-def load(path: str, threads: int | None, settings: Mapping[str, Any]) -> LoadedProgram:
+
+def load(path: str, threads: int | None, settings: Mapping[str, Any], *, is_shared: bool = True) -> LoadedProgram:
     """Load a program file; see `delegate.load`.
 
     Args:
         path: of the file, which is mapped: processes of one machine share its memory.
         threads: of each partition; None: the default of its backend.
-        settings: other arguments of `delegate.load`. Options there win over `threads`.
+        settings: other arguments of `delegate.load`. Options there win over the other arguments.
+        is_shared: processes of this machine share packed weights. That saves memory, but loading takes longer.
     """
-    return delegate.load(path, **{**settings, "options": with_threads(path, threads, settings.get("options") or {})})
+    requested = {} if threads is None else {THREADS: threads}
+    requested |= {_PACKED: True} if is_shared else {}
+    return delegate.load(path, **{**settings, "options": _with(requested, path, settings.get("options") or {})})
 
 
-def with_threads(path: str, threads: int | None, options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return options by backend, with a number of threads for the backends of a program that have such an option."""
+def replica_options(path: str, threads: int, options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return options by backend, with threads and shared packed weights for backends that have these options."""
+    return _with({THREADS: threads, _PACKED: True}, path, options)
+
+
+def _with(
+    requested: Mapping[str, Any], path: str, options: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
     own = {backend: dict(values) for backend, values in options.items()}
-    if threads is not None:
+    if requested:
         for backend in {spec.backend for spec in file.load(path).delegates}:
-            if _has_threads(backend):
-                own[backend] = {THREADS: threads} | own.get(backend, {})
+            known = {name: value for name, value in requested.items() if name in _load_options(backend)}
+            if known:
+                own[backend] = known | own.get(backend, {})
     return own
 
 
-def _has_threads(backend: str) -> bool:
+def _load_options(backend: str) -> Collection[str]:
     try:
-        return THREADS in default_registry().runtime(backend).load_options
+        return default_registry().runtime(backend).load_options
     except BackendError:  # reported when the program is loaded
-        return False
+        return ()

@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from delegate.errors import ConfigError, InputError, PartitionError
 from delegate.files import replacing
-from delegate_ray.runtime.columns import write
+from delegate_ray.runtime.columns import arrow_array, write
 from delegate_ray.runtime.inputs import Batch, Part, read
 from delegate_ray.runtime.job import ROW, Finished, Job
 from delegate_ray.runtime.predictor import ERROR
@@ -101,11 +101,12 @@ def _batch(job: Job, runner: RowRunner, count: int, table: Mapping[str, Any], fi
         row = min(errors)
         remedy = "correct the row, or choose --bad-rows drop or --bad-rows column"
         raise InputError(errors[row], where=f"row {first + row} of the input", remedy=remedy)
-    columns = {ROW: pa.array(np.arange(first, first + count))}
+    columns = {ROW: arrow_array(np.arange(first, first + count))}
     columns |= {name: _kept(table[name]) for name in settings.keep}
     columns |= {o.column: write(rows, o.cell) for o, rows in zip(runner.outputs, results, strict=True)}
     if settings.on_bad == "column":
-        columns[ERROR] = pa.array([errors.get(row) for row in range(count)], pa.string())
+        texts = [errors.get(row) for row in range(count)]
+        columns[ERROR] = pa.array(texts, pa.string()) if errors else pa.nulls(count, pa.string())
     records = pa.RecordBatch.from_pydict(columns)
     if errors and settings.on_bad == "drop":
         records = records.take(pa.array([row for row in range(count) if row not in errors], pa.int64()))
@@ -120,7 +121,7 @@ def _kept(column: Any) -> pa.Array:
         return pa.array([_text(cell) for cell in column], pa.string())
     if isinstance(column, np.ndarray):
         rows = np.ascontiguousarray(column)
-        return pa.FixedShapeTensorArray.from_numpy_ndarray(rows) if rows.ndim > 1 else pa.array(rows)
+        return pa.FixedShapeTensorArray.from_numpy_ndarray(rows) if rows.ndim > 1 else arrow_array(rows)
     return column
 
 

@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any
 
 from delegate_ray.runtime.connection import require_version
-from delegate_ray.runtime.threads import with_threads
+from delegate_ray.runtime.threads import replica_options
 from ray import serve
 
 from delegate.errors import ConfigError
@@ -63,7 +63,7 @@ class Replica:
     def load(self, name: str) -> _Loaded:
         """Open a program, with as many threads as the replica has CPUs."""
         file = self._files[name]
-        options = with_threads(str(file.path), file.replicas.cpus, file.load.get("options") or {})
+        options = replica_options(str(file.path), file.replicas.cpus, file.load.get("options") or {})
         files = {name: replace(file, load={**file.load, "options": options})}
         return _Loaded(Models(files, Metrics(self._tracing), Settings(threads=1)))
 
