@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
@@ -12,7 +12,6 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from delegate.backends.aot import Claim
 from delegate.backends.qdq import (
     CHOOSES,
     DECODES,
@@ -25,6 +24,7 @@ from delegate.backends.qdq import (
     find_scaled_product,
     is_known,
 )
+from delegate.backends.quantizable import FUSES
 from delegate.edge.graphs import call
 from delegate.edge.node import arguments, is_constant, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -124,45 +124,26 @@ def _values(decode: Node, constants: Mapping[Node, torch.Tensor]) -> dict[str, A
     return {name: known_value(v, constants) if isinstance(v, Node) else v for name, v in named}
 
 
-def find_layer(node: Node, library: str) -> Layer | Verdict | None:
-    """Return the layer that a node ends; a refusal of quantized activations; None for another node.
-
-    Args:
-        node: a node of `LAYERS`.
-        library: the name of the library, for messages.
-    """
-    return _linear(node, library) if op_name(node) == LINEAR else _scaled_product(node)
+def find_layer(node: Node) -> Layer | Verdict | None:
+    """Return the layer that a node of `LAYERS` ends; a refusal of its dtypes; None for another node."""
+    return _linear(node) if op_name(node) == LINEAR else _scaled_product(node)
 
 
-def _linear(layer: Node, library: str) -> Layer | Verdict | None:
+def _linear(layer: Node) -> Layer | Verdict | None:
     named = arguments(layer)
     source, weight, bias = (named[name] for name in ("input", "weight", "bias"))
     quantization = chain(source)
     decodes = isinstance(weight, Node) and op_name(weight) in DECODES and is_known(weight)
-    if quantization is None and (not decodes or op_name(source) == DEQUANTIZE):
+    if not decodes or (quantization is None and op_name(source) == DEQUANTIZE):
         return None
-    if not decodes:
-        return no(Reason.NON_CONSTANT, "the activations are quantized, but the weights are not constant integers")
     bias_nodes = (bias,) if isinstance(bias, Node) and bias.op == "call_function" and is_known(bias) else ()
-    ranges, nodes, verdict = Ranges.NONE, (weight, *bias_nodes, layer), YES
+    ranges, nodes = Ranges.NONE, (weight, *bias_nodes, layer)
     if quantization is not None:
         source, chosen = quantization
         ranges = Ranges.TENSOR if op_name(chosen[0]) in _PER_TENSOR else Ranges.ROW
-        nodes, verdict = (*chosen, *nodes), _read_by_layers(chosen, library)
-    verdict = verdict and decoded_to_float32(source, weight, layer)
+        nodes = (*chosen, *nodes)
+    verdict = decoded_to_float32(source, weight, layer)
     return Layer(source, ranges, nodes, weight, bias) if verdict else verdict
-
-
-def _read_by_layers(chosen: Sequence[Node], library: str) -> Verdict:
-    """Check that only linear layers read a value that is quantized at run time."""
-    *inner, decoded = chosen
-    other = next((user for user in decoded.users if op_name(user) != LINEAR), None)
-    if other is None:
-        other = next((user for node in inner for user in node.users if user not in chosen), None)
-    if other is None:
-        return YES
-    why = f"{other.name} reads a value that is quantized at run time, which {library} supports only in linear layers"
-    return no(Reason.OPERATOR, why)
 
 
 def decoded_to_float32(*nodes: Node) -> Verdict:
@@ -185,12 +166,6 @@ def _scaled_product(mul: Node) -> Layer | Verdict | None:
     return Layer(source, ranges, nodes, weight, scales=scales)
 
 
-def match_decoded(node: Node, library: str) -> Sequence[Node] | None:
-    """Match a layer of weights in integers and activations in floats."""
-    layer = find_layer(node, library)
-    return layer.nodes if isinstance(layer, Layer) and layer.ranges is Ranges.NONE else None
-
-
 def match_table(embedding: Node) -> tuple[Node, Node] | Verdict | None:
     """Match a lookup in a constant table of integers; return the node that decodes the table, and the lookup."""
     table = arguments(embedding)["weight"]
@@ -200,17 +175,16 @@ def match_table(embedding: Node) -> tuple[Node, Node] | Verdict | None:
     return (table, embedding) if verdict else verdict
 
 
-def match_integers(quantize: Node, integers: Collection[str], fuses: Collection[str]) -> Sequence[Node] | None:
+def match_integers(quantize: Node, integers: Collection[str]) -> Sequence[Node] | None:
     """Match an operator between dequantize and quantize operators, with its activation, for an operator on integers.
 
     Args:
         quantize: the node that quantizes the result.
         integers: operators that the library computes in integers.
-        fuses: activations that it fuses with them.
     """
     node: Any = quantize.args[0]
     nodes = [quantize]
-    if _is_only_read(node) and op_name(node) in fuses:
+    if _is_only_read(node) and op_name(node) in FUSES:
         nodes.append(node)
         node = node.args[0]
     if not _is_only_read(node) or op_name(node) not in integers or node.target is operator.getitem:
@@ -222,28 +196,3 @@ def match_integers(quantize: Node, integers: Collection[str], fuses: Collection[
 
 def _is_only_read(node: Any) -> bool:
     return isinstance(node, Node) and node.op == "call_function" and len(node.users) == 1
-
-
-def match_convolution(convolution: Node, library: str) -> Verdict | None:
-    """Report a convolution of activations that are quantized at run time."""
-    if chain(convolution.args[0]) is None:
-        return None
-    why = f"a convolution of values that are quantized at run time: {library} has linear layers"
-    return no(Reason.OPERATOR, why)
-
-
-def refusal_at_run_time(node: Node, claims: Callable[[Node], Sequence[Claim]], library: str) -> Verdict:
-    """Return the refusal of a part of a quantization at run time alone, with the reason of the layers that read it.
-
-    Args:
-        node: the part. It is supported as a part of a claimed layer.
-        claims: returns the pattern matches around a node, and their refusals.
-        library: the name of the library, for messages.
-    """
-    reached = {node}
-    for _ in range(4):  # chosen, picked, quantized, decoded
-        reached = {user for one in reached for user in one.users}
-        for claim in (c for layer in reached if layer.op == "call_function" for c in claims(layer)):
-            if not claim.verdict:
-                return claim.verdict
-    return no(Reason.OPERATOR, f"parameters chosen at run time, which {library} supports only in linear layers")

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves as leaves
 
 import delegate
 from tests.support import zoo
 from tests.support.lowering import assert_runs, assert_same
-from tests.support.qdq import QD, Parameters, RunTime, Weights
+from tests.support.qdq import QD, Parameters, RunTime, RunTimeRows, Weights
 from tests.support.quantized import sqnr
 
 with zoo.libraries():
@@ -234,12 +235,71 @@ class Wide(nn.Module):
         return nn.functional.linear(x, weight)
 
 
+class RunTimeTokens(RunTime):
+    """A layer after PT2E's quantization at run time with one range per row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale, zero = QD.choose_qparams_per_token_asymmetric(x, torch.int8)
+        coded = QD.quantize_per_token(x, scale, zero, -128, 127, torch.int8)
+        seen = QD.dequantize_per_token(coded, scale, zero, -128, 127, torch.int8, torch.float32)
+        result: torch.Tensor = self.layer(seen)
+        return result
+
+
+class Symmetric(RunTime):
+    """A layer after quantization at run time with a range around 0."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale, zero = QD.choose_qparams_symmetric.tensor(x, -128, 127, 1e-7, torch.int8)
+        coded = QD.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8)
+        result: torch.Tensor = self.layer(QD.dequantize_per_tensor.tensor(coded, scale, zero, -128, 127, torch.int8))
+        return result
+
+
+def convolution() -> nn.Module:
+    return Weights(nn.functional.conv2d, torch.randn(6, 8, 3, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A value that is quantized at run time for readers that compute in floats.
+
+    Args:
+        make: returns the module.
+        reader: part of the partition's note on a reader.
+        shape: of the input.
+        least: the smallest SQNR relative to eager.
+    """
+
+    make: Callable[[], nn.Module]
+    reader: str
+    shape: tuple[int, ...] = (3, 64)
+    least: float = EXACT
+
+
+ROUNDED: Mapping[str, Rounded] = {
+    "other readers": Rounded(lambda: AlsoRead(linear("int8")), "aten.mul.Tensor", least=38),
+    "weights in floats": Rounded(lambda: RunTime(nn.Linear(64, 6)), "aten.linear.default"),
+    "a convolution": Rounded(lambda: RunTime(convolution()), "aten.convolution.default", (2, 8, 5, 5)),
+    "a convolution of rows": Rounded(lambda: RunTimeRows(convolution()), "aten.convolution.default", (2, 8, 5, 5)),
+    "a convolution of tokens": Rounded(lambda: RunTimeTokens(convolution()), "aten.convolution.default", (2, 8, 5, 5)),
+}
+
+
+def check_rounded(case: Rounded, backend: str) -> None:
+    """Assert that a backend runs all of a module, that a note names the reader, and that results are those of eager."""
+    torch.manual_seed(0)
+    module, x = case.make().eval(), torch.randn(case.shape)
+    program = lowered(module, (x,), backend)
+    (partition,) = program.report.partitions
+    assert any(note.startswith(f"computed in floats, not in integers: {case.reader}") for note in partition.notes)
+    with torch.no_grad():
+        for result, expected in zip(leaves(program(x)), leaves(module(x)), strict=True):
+            assert sqnr(expected, result) >= case.least
+
+
 REFUSED: Mapping[str, Refused] = {
-    "other readers": Refused(lambda: AlsoRead(linear("int8")), "reads a value that is quantized at run time"),
-    "weights in floats": Refused(lambda: RunTime(nn.Linear(64, 6)), "the weights are not constant integers"),
-    "a convolution": Refused(
-        lambda: RunTime(Weights(nn.functional.conv2d, torch.randn(6, 8, 3, 3))), "a convolution", (2, 8, 5, 5)
-    ),
+    "a range around 0": Refused(lambda: Symmetric(convolution()), "another choice than by the least", (2, 8, 5, 5)),
 }
 
 

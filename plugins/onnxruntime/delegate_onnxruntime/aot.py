@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch.fx import Node
 
-from delegate.backends import aot
+from delegate.backends import aot, run_time_ranges
 from delegate.backends.aot import Claim, PreprocessResult, Region
 from delegate.backends.inexact import Nan, floats_of, keeps_nan, nan_notes
 from delegate.backends.lowering import conditions, of_dtypes
@@ -22,7 +22,6 @@ from delegate.backends.onnx.runtime.blob import pack
 from delegate.backends.onnx.runtime.provider import CPU, Provider
 from delegate.backends.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
 from delegate.backends.quantizable import QuantizationScheme
-from delegate.backends.quantized_layers import refusal_at_run_time
 from delegate.edge.node import op_name
 from delegate.verdict import Verdict
 from delegate_onnxruntime.conversion import convertible
@@ -82,7 +81,7 @@ class OnnxRuntimeBackend(OnnxBackend):
 
     def check(self, node: Node) -> Verdict:
         if self._is_cpu and op_name(node) in RUN_TIME and not is_known(node):
-            return refusal_at_run_time(node, self.claims, LIBRARY)
+            return run_time_ranges.outside_of_pattern(LIBRARY)
         if self._is_cpu and op_name(node) in _DECODED and is_known(node):
             return of_dtypes(node, _CODED, self.library)
         return keeps_nan(node, _LOSES, self.options.nan) and super().check(node)
@@ -115,7 +114,10 @@ class OnnxRuntimeBackend(OnnxBackend):
         return provider_code(name, library.__module__.partition(".")[0], options), wheel
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        return super().preprocess(rewritten(region) if self._is_cpu else region)
+        if not self._is_cpu:
+            return super().preprocess(region)
+        lowered, in_floats = super().preprocess(rewritten(region)), run_time_ranges.notes_on_floats(region, self.claims)
+        return replace(lowered, notes=(*lowered.notes, *in_floats))
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         if self._is_cpu:

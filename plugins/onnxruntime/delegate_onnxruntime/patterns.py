@@ -7,19 +7,13 @@ from collections.abc import Sequence
 from torch.fx import Node
 
 from delegate.backends import quantized_layers
-from delegate.backends.quantized_layers import Layer, Ranges
+from delegate.backends.quantized_layers import Layer, Ranges, find_layer
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
-from delegate_onnxruntime.schemes import FUSES, INTEGERS
 
 # Of MatMulNBits and GatherBlockQuantized: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 LEAST_BLOCK = 16
 LIBRARY = "ONNX Runtime"
-
-
-def find_layer(node: Node) -> Layer | Verdict | None:
-    """Return the layer that a node ends; a refusal of quantized activations; None for another node."""
-    return quantized_layers.find_layer(node, LIBRARY)
 
 
 def _blocks(weight: Node) -> Verdict:
@@ -39,29 +33,18 @@ def _blocks(weight: Node) -> Verdict:
     return YES
 
 
-def match_dynamic(node: Node) -> Sequence[Node] | Verdict | None:
-    """Match a layer of activations that are quantized at run time."""
+def match_layer(node: Node) -> Sequence[Node] | Verdict | None:
+    """Match a linear layer of weights in integers; activations are floats, or quantized at run time."""
     layer = find_layer(node)
     if not isinstance(layer, Layer):
         return layer
-    return None if layer.ranges is Ranges.NONE else _with_blocks(layer)
-
-
-def match_small(node: Node) -> Sequence[Node] | Verdict | None:
-    """Match a layer of weights in 4 bits."""
-    layer = find_layer(node)
-    small = isinstance(layer, Layer) and layer.ranges is Ranges.NONE and layer.is_small
-    return _with_blocks(layer) if isinstance(layer, Layer) and small else None
-
-
-def match_decoded(node: Node) -> Sequence[Node] | None:
-    """Match a layer of weights in integers and activations in floats."""
-    return quantized_layers.match_decoded(node, LIBRARY)
-
-
-def _with_blocks(layer: Layer) -> Sequence[Node] | Verdict:
-    verdict = YES if layer.scales is not None else _blocks(layer.weight)
+    verdict = YES if layer.ranges is Ranges.NONE else check_blocks(layer)
     return layer.nodes if verdict else verdict
+
+
+def check_blocks(layer: Layer) -> Verdict:
+    """Check that an operator of ONNX Runtime has the scales of the weights of a layer."""
+    return YES if layer.scales is not None else _blocks(layer.weight)
 
 
 def match_table(embedding: Node) -> Sequence[Node] | Verdict | None:
@@ -71,13 +54,3 @@ def match_table(embedding: Node) -> Sequence[Node] | Verdict | None:
         return nodes
     verdict = _blocks(nodes[0])
     return nodes if verdict else verdict
-
-
-def match_convolution(convolution: Node) -> Verdict | None:
-    """Report a convolution of activations that are quantized at run time."""
-    return quantized_layers.match_convolution(convolution, LIBRARY)
-
-
-def match_integers(quantize: Node) -> Sequence[Node] | None:
-    """Match an operator between dequantize and quantize operators, with its activation, for an operator on integers."""
-    return quantized_layers.match_integers(quantize, INTEGERS, FUSES)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,22 +21,30 @@ import torch
 from torch.fx import Node
 from torch.onnx.ops import _symbolic_impl  # the operators that torch.onnx.ops.symbolic adds to a graph
 
+from delegate.backends import run_time_ranges
 from delegate.backends.aot import Region, RegionRefused
 from delegate.backends.lowering import LoweringTable
-from delegate.backends.qdq import CHOOSES, DECODES, DEQUANTIZE, Array, Coded, is_known
-from delegate.backends.quantized_layers import EMBEDDING, LAYERS, Layer, Ranges, coded_value, known_value
+from delegate.backends.qdq import CHOOSES, DECODES, DECODES_BY, DEQUANTIZE, Array, Coded, is_known
+from delegate.backends.quantized_layers import (
+    EMBEDDING,
+    LAYERS,
+    Layer,
+    Ranges,
+    coded_value,
+    find_layer,
+    known_value,
+    match_integers,
+)
+from delegate.backends.run_time_ranges import RunTimeRange
 from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor
 from delegate.edge.program import META_VALUE
 from delegate_onnxruntime.patterns import (
     LEAST_BLOCK,
-    find_layer,
-    match_convolution,
-    match_decoded,
-    match_dynamic,
-    match_integers,
-    match_small,
+    check_blocks,
+    match_layer,
     match_table,
 )
+from delegate_onnxruntime.schemes import INTEGERS
 
 aten = torch.ops.aten
 _MOST_BLOCK = 256  # of MatMulNBits
@@ -185,8 +194,11 @@ def rewritten(region: Region) -> Region:
         PATTERNS.pattern(pattern.name).lower(rewriter, pattern.nodes[-1])
     rewriter.drop_unused()
     for node in rewriter.region.calls:
-        if op_name(node) in DECODES and is_known(node) and not any(map(_reads_integers, node.users)):
+        if (rounded := run_time_ranges.lower_to_floats(node)) is not None:
+            rewriter.put(node, rounded)
+        elif op_name(node) in DECODES and is_known(node) and not any(map(_reads_integers, node.users)):
             decode(rewriter, node, is_required=op_name(node) not in KNOWN)
+    rewriter.drop_unused()
     return rewriter.finish()
 
 
@@ -236,12 +248,6 @@ def _pairs(held: Coded) -> list[tuple[int, int]]:
 KNOWN = frozenset(DECODES[:2])  # that the translations have
 PATTERNS: LoweringTable[Any] = LoweringTable()
 IN_INTEGERS = "in integers"
-
-
-def _layer(node: Node) -> Layer:
-    layer = find_layer(node)
-    assert isinstance(layer, Layer), f"{node.name} was claimed"
-    return layer
 
 
 def _as_rows(node: Node) -> torch.Tensor:
@@ -312,10 +318,21 @@ def _pack(values: Array, bits: int) -> Array:
     return shifted if bits == 8 else shifted[..., 0::2] | (shifted[..., 1::2] << 4)
 
 
-@PATTERNS.lowers_pattern("quantized at run time", *LAYERS, match=match_dynamic)
-def lower_dynamic(rewriter: RegionRewriter, node: Node) -> None:
+@PATTERNS.lowers_pattern("linear layer of integers", *LAYERS, match=match_layer)
+def lower_layer(rewriter: RegionRewriter, node: Node) -> None:
+    """Lower a linear layer of weights in integers."""
+    layer = find_layer(node)
+    assert isinstance(layer, Layer), f"{node.name} was claimed"
+    if layer.ranges is not Ranges.NONE:
+        _emit_dynamic(rewriter, node, layer)
+    elif layer.is_small and check_blocks(layer) and rewriter.weights(node, layer).bits == 4:
+        _emit_blocks(rewriter, node, layer, _IN_FLOATS)
+    elif layer.scales is not None:  # a linear layer stays, and its weights are decoded like other constants
+        _emit_decoded(rewriter, node, layer, layer.scales)
+
+
+def _emit_dynamic(rewriter: RegionRewriter, node: Node, layer: Layer) -> None:
     """Lower a layer of activations that are quantized at run time."""
-    layer = _layer(node)
     held = rewriter.weights(node, layer)
     assert held.scale is not None
     if held.bits == 4 or held.scale.shape[1] > 1 or (layer.ranges is Ranges.ROW and not held.symmetric):
@@ -342,22 +359,12 @@ def _emit_rows(rewriter: RegionRewriter, node: Node, layer: Layer, held: Coded) 
     assert held.scale is not None
     x, result = _activations(rewriter, node, layer), _as_rows(node)
     column = result.new_empty((*result.shape[:-1], 1))
+    codes, zero, scale = RunTimeRange((result.dim() - 1,), 0, 255, _LEAST_SCALE).quantize(node, x)
 
     def add(target: Any, *args: Any, like: torch.Tensor, **options: Any) -> Node:
         return rewriter.add(node, target, *args, result=like, **options)
 
-    low = add(aten.clamp.default, add(aten.amin.default, x, [-1], True, like=column), None, 0.0, like=column)
-    high = add(aten.clamp.default, add(aten.amax.default, x, [-1], True, like=column), 0.0, like=column)
-    size = add(aten.sub.Tensor, high, low, like=column)
-    scale = add(aten.clamp.default, add(aten.div.Tensor, size, 255.0, like=column), _LEAST_SCALE, like=column)
-    zero = add(
-        aten.neg.default,
-        add(aten.round.default, add(aten.div.Tensor, low, scale, like=column), like=column),
-        like=column,
-    )
-    steps = add(aten.round.default, add(aten.div.Tensor, x, scale, like=tensor(x)), like=tensor(x))
-    shifted = add(aten.clamp.default, add(aten.add.Tensor, steps, zero, like=tensor(x)), 0.0, 255.0, like=tensor(x))
-    numbers = add(aten._to_copy.default, shifted, dtype=torch.uint8, like=tensor(x).to(torch.uint8))
+    numbers = add(aten._to_copy.default, codes, dtype=torch.uint8, like=tensor(x).to(torch.uint8))
     integers, whole = result.to(torch.int32), column.to(torch.int32)
     weights = rewriter.constant(f"{node.name}_weights", held.values.T, node)
     sums = rewriter.constant(f"{node.name}_sums", held.values.sum(1, dtype=np.int32), node)
@@ -374,29 +381,15 @@ def _emit_rows(rewriter: RegionRewriter, node: Node, layer: Layer, held: Coded) 
     rewriter.put(node, rewriter.reshape(node, value, tensor(node).shape))
 
 
-@PATTERNS.lowers_pattern("weights of 4 bits", *LAYERS, match=match_small)
-def lower_small(rewriter: RegionRewriter, node: Node) -> None:
-    """Lower a layer with weights of 4 bits and activations in floats."""
-    layer = _layer(node)
-    if rewriter.weights(node, layer).bits == 4:
-        _emit_blocks(rewriter, node, layer, _IN_FLOATS)
-    else:
-        lower_decoded(rewriter, node)
-
-
-@PATTERNS.lowers_pattern("weights decoded", *LAYERS, match=match_decoded)
-def lower_decoded(rewriter: RegionRewriter, node: Node) -> None:
-    """Lower a layer in floats; ONNX Runtime decodes the weights when the session is opened.
+def _emit_decoded(rewriter: RegionRewriter, node: Node, layer: Layer, scales: Node) -> None:
+    """Lower a scaled product in floats; ONNX Runtime decodes the weights when the session is opened.
 
     MatMulNBits of 8 bits in floats takes 50 times as long for one row.
     """
-    layer = _layer(node)
-    if layer.scales is None:
-        return  # a linear layer stays, and its weights are decoded like other constants
     integers = tensor(layer.weight)
-    floats = tensor(layer.scales).new_empty(integers.shape)
+    floats = tensor(scales).new_empty(integers.shape)
     copied = rewriter.add(node, aten._to_copy.default, layer.weight, dtype=torch.float32, result=floats)
-    weights = rewriter.add(node, aten.mul.Tensor, copied, layer.scales, result=floats)
+    weights = rewriter.add(node, aten.mul.Tensor, copied, scales, result=floats)
     product = rewriter.add(node, aten.matmul.default, _activations(rewriter, node, layer), weights, result=tensor(node))
     rewriter.put(node, product)
 
@@ -423,5 +416,7 @@ def _leave(rewriter: RegionRewriter, node: Node) -> None:
     """Leave a pattern to ONNX Runtime, which finds it in the model."""
 
 
-PATTERNS.lowers_pattern("convolution", "aten.convolution.default", match=match_convolution)(_leave)
-PATTERNS.lowers_pattern(IN_INTEGERS, "quantized_decomposed.quantize_per_tensor.default", match=match_integers)(_leave)
+PATTERNS.lowers_pattern(run_time_ranges.PATTERN, *DECODES_BY, match=run_time_ranges.match)(_leave)
+PATTERNS.lowers_pattern(
+    IN_INTEGERS, "quantized_decomposed.quantize_per_tensor.default", match=partial(match_integers, integers=INTEGERS)
+)(_leave)

@@ -13,16 +13,19 @@ from tests.support.integer_layers import (
     EXACT,
     LOOKUPS,
     REFUSED,
+    ROUNDED,
     ROWS,
     SHAPES,
     Blocks,
     Case,
     Refused,
+    Rounded,
     Wide,
     beyond,
     check_lookup,
     check_quantize_,
     check_refusal,
+    check_rounded,
     check_shape,
     check_shared,
     check_weights,
@@ -81,10 +84,24 @@ def test_layers_share_weights_and_activations() -> None:
     check_shared("onnxruntime")
 
 
+IN_FLOATS: Mapping[str, Rounded] = {
+    **ROUNDED,
+    "blocks of 8": Rounded(
+        lambda: RunTime(linear("int8 in blocks of 8")), "aten.linear.default, because of blocks of 8"
+    ),
+    "blocks of rows": Rounded(
+        lambda: RunTime(Blocks((6, 64), (2, 32), 4, 0, bias=True)), "aten.linear.default, because of blocks of 2 rows"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_FLOATS)
+def test_values_that_are_quantized_at_run_time_for_other_readers(name: str) -> None:
+    check_rounded(IN_FLOATS[name], "onnxruntime")
+
+
 REJECTED: Mapping[str, Refused] = {
     **REFUSED,
-    "blocks of 8": Refused(lambda: RunTime(linear("int8 in blocks of 8")), "blocks of multiples of 16"),
-    "blocks of rows": Refused(lambda: RunTime(Blocks((6, 64), (2, 32), 4, 0, bias=True)), "blocks of 2 rows"),
     "zero points beyond the type": Refused(lambda: RunTime(beyond()), "zero points"),
     "int16": Refused(lambda: RunTime(Wide()), "values of int16"),
 }

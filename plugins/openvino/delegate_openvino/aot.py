@@ -13,7 +13,7 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch.fx import Node
 
-from delegate.backends import aot
+from delegate.backends import aot, run_time_ranges
 from delegate.backends.aot import Claim, PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
 from delegate.backends.asking import AskingBackend
 from delegate.backends.inexact import (
@@ -31,7 +31,6 @@ from delegate.backends.inexact import (
 )
 from delegate.backends.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
 from delegate.backends.quantizable import QuantizationScheme
-from delegate.backends.quantized_layers import refusal_at_run_time
 from delegate.backends.region import ranges_of_sizes, size_range
 from delegate.edge.node import arguments, is_static, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
@@ -40,7 +39,7 @@ from delegate_openvino.elements import ELEMENTS
 from delegate_openvino.executed import notes_on_floats
 from delegate_openvino.integers import IN_INTEGERS, PATTERNS, group_of_region, operators_on_integers
 from delegate_openvino.nan import LOSING
-from delegate_openvino.patterns import LIBRARY, check_conversion
+from delegate_openvino.patterns import check_conversion
 from delegate_openvino.schemes import SCHEMES
 from delegate_openvino.settings import settings
 from delegate_openvino.weights import large_constants, with_holes, without
@@ -131,7 +130,7 @@ class OpenVinoBackend(AskingBackend):
 
     def check(self, node: Node) -> Verdict:
         if self._in_integers and op_name(node) in RUN_TIME and not is_known(node):
-            return refusal_at_run_time(node, self.claims, LIBRARY)
+            return run_time_ranges.outside_of_pattern(self.library)
         if self._in_integers and op_name(node) in _CONVERSIONS:
             return check_conversion(node)
         return returns_to_half(node) and keeps_zero(node) and _resizes(node) and super().check(node)
@@ -172,7 +171,8 @@ class OpenVinoBackend(AskingBackend):
         options = self.options
         specs = {**self._specs(region), "graph": len(xml), "weights": [start for start, _ in holes]}
         note = f"{len(converted.model.get_ops())} OpenVINO operators, {options.device} in {options.precision}"
-        notes = (note, *converted.notes, *in_floats, *nan_notes(region, _LOSES))
+        rounded = run_time_ranges.notes_on_floats(region, self.claims)
+        notes = (note, *converted.notes, *rounded, *in_floats, *nan_notes(region, _LOSES))
         return PreprocessResult(xml + without(whole, holes), specs, notes, data=data)
 
     def reproduction(self, artifact: PreprocessResult) -> Reproduction:

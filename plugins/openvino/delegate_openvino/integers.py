@@ -16,30 +16,27 @@ import openvino
 from openvino import opset13 as opset
 from torch.fx import Node
 
+from delegate.backends import run_time_ranges
 from delegate.backends.aot import Region, RegionRefused
 from delegate.backends.lowering import LoweringTable
-from delegate.backends.qdq import CHOOSES, DECODES, QUANTIZE, is_known
+from delegate.backends.qdq import CHOOSES, DECODES, DECODES_BY, QUANTIZE, is_known
 from delegate.backends.quantized_layers import (
     EMBEDDING,
     LAYERS,
     Layer,
     coded_value,
     decoded_value,
+    find_layer,
     known_value,
+    match_integers,
     match_table,
 )
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.edge.program import META_VALUE
 from delegate_openvino.compressed import compressed, storage_bits, with_scales_of_rows
 from delegate_openvino.elements import ELEMENTS
-from delegate_openvino.patterns import (
-    find_layer,
-    group_of_layer,
-    match_convolution,
-    match_decoded,
-    match_dynamic,
-    match_integers,
-)
+from delegate_openvino.patterns import group_of_layer, match_layer
+from delegate_openvino.schemes import INTEGERS
 
 Build = Callable[..., Any]  # outputs of operators -> the output of an operator
 DECODED = "decoded integers of "  # the start of the names of operators that decode activations
@@ -81,6 +78,8 @@ class CutRegion:
                 self.cut(node, (node.args[0],), _quantize(node))
             elif op_name(node) in DECODES and is_known(node) and node.users:
                 self.cut(node, (), partial(_same, self._constant_of(node)))
+            elif (rounded := run_time_ranges.lower_to_floats(node)) is not None:
+                self._replace(node, rounded)
             elif op_name(node) in DECODES and node.users:
                 self.cut(node, (node.args[0],), _decode(node))
 
@@ -95,12 +94,16 @@ class CutRegion:
         with graph.inserting_before(next(iter(graph.nodes))):
             place = graph.placeholder(f"{node.name}_in_integers")
         place.meta = {META_VALUE: node.meta[META_VALUE]}
-        node.replace_all_uses_with(place)
-        outputs = tuple(place if n is node else n for n in self._region.outputs)
-        self._region = replace(self._region, outputs=outputs)
-        graph.erase_node(node)
-        self.holes = [replace(h, operands=tuple(place if n is node else n for n in h.operands)) for h in self.holes]
+        self._replace(node, place)
         self.holes.append(Hole(place, tuple(operands), build))
+
+    def _replace(self, node: Node, other: Node) -> None:
+        """Let another node take the place of a node."""
+        node.replace_all_uses_with(other)
+        outputs = tuple(other if n is node else n for n in self._region.outputs)
+        self._region = replace(self._region, outputs=outputs)
+        self._region.graph.erase_node(node)
+        self.holes = [replace(h, operands=tuple(other if n is node else n for n in h.operands)) for h in self.holes]
 
     def cut_layer(self, node: Node, layer: Layer) -> None:
         """Cut a linear layer out."""
@@ -233,17 +236,16 @@ def group_of_region(region: Region) -> int:
     OpenVINO has one number for a model. It would also quantize the activations of layers with only their weights in
     integers.
     """
-    layers = (find_layer(p.nodes[-1]) for p in region.patterns if p.name in (_DYNAMIC, _DECODED))
+    layers = (find_layer(p.nodes[-1]) for p in region.patterns if p.name == _LAYER)
     groups = (group_of_layer(layer) for layer in layers if isinstance(layer, Layer))
     return min((group for group in groups if group is not None), default=0)
 
 
 PATTERNS: LoweringTable[Any] = LoweringTable()
-IN_INTEGERS, _DYNAMIC, _DECODED = "in integers", "quantized at run time", "weights decoded"
+IN_INTEGERS, _LAYER = "in integers", "linear layer of integers"
 
 
-@PATTERNS.lowers_pattern(_DYNAMIC, *LAYERS, match=match_dynamic)
-@PATTERNS.lowers_pattern(_DECODED, *LAYERS, match=match_decoded)
+@PATTERNS.lowers_pattern(_LAYER, *LAYERS, match=match_layer)
 def _cut_layer(region: CutRegion, node: Node) -> None:
     layer = find_layer(node)
     assert isinstance(layer, Layer), f"{node.name} was claimed"
@@ -255,5 +257,5 @@ def _leave(region: CutRegion, node: Node) -> None:
 
 
 PATTERNS.lowers_pattern("lookup", EMBEDDING, match=match_table)(_leave)
-PATTERNS.lowers_pattern("convolution", "aten.convolution.default", match=match_convolution)(_leave)
-PATTERNS.lowers_pattern(IN_INTEGERS, QUANTIZE, match=match_integers)(_leave)
+PATTERNS.lowers_pattern(run_time_ranges.PATTERN, *DECODES_BY, match=run_time_ranges.match)(_leave)
+PATTERNS.lowers_pattern(IN_INTEGERS, QUANTIZE, match=partial(match_integers, integers=INTEGERS))(_leave)

@@ -8,15 +8,12 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from delegate.backends import quantized_layers
 from delegate.backends.qdq import DEQUANTIZE, QUANTIZE, is_known
-from delegate.backends.quantized_layers import Layer, Ranges
+from delegate.backends.quantized_layers import Layer, Ranges, find_layer
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.compressed import group_of_activations, storage_bits
-from delegate_openvino.schemes import FUSES, INTEGERS
 
-LIBRARY = "OpenVINO"
 _BYTES = frozenset({torch.int8, torch.uint8})
 _CODED = _BYTES | {torch.int16, torch.int32, torch.int64}
 _NUMBERS = np.finfo(np.float32)
@@ -42,11 +39,6 @@ def check_conversion(node: Node) -> Verdict:
     return YES
 
 
-def find_layer(node: Node) -> Layer | Verdict | None:
-    """Return the layer that a node ends; a refusal of quantized activations; None for another node."""
-    return quantized_layers.find_layer(node, LIBRARY)
-
-
 def group_of_layer(layer: Layer) -> int | None:
     """Return the number of activations that share a range when a layer runs; 0 for floats, None for any number."""
     if layer.ranges is Ranges.NONE:
@@ -54,30 +46,15 @@ def group_of_layer(layer: Layer) -> int | None:
     return group_of_activations(tensor(layer.source).shape[-1], layer.block[1])
 
 
-def match_dynamic(node: Node) -> Sequence[Node] | Verdict | None:
-    """Match a layer of activations that are quantized at run time."""
+def match_layer(node: Node) -> Sequence[Node] | Verdict | None:
+    """Match a linear layer of weights in integers; activations are floats, or quantized at run time."""
     layer = find_layer(node)
     if not isinstance(layer, Layer):
         return layer
-    if layer.ranges is Ranges.NONE:
-        return None
     inputs, block = tensor(layer.source).shape[-1], layer.block[1]
     bits = 4 if layer.is_small else 8
-    if not all(storage_bits(inputs, block, bits, signed) for signed in (True, False)):
+    if layer.ranges is not Ranges.NONE and not all(
+        storage_bits(inputs, block, bits, signed) for signed in (True, False)
+    ):
         return no(Reason.ATTRIBUTE, f"blocks of {block} inputs, whose weights OpenVINO decodes to floats")
     return layer.nodes
-
-
-def match_decoded(node: Node) -> Sequence[Node] | None:
-    """Match a layer of weights in integers and activations in floats."""
-    return quantized_layers.match_decoded(node, LIBRARY)
-
-
-def match_convolution(convolution: Node) -> Verdict | None:
-    """Report a convolution of activations that are quantized at run time."""
-    return quantized_layers.match_convolution(convolution, LIBRARY)
-
-
-def match_integers(quantize: Node) -> Sequence[Node] | None:
-    """Match an operator between dequantize and quantize operators, with its activation, for an operator on integers."""
-    return quantized_layers.match_integers(quantize, INTEGERS, FUSES)

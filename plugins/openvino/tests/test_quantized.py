@@ -13,14 +13,16 @@ from tests.support.integer_layers import (
     CONFIGS,
     LOOKUPS,
     REFUSED,
+    ROUNDED,
     ROWS,
     SHAPES,
-    Refused,
+    Rounded,
     Wide,
     beyond,
     check_lookup,
     check_quantize_,
     check_refusal,
+    check_rounded,
     check_shape,
     check_shared,
     check_weights,
@@ -71,15 +73,22 @@ def test_layers_share_weights_and_activations() -> None:
     check_shared("openvino")
 
 
-REJECTED: Mapping[str, Refused] = {
-    **REFUSED,
-    "one input": Refused(lambda: RunTime(linear("int4 of one input")), "decodes to floats", (3, 1)),
+IN_FLOATS: Mapping[str, Rounded] = {
+    **ROUNDED,
+    "one input": Rounded(
+        lambda: RunTime(linear("int4 of one input")), "aten.linear.default, because of blocks of 1 inputs", (3, 1)
+    ),
 }
 
 
-@pytest.mark.parametrize("name", REJECTED)
+@pytest.mark.parametrize("name", IN_FLOATS)
+def test_values_that_are_quantized_at_run_time_for_other_readers(name: str) -> None:
+    check_rounded(IN_FLOATS[name], "openvino")
+
+
+@pytest.mark.parametrize("name", REFUSED)
 def test_refusals_have_a_reason(name: str) -> None:
-    check_refusal(REJECTED[name], "openvino")
+    check_refusal(REFUSED[name], "openvino")
 
 
 @pytest.mark.parametrize(("make", "reason"), [(beyond, "zero points"), (Wide, "values of int16")])
