@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import delegate
@@ -74,7 +76,48 @@ def test_a_candidate_that_fails_is_left_out(tmp_path, monkeypatch):
     ],
 )
 def test_weights_are_stored_twice_only_for_much_time(seconds, first, chosen, why):
-    assert engines._choose("prefill", seconds, first) == MethodEngine("prefill", chosen, seconds, why)
+    assert engines._choose({"prefill": seconds}, first) == [MethodEngine("prefill", chosen, seconds, why)]
+
+
+KEEPS = "but one backend for decode, verify keeps tokens equal"
+
+
+@pytest.mark.parametrize(
+    ("decode", "verify", "chosen", "why"),
+    [
+        ({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 0.8}, "a", ["", f"b takes 20% less, {KEEPS}"]),
+        ({"a": 1.0, "b": 0.8}, {"a": 1.0, "b": 0.5}, "b", ["", ""]),
+        ({"a": 1.0, "b": 0.99}, {"a": 1.0, "b": 0.99}, "a", ["b takes 1% less, which may be noise"] * 2),
+        ({"a": 1.0, "b": 9.0}, {"b": 1.0}, "b", [f"a takes 89% less, {KEEPS}", ""]),
+    ],
+)
+def test_methods_of_equal_tokens_have_one_backend(decode, verify, chosen, why):
+    measured = {"decode": decode, "verify": verify}
+    found = engines._choose(measured, "")
+    assert found == [MethodEngine(m, chosen, measured[m], text) for m, text in zip(measured, why, strict=True)]
+
+
+def test_no_backend_for_all_methods_of_equal_tokens():
+    with pytest.raises(DelegateError, match=r"no backend runs all of decode, verify.*--backend"):
+        engines._choose({"decode": {"a": 1.0}, "verify": {"b": 1.0}}, "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sets"),
+    [
+        ({"conversations": 1}, [["decode", "verify"], ["prefill"]]),
+        ({"conversations": 2}, [["decode", "verify", "prefill"]]),
+        ({"conversations": 2, "weights": "int8", "prefill_weights": "float32"}, [["decode", "verify"], ["prefill"]]),
+    ],
+    ids=str,
+)
+def test_which_methods_have_equal_tokens(tmp_path, monkeypatch, changes, sets):
+    """Answers of a batch, and checks of guesses, have the tokens of decode."""
+    source = read(configuration(tmp_path, "qwen3"))
+    monkeypatch.setattr("delegate.llm.aot.export.choose_engines", lambda methods, sharing, *rest: sharing)
+    monkeypatch.setattr("delegate.llm.aot.export.methods", lambda source, options: {})
+    groups = measure_engines(source, replace(OPTIONS, guesses=3, **changes), str)
+    assert [list(equal) for group in groups for equal in group] == [*sets, ["head", "heads"]]
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "phi"])

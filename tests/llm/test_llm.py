@@ -227,6 +227,15 @@ def test_guesses_of_the_same_model_are_right(guessing):
     assert both.calls == -(-(TOKENS - 1) // 4)  # 4 tokens a call
 
 
+@pytest.mark.parametrize("weights", every(2, ["int8", "int4"]))
+def test_a_batch_and_guesses_have_the_tokens_of_a_conversation(weights, tmp_path):
+    _, model = made(tmp_path, "qwen3", weights=weights, conversations=2, guesses=3)
+    prompts = [PROMPT, PROMPT[::-1]]
+    expected = [answer(model, prompt) for prompt in prompts]
+    assert batched(model, prompts, TOKENS) == expected
+    assert [list(Speculation(model, model).generate(prompt, TOKENS)) for prompt in prompts] == expected
+
+
 @pytest.mark.slow
 def test_guesses_of_another_model(guessing, tmp_path):
     """Most are wrong: the tokens are those of the large one all the same."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from delegate.compile import to_backend
 from delegate.edge.program import EdgeProgram
-from delegate.errors import DelegateError
+from delegate.errors import DelegateError, ExportError
 from delegate.llm.aot.hugging_face import transformers
 from delegate.measured import cost_text
 from delegate.partitioner.partitioner import Partitioner
@@ -86,7 +86,7 @@ def shortened(model: transformers.PreTrainedModel) -> transformers.PreTrainedMod
 
 def choose_engines(
     methods: Mapping[str, ExportedProgram],
-    sharing: Sequence[Sequence[str]],
+    sharing: Sequence[Sequence[Sequence[str]]],
     backends: Sequence[str],
     progress: Callable[[str], None],
 ) -> list[MethodEngine]:
@@ -94,13 +94,14 @@ def choose_engines(
 
     Args:
         methods: the methods of the shortened model that compute.
-        sharing: groups of methods that share their weights. Weights are stored once for each backend of a group, so
-            the first method's backend is used in the others too, unless another one is much faster there.
+        sharing: groups of methods that share their weights; a group has sets of methods that must have one backend, for
+            equal tokens. Weights are stored once for each backend of a group, so the backend of the first set is used
+            for the others too, unless another one is much faster there.
         backends: names of the candidates. One that fails is left out.
         progress: called with short progress texts.
 
     Raises:
-        DelegateError: all candidates failed; the error is that of the last one.
+        DelegateError: all candidates failed; the error is that of the last one. Or none runs all methods of a set.
     """
     programs: dict[str, LoadedProgram] = {}
     for place, backend in enumerate(backends):
@@ -110,13 +111,17 @@ def choose_engines(
         except DelegateError:
             if place == len(backends) - 1 and not programs:
                 raise
-    engines = []
+    engines: list[MethodEngine] = []
     for group in sharing:
         first = ""
-        for method in (m for m in group if m in methods):
-            progress(f"measuring {method}")
-            engines.append(_choose(method, _seconds(programs, method, methods[method]), first))
-            first = first or engines[-1].backend
+        for names in ([name for name in equal if name in methods] for equal in group):
+            measured = {}
+            for method in names:
+                progress(f"measuring {method}")
+                measured[method] = _seconds(programs, method, methods[method])
+            if measured:
+                engines += _choose(measured, first)
+                first = first or engines[-1].backend
     return engines
 
 
@@ -145,17 +150,43 @@ def _times(call: Callable[[], object]) -> Iterator[float]:
         yield time.perf_counter() - start
 
 
-def _choose(method: str, seconds: Mapping[str, float], first: str) -> MethodEngine:
-    """Choose the fastest backend, unless the preferred one, or that of the shared weights, is nearly as fast."""
-    best = min(seconds, key=seconds.__getitem__)
-    if first in seconds and best != first and seconds[best] > GAIN * seconds[first]:
-        why = f"{best} would store the weights a second time, for {1 - seconds[best] / seconds[first]:.0%} of the time"
-        return MethodEngine(method, first, seconds, why)
-    preferred = next(iter(seconds))
-    if not first and best != preferred and seconds[best] > CLEAR * seconds[preferred]:
-        why = f"{best} takes {1 - seconds[best] / seconds[preferred]:.0%} less, which may be noise"
-        return MethodEngine(method, preferred, seconds, why)
-    return MethodEngine(method, best, seconds)
+def _choose(measured: Mapping[str, Mapping[str, float]], first: str) -> list[MethodEngine]:
+    """Choose one backend for methods that must have equal tokens.
+
+    Args:
+        measured: method -> backend -> seconds per call, the preferred backend first.
+        first: the backend that has the weights already; empty if none has them.
+
+    Raises:
+        ExportError: no backend runs all methods.
+    """
+    costs = _costs(measured)
+    best, preferred = min(costs, key=costs.__getitem__), next(iter(costs))
+    chosen, why = best, ""
+    if first in costs and best != first and costs[best] > GAIN * costs[first]:
+        chosen = first
+        why = f"{best} would store the weights a second time, for {1 - costs[best] / costs[first]:.0%} of the time"
+    elif not first and best != preferred and costs[best] > CLEAR * costs[preferred]:
+        chosen, why = preferred, f"{best} takes {1 - costs[best] / costs[preferred]:.0%} less, which may be noise"
+    return [MethodEngine(m, chosen, own, why or _reason(chosen, own, measured)) for m, own in measured.items()]
+
+
+def _costs(measured: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the time of each backend that runs all methods, relative to the fastest one of each method and added."""
+    common = [name for name in next(iter(measured.values())) if all(name in own for own in measured.values())]
+    if not common:
+        remedy = "pass --backend, so that other nodes run on portable kernels"
+        raise ExportError(f"no backend runs all of {', '.join(measured)}", remedy=remedy)
+    return {name: sum(own[name] / min(own.values()) for own in measured.values()) for name in common}
+
+
+def _reason(chosen: str, own: Mapping[str, float], methods: Collection[str]) -> str:
+    """Return the reason why a method does not have its fastest backend; empty if it has."""
+    best = min(own, key=own.__getitem__)
+    if best == chosen:
+        return ""
+    less = 1 - own[best] / own[chosen]
+    return f"{best} takes {less:.0%} less, but one backend for {', '.join(methods)} keeps tokens equal"
 
 
 def partitioners(engines: Sequence[MethodEngine]) -> list[Partitioner]:

@@ -269,9 +269,13 @@ def measure_engines(source: Source, options: Options, progress: Callable[[str], 
     quick = replace(options, rounding="nearest", calibration=None)  # equally fast
     small = methods(replace(source, model=shortened(source.model)), quick)
     measured = {name: exported for name, exported in small.items() if name in GRAPHS}
-    is_shared = options.prefill_weights in (None, options.weights)
-    layers = (("decode", "verify", "prefill"),) if is_shared else (("decode", "verify"), ("prefill",))
-    return choose_engines(measured, (*layers, ("head", "heads")), backends, progress)
+    decode, prefill = ("decode", "verify"), ("prefill",)  # guesses are checked with the numbers of decode
+    layers: tuple[tuple[tuple[str, ...], ...], ...] = ((decode, prefill),)
+    if options.prefill_weights not in (None, options.weights):
+        layers = ((decode,), (prefill,))
+    elif options.conversations > 1:  # a batch computes answers by prefill
+        layers = (((*decode, *prefill),),)
+    return choose_engines(measured, (*layers, (("head", "heads"),)), backends, progress)
 
 
 def export(source: Source, path: Path, options: Options, engines: Sequence[MethodEngine] = ()) -> CompiledProgram:

@@ -16,6 +16,8 @@ from delegate.llm.runtime.sampling import Array, Sampler
 class Batch:
     """All conversations of a program that was exported for several, in one context.
 
+    Answers have the tokens of single conversations if prefill has the weights and the backend of decode.
+
     Attributes:
         conversations: one for each row of the cache.
 
