@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from delegate_serve.runtime.http import Application
     from delegate_serve.runtime.models import Models
     from delegate_serve.runtime.settings import Telemetry
+    from delegate_serve.runtime.shared_memory import Regions
     from delegate_serve.runtime.tracing import Tracing
 
 _MICROSECONDS = 1e6
@@ -95,6 +96,12 @@ def serve(
     ] = None,
     model_memory: Annotated[int | None, typer.Option(min=1, metavar="MIB", help="Memory of one program.")] = None,
     control: Annotated[bool, typer.Option("--control", help="Let clients load and unload models.")] = False,
+    shared_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PREFIX", help="Let clients on this machine use shared memory whose names begin with PREFIX."
+        ),
+    ] = None,
     kernels: Kernels = None,
     fallback: OnFallback = None,
     trust_code: TrustCode = False,
@@ -134,9 +141,13 @@ def _serve_here(server: ServerConfig, files: Mapping[str, ModelFile]) -> None:
         grpc_address = None if server.grpc_port is None else _free_address(server.host, server.grpc_port)
         with output.working(f"loading {', '.join(str(file.path) for file in files.values())}"):
             models = Models(files, metrics, settings)
+        regions = _regions(settings)
+        stack.callback(regions.close)
         with models:
-            application = Application(models, settings, metrics)
-            grpc = None if grpc_address is None else _grpc_server(application, models, grpc_address, settings, tracing)
+            application = Application(models, settings, metrics, regions)
+            grpc = None
+            if grpc_address is not None:
+                grpc = _grpc_server(application, models, grpc_address, settings, tracing, regions)
             start = functools.partial(_describe, models, address_of(bound), grpc_address)
             Server(application, settings, start, grpc, functools.partial(_reload, models)).run([bound])
 
@@ -222,12 +233,27 @@ def _free_address(host: str, port: int) -> str:
         return address_of(bound)
 
 
+def _regions(settings: Settings) -> Regions:
+    """Return the shared memory of clients; raise ConfigError if this system has none."""
+    from delegate_serve.runtime.shared_memory import FOLDER, Regions
+
+    if settings.shared_memory is not None and not FOLDER.is_dir():
+        what = f"--shared-memory needs {FOLDER}, which this system does not have"
+        raise ConfigError(what, remedy="leave out the option: clients can send binary data")
+    return Regions(settings.shared_memory)
+
+
 def _grpc_server(
-    application: Application, models: Models, address: str, settings: Settings, tracing: Tracing | None
+    application: Application,
+    models: Models,
+    address: str,
+    settings: Settings,
+    tracing: Tracing | None,
+    regions: Regions,
 ) -> GrpcServer:
     from delegate_serve.runtime.grpc_service import GrpcServer, Service
 
-    service = Service(models, application.is_ready, tracing)
+    service = Service(models, application.is_ready, tracing, application.reserve, regions)
     return GrpcServer(service, address, settings)
 
 

@@ -128,6 +128,10 @@ class ServerConfig(_Keys):
         default=None, ge=1, description="MiB of all models. Those not in use are closed for others. null: no limit."
     )
     control: bool = Field(default=False, description="Clients may load and unload models.")
+    shared_memory: str | None = Field(
+        default=None,
+        description="First letters of the shared memory that clients on this machine may use; null: none.",
+    )
     telemetry: TelemetryKeys | None = Field(default=None, description="Traces of requests; null: none.")
     defaults: ModelKeys = Field(default=ModelKeys(), description="Keys of all models.")
     models: dict[str, ModelChoice] = Field(default={}, description="Name: the model, or the path of its program file.")
@@ -145,6 +149,7 @@ class ServerConfig(_Keys):
             memory=_bytes(self.memory),
             model_memory=_bytes(keys.get("model_memory")),
             control=self.control,
+            shared_memory=self.shared_memory,
         )
 
     def traces(self) -> Telemetry | None:

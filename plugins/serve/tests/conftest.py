@@ -26,6 +26,7 @@ from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.models import Models
 from delegate_serve.runtime.server import Server, bind
 from delegate_serve.runtime.settings import ModelFile, Settings
+from delegate_serve.runtime.shared_memory import Regions
 from delegate_serve.runtime.tracing import Tracing
 
 import delegate
@@ -87,8 +88,9 @@ class Served:
         self.models = Models(files, metrics, settings)
         bound = bind("127.0.0.1", 0)
         self.port = bound.getsockname()[1]
-        application = Application(self.models, settings, metrics)
-        service = Service(self.models, application.is_ready, tracing)
+        self.regions = Regions(settings.shared_memory)
+        application = Application(self.models, settings, metrics, self.regions)
+        service = Service(self.models, application.is_ready, tracing, application.reserve, self.regions)
         self.grpc = GrpcServer(service, "127.0.0.1:0", settings)
         self.server = Server(application, settings, grpc=self.grpc)
         self._thread = Thread(target=self.server.run, args=([bound],))
@@ -128,6 +130,7 @@ class Served:
         """Shut the server down as SIGTERM does."""
         self.server.should_exit = True
         self._thread.join()
+        self.regions.close()
         self.models.__exit__(None, None, None)
 
 

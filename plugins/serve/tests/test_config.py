@@ -29,6 +29,7 @@ max_body: 2
 threads: 3
 memory: 900
 control: true
+shared_memory: delegate-
 telemetry: {endpoint: "http://localhost:4318/v1/traces", service: images, sample: 0.5, partitions: true}
 defaults:
   batch: 8
@@ -72,7 +73,7 @@ def example(programs: dict[str, Path]) -> Path:
 def test_keys(example: Path) -> None:
     config = read(example, {}, {})
     folder, own = example.parent, {"batch": 8, "timeout": 5.0, "max_body": 2 * MIB}
-    own |= {"threads": 3, "memory": 900 * MIB, "control": True}
+    own |= {"threads": 3, "memory": 900 * MIB, "control": True, "shared_memory": "delegate-"}
     load = {
         "kernels": ("portable",),
         "fallback": "error",

@@ -19,6 +19,29 @@ EXTENSION = "delegate.body"  # of ASGI: the body of the request
 _ALIGNMENT = 64
 
 
+class Reservation:
+    """Bytes of memory that a request uses.
+
+    Args:
+        reserve: counts bytes of all requests, and raises RequestError if there are too many; negative numbers release
+            them.
+    """
+
+    def __init__(self, reserve: Callable[[int], None]) -> None:
+        self._reserve, self._size = reserve, 0
+
+    def add(self, size: int) -> None:
+        """Count more bytes; raise RequestError if there are too many."""
+        self._reserve(size)
+        self._size += size
+
+    def release(self) -> None:
+        """Count the bytes as free."""
+        if self._size:
+            self._reserve(-self._size)
+        self._size = 0
+
+
 class Disconnected(Exception):
     """The client has gone before its request was complete."""
 
@@ -32,12 +55,13 @@ class Body:
     Args:
         headers: of the request, with names in lower case.
         limit: bytes that a body may have.
-        reserve: counts bytes of memory, and raises RequestError if there are too many; negative numbers release them.
+        reserve: see `Reservation`.
     """
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]], limit: int, reserve: Callable[[int], None]) -> None:
-        self._limit, self._reserve = limit, reserve
-        self._reserved: int | None = None  # None: nobody reads
+        self._limit = limit
+        self.reservation = Reservation(reserve)
+        self._is_read = False
         self._received = 0
         self._error: RequestError | None = None
         self._data: Array | None = None
@@ -57,7 +81,7 @@ class Body:
             raise _too_large(self._limit)
         if self._json_size is not None and self._json_size > MAX_JSON:
             raise _too_much_json()
-        self._data = _aligned(size, size if self._json_size is None else self._json_size)
+        self._data = aligned(size, size if self._json_size is None else self._json_size)
 
     @property
     def is_wrong(self) -> bool:
@@ -95,7 +119,7 @@ class Body:
             RequestError: the body, its JSON or all bodies together are too large, or its size is wrong.
             Disconnected: the client has gone.
         """
-        self._reserved = 0
+        self._is_read = True
         self._count(self._received)
         more = True
         while more and self._error is None:
@@ -115,22 +139,18 @@ class Body:
 
     def release(self) -> None:
         """Count the bytes of the body as free."""
-        if self._reserved:
-            self._reserve(-self._reserved)
-        self._reserved = None
+        self._is_read = False
+        self.reservation.release()
 
     def _count(self, size: int) -> None:
-        if self._reserved is None or self._error is not None:
-            return
-        try:
-            self._reserve(size)
-        except RequestError as error:
-            self._error = error
-        else:
-            self._reserved += size
+        if self._is_read and self._error is None:
+            try:
+                self.reservation.add(size)
+            except RequestError as error:
+                self._error = error
 
 
-def _aligned(size: int, json_size: int) -> Array:
+def aligned(size: int, json_size: int = 0) -> Array:
     """Return uninitialised bytes whose part after the JSON begins at an aligned address."""
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     first = -(memory.__array_interface__["data"][0] + json_size) % _ALIGNMENT

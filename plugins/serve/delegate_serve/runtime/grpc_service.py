@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,15 @@ from google.protobuf.message import DecodeError
 
 import delegate
 from delegate.errors import ConfigError
+from delegate_serve.runtime.bodies import Reservation
 from delegate_serve.runtime.catalog import Catalog
 from delegate_serve.runtime.datatypes import NAMES
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.messages import CLASSES, SERVICE
 from delegate_serve.runtime.model import VERSION, ServedModel
-from delegate_serve.runtime.requests import check
+from delegate_serve.runtime.requests import check, store
 from delegate_serve.runtime.settings import MAX_CONNECTIONS, Settings
+from delegate_serve.runtime.shared_memory import Regions
 
 if TYPE_CHECKING:
     from delegate_serve.runtime.tracing import Tracing
@@ -60,6 +62,9 @@ METHODS = (
     "RepositoryIndex",
     "RepositoryModelLoad",
     "RepositoryModelUnload",
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
 )
 Call = Callable[[bytes, Any], Awaitable[Any]]  # of a message and the context of gRPC to the bytes of the answer
 
@@ -71,10 +76,20 @@ class Service:
         models: of the server.
         is_ready: returns True if the server takes requests.
         tracing: records spans of requests.
+        reserve: counts bytes of memory, see `Reservation`; None: the server does not count them.
+        regions: of shared memory; None: clients may use none.
     """
 
-    def __init__(self, models: Catalog, is_ready: Callable[[], bool], tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        models: Catalog,
+        is_ready: Callable[[], bool],
+        tracing: Tracing | None = None,
+        reserve: Callable[[int], None] | None = None,
+        regions: Regions | None = None,
+    ) -> None:
         self._models, self._is_ready, self._tracing = models, is_ready, tracing
+        self._reserve, self._regions = reserve or (lambda size: None), regions or Regions()
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the methods for a gRPC server."""
@@ -93,6 +108,9 @@ class Service:
             (self._index, "IndexRequest"),
             (self._load, "LoadRequest"),
             (self._unload, "LoadRequest"),
+            (self._region_status, "RegionName"),
+            (self._register, "Region"),
+            (self._unregister, "RegionName"),
         )
         calls = (_checked(method, CLASSES[request], self._tracing) for method, request in methods)
         return dict(zip(METHODS, calls, strict=True))
@@ -130,6 +148,18 @@ class Service:
         await self._models.unload(request.model_name)
         return CLASSES["Empty"]()
 
+    async def _region_status(self, request: Any) -> Any:
+        return CLASSES["RegionStatus"](regions={row["name"]: row for row in self._regions.status(request.name)})
+
+    async def _register(self, request: Any) -> Any:
+        fields = {"key": request.key, "offset": request.offset, "byte_size": request.byte_size}
+        self._regions.register(request.name, fields)
+        return CLASSES["Empty"]()
+
+    async def _unregister(self, request: Any) -> Any:
+        self._regions.unregister(request.name)
+        return CLASSES["Empty"]()
+
     async def _infer(self, request: Any) -> Any:
         model = self._models.find(request.model_name)
         model.require_version(request.model_version or VERSION)
@@ -141,22 +171,26 @@ class Service:
 
     async def _run(self, model: ServedModel, request: Any) -> Any:
         """Run an inference request, and count it."""
-        start, status = monotonic(), 500
+        start, status, reservation = monotonic(), 500, Reservation(self._reserve)
         try:
+            reservation.add(sum(map(len, request.raw_input_contents)))
             async with self._models.use(model.name) as loaded:
-                checked = check(*_fields(request), loaded.signature)
+                checked = check(*_fields(request), loaded.signature, self._regions, reservation)
                 results = await loaded.run(checked)
             response = CLASSES["InferResponse"](model_name=model.name, model_version=VERSION, id=request.id)
-            for tensor, _ in checked.outputs:
+            for tensor, _, place in checked.outputs:
                 array = results[tensor.leaf]
-                response.outputs.add(name=tensor.name, datatype=NAMES[tensor.dtype], shape=array.shape)
-                response.raw_output_contents.append(array.tobytes())
+                row = response.outputs.add(name=tensor.name, datatype=NAMES[tensor.dtype], shape=array.shape)
+                if place is not None:
+                    _add_parameters(row, store(array, tensor, place, self._regions))
+                response.raw_output_contents.append(b"" if place else array.tobytes())  # one for each output
             status = 200
             return response
         except RequestError as error:
             status = error.status
             raise
         finally:
+            reservation.release()
             model.metrics.answered(status, monotonic() - start)
 
 
@@ -225,16 +259,17 @@ def _checked(method: Callable[[Any], Awaitable[Any]], request_class: Any, tracin
 def _fields(request: Any) -> tuple[dict[str, Any], Any]:
     """Return the fields of a request as in JSON, and the binary data of its inputs."""
     raw = request.raw_input_contents
-    if raw and len(raw) != len(request.inputs):
-        raise RequestError(400, f"the request has {len(request.inputs)} inputs, but {len(raw)} raw_input_contents")
-    rows = []
-    for number, tensor in enumerate(request.inputs):
+    count = sum("shared_memory_region" not in tensor.parameters for tensor in request.inputs)
+    if raw and len(raw) != count:
+        raise RequestError(400, f"the request has {count} inputs, but {len(raw)} raw_input_contents")
+    rows, sizes = [], map(len, raw)
+    for tensor in request.inputs:
         row: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
         row["parameters"] = _parameters(tensor.parameters)
         if tensor.HasField("contents"):
             row["data"] = _contents(tensor)
-        if raw:
-            row["parameters"]["binary_data_size"] = len(raw[number])
+        if raw and "shared_memory_region" not in row["parameters"]:
+            row["parameters"]["binary_data_size"] = next(sizes)
         rows.append(row)
     outputs = [{"name": output.name, "parameters": _parameters(output.parameters)} for output in request.outputs]
     fields = {"id": request.id, "parameters": _parameters(request.parameters), "inputs": rows, "outputs": outputs}
@@ -249,6 +284,11 @@ def _contents(tensor: Any) -> list[Any]:
     if fields not in ([], [expected]):
         raise RequestError(400, f"input {tensor.name!r} of type {tensor.datatype[:100]!r} has its data in {fields[0]}")
     return list(getattr(tensor.contents, fields[0])) if fields else []
+
+
+def _add_parameters(row: Any, parameters: Mapping[str, Any]) -> None:
+    for name, value in parameters.items():
+        setattr(row.parameters[name], "string_param" if isinstance(value, str) else "int64_param", value)
 
 
 def _parameters(parameters: Any) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from delegate_serve.runtime.metrics import CONTENT_TYPE, Metrics
 from delegate_serve.runtime.model import VERSION, ServedModel
 from delegate_serve.runtime.requests import decode, encode, truth
 from delegate_serve.runtime.settings import BODIES_IN_MEMORY, MIB, Settings
+from delegate_serve.runtime.shared_memory import Regions
 
 Send = Callable[[Message], Awaitable[None]]
 
@@ -70,9 +71,11 @@ class Application:
         models: of the server.
         settings: the limits.
         metrics: of the server.
+        regions: of shared memory; None: clients may use none.
     """
 
-    def __init__(self, models: Catalog, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, models: Catalog, settings: Settings, metrics: Metrics, regions: Regions | None = None) -> None:
+        self._regions = regions or Regions()
         self._models, self._settings, self._tracing = models, settings, metrics.tracing
         self._in_memory = 0  # bytes of the bodies of all requests
         self.is_closing = False
@@ -113,6 +116,8 @@ class Application:
         if path.startswith("v2/repository/"):
             _require("POST", verb)
             return await self._answer_for_repository(path.split("/")[2:], scope["extensions"][EXTENSION], receive)
+        if path.startswith("v2/systemsharedmemory/"):
+            return await self._answer_for_regions(path.split("/")[2:], scope, receive)
         if path in _COMPLETIONS:
             _require("POST", verb)
             return await self._complete(path == _CHAT, scope["extensions"][EXTENSION], receive)
@@ -142,8 +147,27 @@ class Application:
         return self._readiness([model], {"name": model.name}) if path else _json(model.metadata())
 
     def _server(self) -> Answer:
-        extensions = ["binary_tensor_data", "model_repository"]
+        optional = ["system_shared_memory"] if self._regions.is_enabled else []
+        extensions = ["binary_tensor_data", "model_repository", *optional]
         return _json({"name": "delegate", "version": delegate.__version__, "extensions": extensions})
+
+    async def _answer_for_regions(self, path: Sequence[str], scope: Mapping[str, Any], receive: Receive) -> Answer:
+        """Register or unregister a region of shared memory, or answer with the list of the regions."""
+        name = ""
+        if path[0] == "region" and len(path) == 3:
+            name, path = path[1], path[2:]
+        if list(path) == ["status"]:
+            _require("GET", scope["method"])
+            return _json(self._regions.status(name))
+        if list(path) not in (["register"], ["unregister"]):
+            raise RequestError(404, _NO_PATH)
+        _require("POST", scope["method"])
+        fields, _ = await _fields(scope["extensions"][EXTENSION], receive, b"{}")
+        if list(path) == ["register"]:
+            self._regions.register(name, fields)
+        else:
+            self._regions.unregister(name)
+        return _json({})
 
     async def _answer_for_repository(self, path: Sequence[str], body: Body, receive: Receive) -> Answer:
         """Answer with the list of the models, or load or unload one."""
@@ -185,10 +209,11 @@ class Application:
             data, json_size = await body.read(receive)
             start = monotonic()
             async with self._models.use(model.name) as loaded:
-                request = await _in_thread_if(json_size > _SLOW_JSON, decode, data, json_size, loaded.signature)
+                given = (data, json_size, loaded.signature, self._regions, body.reservation)
+                request = await _in_thread_if(json_size > _SLOW_JSON, decode, *given)
                 results = await loaded.run(request)
-                is_slow = any(not is_binary and results[t.leaf].nbytes > _SLOW_JSON for t, is_binary in request.outputs)
-                parts, size = await _in_thread_if(is_slow, encode, request, results, model.name, VERSION)
+                is_slow = any(not o.is_binary and results[o.tensor.leaf].nbytes > _SLOW_JSON for o in request.outputs)
+                parts, size = await _in_thread_if(is_slow, encode, request, results, model.name, VERSION, self._regions)
             status = 200
             if size is None:
                 return Answer(200, parts)

@@ -69,6 +69,14 @@ _FIELDS: dict[str, dict[str, tuple[int, str]]] = {
     "IndexRow": {"name": (1, "string"), "version": (2, "string"), "state": (3, "string"), "reason": (4, "string")},
     "Index": {"models": (1, "*IndexRow")},
     "LoadRequest": {"repository_name": (1, "string"), "model_name": (2, "string"), "parameters": (3, "*bytes")},
+    "RegionName": {"name": (1, "string")},
+    "Region": {
+        "name": (1, "string"),
+        "key": (2, "string"),
+        "offset": (3, "uint64"),
+        "byte_size": (4, "uint64"),
+    },
+    "RegionStatus": {"regions": (1, "%Region")},
     "InferRequest": {
         "model_name": (1, "string"),
         "model_version": (2, "string"),

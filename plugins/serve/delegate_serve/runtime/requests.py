@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import orjson
@@ -18,12 +18,29 @@ import orjson
 from delegate.errors import did_you_mean
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
+from delegate_serve.runtime.bodies import Reservation
 from delegate_serve.runtime.datatypes import NAMES, from_json, to_json
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.sessions import Turn
+from delegate_serve.runtime.shared_memory import Place, Regions
 from delegate_serve.runtime.signature import Signature, Tensor
 
 _MICROSECONDS = 1e6
+_SHARED = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
+
+
+class Requested(NamedTuple):
+    """A requested output.
+
+    Args:
+        tensor: the output.
+        is_binary: it is requested as binary data.
+        place: in shared memory, if it is requested there.
+    """
+
+    tensor: Tensor
+    is_binary: bool
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +50,7 @@ class Request:
     Args:
         id: of the client, returned with the response; may be empty.
         leaves: the leaves of the arguments.
-        outputs: the requested outputs, each with True if it is requested as binary data.
+        outputs: the requested outputs.
         timeout: seconds that the client waits; None: the limit of the server.
         priority: smaller numbers run first; None: that of the model.
         turn: its place in a session, if it has one.
@@ -41,19 +58,21 @@ class Request:
 
     id: str
     leaves: list[Any]
-    outputs: tuple[tuple[Tensor, bool], ...]
+    outputs: tuple[Requested, ...]
     timeout: float | None
     priority: int | None
     turn: Turn | None
 
 
-def decode(body: Array, json_size: int, signature: Signature) -> Request:
+def decode(body: Array, json_size: int, signature: Signature, regions: Regions, reservation: Reservation) -> Request:
     """Return the request in a body.
 
     Args:
         body: the bytes: JSON, and then binary data. Tensors are views of it, if they are aligned.
         json_size: bytes of JSON.
         signature: of the method.
+        regions: of shared memory.
+        reservation: of the memory of the request.
 
     Raises:
         RequestError: the request is invalid, or does not fit the method.
@@ -62,17 +81,19 @@ def decode(body: Array, json_size: int, signature: Signature) -> Request:
         fields = orjson.loads(body.data[:json_size])
     except orjson.JSONDecodeError as error:
         raise RequestError(400, f"the request is not valid JSON: {error}") from error
-    return check(_mapping(fields, "the request"), body[json_size:], signature)
+    return check(_mapping(fields, "the request"), body[json_size:], signature, regions, reservation)
 
 
-def check(fields: Mapping[str, Any], data: Array, signature: Signature) -> Request:
+def check(
+    fields: Mapping[str, Any], data: Array, signature: Signature, regions: Regions, reservation: Reservation
+) -> Request:
     """Return the request with these fields of its JSON, and this binary data; raise RequestError as `decode` does."""
     parameters = _mapping(fields.get("parameters", {}), "the parameters of the request")
-    binary = _Binary(data)
+    data_of = _Data(data, regions, reservation)
     return Request(
         _text(fields.get("id", ""), "the id of the request"),
-        _leaves(fields.get("inputs"), binary, signature),
-        _outputs(fields.get("outputs"), parameters.get("binary_data_output", False), signature),
+        _leaves(fields.get("inputs"), data_of, signature),
+        _outputs(fields.get("outputs"), parameters.get("binary_data_output", False), signature, regions),
         _timeout(parameters.get("timeout", 0)),
         _priority(parameters.get("priority", 0)),
         _turn(parameters),
@@ -80,7 +101,7 @@ def check(fields: Mapping[str, Any], data: Array, signature: Signature) -> Reque
 
 
 def encode(
-    request: Request, results: Sequence[Any], model: str, version: str
+    request: Request, results: Sequence[Any], model: str, version: str, regions: Regions
 ) -> tuple[list[bytes | memoryview], int | None]:
     """Return the parts of the body of a response, and the size of its JSON if binary data follows.
 
@@ -88,15 +109,18 @@ def encode(
         request: the request.
         results: the leaves of the result.
         model, version: the model.
+        regions: of shared memory.
 
     Raises:
-        RequestError: an output has no form in JSON.
+        RequestError: an output has no form in JSON, or does not fit its place in shared memory.
     """
     outputs, parts = [], []
-    for tensor, is_binary in request.outputs:
+    for tensor, is_binary, place in request.outputs:
         array = results[tensor.leaf]
         row: dict[str, Any] = {"name": tensor.name, "datatype": NAMES[tensor.dtype], "shape": list(array.shape)}
-        if is_binary:
+        if place is not None:
+            row["parameters"] = store(array, tensor, place, regions)
+        elif is_binary:
             parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
             row["parameters"] = {"binary_data_size": array.nbytes}
         else:
@@ -109,18 +133,28 @@ def encode(
     return [text, *parts], len(text) if parts else None
 
 
-class _Binary:
-    """The binary data of a request, which its inputs take in their order."""
+def store(array: Array, tensor: Tensor, place: Place, regions: Regions) -> dict[str, Any]:
+    """Copy an output to shared memory, and return the parameters that describe it; raise RequestError as `encode`."""
+    regions.write(place, array, f"output {tensor.name!r}")
+    return dict(zip(_SHARED, (place.region, array.nbytes, place.offset), strict=True))
 
-    def __init__(self, data: Array) -> None:
+
+class _Data:
+    """The binary data of a request, which its inputs take in their order, and the data in shared memory."""
+
+    def __init__(self, data: Array, regions: Regions, reservation: Reservation) -> None:
         self._data, self._used = data, 0
+        self.regions, self._reservation = regions, reservation
+
+    def read(self, place: Place, tensor: Tensor, shape: Sequence[int], where: str) -> Array:
+        """Return data in shared memory as an array."""
+        _require_size(place.size, tensor, shape, where, "in shared memory")
+        data = self.regions.read(place, self._reservation, where)
+        return _reshape(data.view(tensor.dtype.numpy), shape, where)
 
     def take(self, size: int, tensor: Tensor, shape: Sequence[int], where: str) -> Array:
         """Return the next bytes as an aligned array."""
-        expected = math.prod(shape) * tensor.dtype.itemsize
-        if size != expected:
-            what = f"{where} has {size} bytes of binary data, but {NAMES[tensor.dtype]} of shape {list(shape)}"
-            raise RequestError(400, f"{what} has {expected}")
+        _require_size(size, tensor, shape, where, "of binary data")
         if size > self._data.size - self._used:
             raise RequestError(400, f"{where} has {size} bytes of binary data, but the body ends before")
         data = self._data[self._used : self._used + size]
@@ -135,7 +169,14 @@ class _Binary:
             raise RequestError(400, f"the body has {left} bytes after the data of the last input")
 
 
-def _leaves(inputs: Any, binary: _Binary, signature: Signature) -> list[Any]:
+def _require_size(size: int, tensor: Tensor, shape: Sequence[int], where: str, kind: str) -> None:
+    expected = math.prod(shape) * tensor.dtype.itemsize
+    if size != expected:
+        what = f"{where} has {size} bytes {kind}, but {NAMES[tensor.dtype]} of shape {list(shape)} has {expected}"
+        raise RequestError(400, what)
+
+
+def _leaves(inputs: Any, data: _Data, signature: Signature) -> list[Any]:
     """Return the leaves of the arguments."""
     leaves: list[Any] = list(signature.literals)
     seen: set[str] = set()
@@ -149,23 +190,28 @@ def _leaves(inputs: Any, binary: _Binary, signature: Signature) -> list[Any]:
             raise RequestError(400, f"{where} is given twice")
         seen.add(name)
         tensor = signature.inputs[name]
-        array = _array(row, tensor, binary, where)
+        array = _array(row, tensor, data, where)
         if tensor.dtype is DType.bool and "data" not in row and array.view(np.uint8).max(initial=0) > 1:
             raise RequestError(400, f"{where} has bytes that are no BOOL: each must be 0 or 1")
         leaves[tensor.leaf] = int(array[0]) if tensor.is_number else array
     if missing := [name for name in signature.inputs if name not in seen]:
         raise RequestError(400, f"the request has no input {missing[0]!r}")
-    binary.require_end()
+    data.require_end()
     return leaves
 
 
-def _array(row: Mapping[str, Any], tensor: Tensor, binary: _Binary, where: str) -> Array:
+def _array(row: Mapping[str, Any], tensor: Tensor, data: _Data, where: str) -> Array:
     """Return the array of an input; bfloat16 as a view of its bits."""
     if row.get("datatype") != NAMES[tensor.dtype]:
         raise RequestError(400, f"{where} has the datatype {row.get('datatype')!r}, not {NAMES[tensor.dtype]!r}")
     shape = _shape(row.get("shape"), where)
     _require_shape(shape, tensor, where)
-    parameters = _parameters(row, "binary_data_size", where)
+    parameters = _parameters(row, ("binary_data_size", *_SHARED), where)
+    place = _place(parameters, where, data.regions)
+    if place is not None:
+        if "data" in row or "binary_data_size" in parameters:
+            raise RequestError(400, f"{where} has data both in shared memory and in the request")
+        return data.read(place, tensor, shape, where)
     if "binary_data_size" not in parameters:
         if "data" not in row:
             raise RequestError(400, f"{where} has no data")
@@ -175,7 +221,21 @@ def _array(row: Mapping[str, Any], tensor: Tensor, binary: _Binary, where: str) 
     size = parameters["binary_data_size"]
     if type(size) is not int or size < 0:
         raise RequestError(400, f"the binary_data_size of {where} is no number of bytes")
-    return binary.take(size, tensor, shape, where)
+    return data.take(size, tensor, shape, where)
+
+
+def _place(parameters: Mapping[str, Any], where: str, regions: Regions) -> Place | None:
+    """Return the place of a tensor in shared memory, if its parameters name one."""
+    named = next((name for name in _SHARED if name in parameters), None)
+    if named is None:
+        return None
+    if not regions.is_enabled:
+        raise RequestError(400, f"the parameter {named!r} of {where} needs the server's option --shared-memory")
+    region, size, offset = (parameters.get(name, 0) for name in _SHARED)
+    name = _text(region, f"the shared_memory_region of {where}")
+    if type(size) is not int or type(offset) is not int or min(size, offset) < 0:
+        raise RequestError(400, f"the place of {where} in shared memory is no number of bytes")
+    return Place(name, offset, size)
 
 
 def _shape(shape: Any, where: str) -> list[int]:
@@ -199,12 +259,12 @@ def _reshape(array: Array, shape: Sequence[int], where: str) -> Array:
         raise RequestError(400, f"the shape of {where} is too large") from error
 
 
-def _outputs(rows: Any, binary_by_default: Any, signature: Signature) -> tuple[tuple[Tensor, bool], ...]:
+def _outputs(rows: Any, binary_by_default: Any, signature: Signature, regions: Regions) -> tuple[Requested, ...]:
     """Return the requested outputs; all, if the request names none."""
     default = truth(binary_by_default, "binary_data_output")
     if rows is None or rows == []:
-        return tuple((tensor, default) for tensor in signature.outputs.values())
-    requested: dict[str, tuple[Tensor, bool]] = {}
+        return tuple(Requested(tensor, default) for tensor in signature.outputs.values())
+    requested: dict[str, Requested] = {}
     for item in _list(rows, "the outputs of the request"):
         row = _mapping(item, "an output")
         name = _text(row.get("name"), "the name of an output")
@@ -213,9 +273,9 @@ def _outputs(rows: Any, binary_by_default: Any, signature: Signature) -> tuple[t
             _unknown(where, name, signature.outputs)
         if name in requested:
             raise RequestError(400, f"{where} is requested twice")
-        parameters = _parameters(row, "binary_data", where)
+        parameters = _parameters(row, ("binary_data", *_SHARED), where)
         is_binary = truth(parameters.get("binary_data", default), f"the binary_data of {where}")
-        requested[name] = signature.outputs[name], is_binary
+        requested[name] = Requested(signature.outputs[name], is_binary, _place(parameters, where, regions))
     return tuple(requested.values())
 
 
@@ -223,11 +283,11 @@ def _unknown(where: str, name: str, known: Mapping[str, Tensor]) -> NoReturn:
     raise RequestError(400, f"the model has no {where[:100]}: {did_you_mean(name[:100], known)}")
 
 
-def _parameters(row: Mapping[str, Any], known: str, where: str) -> Mapping[str, Any]:
-    """Return the parameters of a tensor, which has at most this one: others would change its meaning."""
+def _parameters(row: Mapping[str, Any], known: Sequence[str], where: str) -> Mapping[str, Any]:
+    """Return the parameters of a tensor, which has at most these: others would change its meaning."""
     parameters = _mapping(row.get("parameters", {}), f"the parameters of {where}")
     for name in parameters:
-        if name != known:
+        if name not in known:
             raise RequestError(400, f"the parameter {name[:100]!r} of {where} is not supported")
     return parameters
 

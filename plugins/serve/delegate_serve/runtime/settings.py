@@ -31,6 +31,8 @@ class Settings:
         memory: of the server: bytes of all models that are loaded at once; None: no limit.
         model_memory: bytes of one program; None: no limit.
         control: of the server: clients may load and unload models.
+        shared_memory: of the server: the first letters of the names of shared memory that clients may use; None: they
+            may use none.
     """
 
     batch: int = 1
@@ -45,6 +47,7 @@ class Settings:
     memory: int | None = None
     model_memory: int | None = None
     control: bool = False
+    shared_memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
