@@ -25,13 +25,11 @@ from typing import Any, Literal
 
 import numpy as np
 import simpy
-import torch
 
 import delegate
 from benchmarks.quantized import cpu
-from benchmarks.serving import MOST, SIZE, Net, percentile, request, server
+from benchmarks.serving import SIZE, SMALL, percentile, request, save, server
 from benchmarks.serving_client import drive
-from tests.support.zoo import libraries
 
 ROWS = (1, 2, 4, 8, 16, 32)  # of the measured calls; a call with other numbers of rows takes the time of the next one
 _CLIENTS = 64  # connections to the real server
@@ -162,21 +160,6 @@ def replicas_for(times: Times, rate: float, within: float, fleet: Fleet) -> tupl
     raise AssertionError
 
 
-def lower(path: Path, model: str, backend: str) -> None:
-    """Lower a model of torchvision, or the network of benchmarks.serving, with a dynamic batch."""
-    torch.manual_seed(0)
-    if model == "small":
-        module: torch.nn.Module = Net()
-    else:
-        with libraries():
-            import torchvision
-
-        module = torchvision.models.get_model(model, weights=None)
-    batch = torch.export.Dim("batch", min=1, max=MOST)
-    exported = torch.export.export(module.eval(), (torch.zeros(2, 3, SIZE, SIZE),), dynamic_shapes=({0: batch},))
-    delegate.to_backend(exported, backend).save(path)
-
-
 def measure(path: Path, image: Any, calls: int) -> dict[int, list[float]]:
     """Return the seconds of the program's own calls, by rows."""
     times = {}
@@ -244,9 +227,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("measure", "real"):
         command = commands.add_parser(name)
-        command.add_argument(
-            "--model", default="small", help="of torchvision; small: the network of benchmarks.serving"
-        )
+        command.add_argument("--model", default=SMALL, help="of torchvision; small: the network of benchmarks.serving")
         command.add_argument("--backend", default="xnnpack")
         command.add_argument("--most", type=int, default=16, help="rows of a batch")
     commands.choices["measure"].add_argument("-o", "--output", type=Path)
@@ -265,7 +246,7 @@ def main() -> None:
     image = np.random.default_rng(0).standard_normal((1, 3, SIZE, SIZE), np.float32)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "net.dlg")
-        lower(path, arguments.model, arguments.backend)
+        save(path, arguments.backend, arguments.model)
         if arguments.command == "real":
             compare(path, image, arguments.loads, arguments.most, arguments.requests)
             return

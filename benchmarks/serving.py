@@ -1,6 +1,7 @@
 """The server of plugins/serve: time over the program's own call, batching, load, hostile clients, and long runs.
 
-python -m benchmarks.serving [--backend NAME] [--requests N] [--clients N] [--batch N] [--threads N] [PART ...]
+python -m benchmarks.serving [--backend NAME] [--model NAME] [--requests N] [--clients N] [--batch N]
+    [--threads N] [PART ...]
 
 A small network takes an image of 600 KB in binary form. The server and the clients are processes of their own.
 
@@ -28,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +39,7 @@ import torch
 
 import delegate
 from benchmarks.serving_client import Connection, drive
+from tests.support.zoo import libraries
 
 SIZE = 224
 MOST = 64  # rows of a batch
@@ -44,6 +47,8 @@ BATCHES = (1, 2, 4, 8, 16, 32)
 PARTS = ("latency", "batching", "load", "hostile", "long")
 ROUNDS = 10  # of own calls and the server
 SECONDS = 10  # of a load
+SMALL = "small"
+SHARED = "delegate-benchmark-"  # first letters of the shared memory
 
 
 class Net(torch.nn.Module):
@@ -59,13 +64,23 @@ class Net(torch.nn.Module):
         return self.head(self.body(image).relu().mean((2, 3)))
 
 
-def save(path: Path, backend: str) -> None:
-    """Lower the network with a dynamic batch."""
+def save(path: Path, backend: str, model: str = SMALL) -> None:
+    """Lower a model of torchvision, or the small network, with a dynamic batch."""
     torch.manual_seed(0)
+    module: torch.nn.Module = Net()
+    if model != SMALL:
+        with libraries():
+            import torchvision
+
+        module = torchvision.models.get_model(model, weights=None)
     batch = torch.export.Dim("batch", min=1, max=MOST)
-    images = torch.zeros(2, 3, SIZE, SIZE)
-    exported = torch.export.export(Net().eval(), (images,), dynamic_shapes=({0: batch},))
+    exported = torch.export.export(module.eval(), (torch.zeros(2, 3, SIZE, SIZE),), dynamic_shapes=({0: batch},))
     delegate.to_backend(exported, backend).save(path)
+
+
+def input_of(model: str) -> str:
+    """Return the name of the input of a model that `save` lowers."""
+    return "image" if model == SMALL else "x"
 
 
 @contextmanager
@@ -102,6 +117,31 @@ def request(image: Any, name: str = "image") -> bytes:
     return "\r\n".join(lines).encode() + text + image.tobytes()
 
 
+def shared_request(image: Any, name: str) -> bytes:
+    """Return the bytes of an inference request whose image is in the region of shared memory `image`."""
+    place = {"shared_memory_region": "image", "shared_memory_byte_size": image.nbytes}
+    row = {"name": name, "shape": list(image.shape), "datatype": "FP32", "parameters": place}
+    text = orjson.dumps({"inputs": [row], "parameters": {"binary_data_output": True}})
+    head = f"POST /v2/models/net/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n"
+    return head.encode() + text
+
+
+@contextmanager
+def region(port: int, image: Any) -> Iterator[Any]:
+    """Yield an array in shared memory, which the server has as region `image`."""
+    memory = shared_memory.SharedMemory(f"{SHARED}{os.getpid()}", create=True, size=image.nbytes)
+    try:
+        array = np.ndarray(image.shape, image.dtype, buffer=memory.buf)
+        fields = orjson.dumps({"key": memory.name, "byte_size": image.nbytes})
+        address = f"http://127.0.0.1:{port}/v2/systemsharedmemory/region/image/register"
+        urllib.request.urlopen(address, fields).close()
+        yield array
+        del array
+    finally:
+        memory.close()
+        memory.unlink()
+
+
 def ask(connection: Connection, message: bytes) -> None:
     """Send a request, and read the complete response."""
     connection.begin(0.0)
@@ -128,35 +168,42 @@ def connect(port: int, message: bytes) -> Connection:
     return connection
 
 
-def latency(path: Path, image: Any, count: int, options: Options) -> None:
+def latency(path: Path, image: Any, name: str, count: int, options: Options) -> None:
     """Print the times of one client beside those of the program's own calls and of a server that does nothing."""
-    times: dict[str, list[float]] = {"own call": [], "server that does nothing": [], "server": []}
-    message = request(image)
+    columns = ("own call", "server that does nothing", "server", "server, shared memory")
+    times: dict[str, list[float]] = {column: [] for column in columns}
+    message = request(image, name)
     with (
         delegate.load(path, options=options.load) as program,
-        server(f"net={path}", *options.arguments) as port,
+        server(f"net={path}", *options.arguments, "--shared-memory", SHARED) as port,
         client("floor") as floor,
+        region(port, image) as place,
     ):
         assert floor.stdout is not None
         nothing, served = connect(int(floor.stdout.readline()), message), connect(port, message)
-        steps = (lambda: program(image), lambda: ask(nothing, message), lambda: ask(served, message))
+        reference = shared_request(image, name)
+        short = connect(port, reference)
+
+        def share() -> None:
+            place[:] = image
+            ask(short, reference)
+
+        steps = (lambda: program(image), lambda: ask(nothing, message), lambda: ask(served, message), share)
         for number in range(count + 20):
-            for name, step in zip(times, steps, strict=True):
+            for row, step in zip(times.values(), steps, strict=True):
                 start = time.perf_counter()
                 step()
                 if number >= 20:
-                    times[name].append(time.perf_counter() - start)
-        for connection in (nothing, served):
+                    row.append(time.perf_counter() - start)
+        for connection in (nothing, served, short):
             connection.socket.close()
     own = times["own call"]
-    print(
-        "| concurrency 1 | least, us | p50, us | p99, us | least over own | p50 over own |\n|---|---|---|---|---|---|"
-    )
-    for name, row in times.items():
-        over = (min(row) - min(own), statistics.median(row) - statistics.median(own))
-        columns = (min(row), statistics.median(row), percentile(row, 99), *(over if name == "server" else ()))
-        cells = [f"{column * 1e6:.0f}" for column in columns]
-        print(f"| {name} | {' | '.join([*cells, *[''] * (5 - len(cells))])} |")
+    print("| concurrency 1 | least, us | p50, us | p99, us | least over own | p50 over own |")
+    print("|---|---|---|---|---|---|")
+    for column, row in times.items():
+        least, middle = min(row), statistics.median(row)
+        cells = (least, middle, percentile(row, 99), least - min(own), middle - statistics.median(own))
+        print(f"| {column} | {' | '.join(f'{cell * 1e6:.0f}' for cell in cells)} |")
     print()
 
 
@@ -168,10 +215,21 @@ def metric(port: int, name: str) -> float:
 
 
 def batching(path: Path, message: bytes, options: Options, clients: int, count: int) -> None:
-    """Print the rate of many clients beside the best batch of own calls, each the best of several rounds in turns."""
+    """Print the rate of many clients beside the best batch of own calls, each the best of several rounds in turns.
+
+    The bound is the rate of a server whose only work is to receive requests and to call the program, on the cores that
+    it shares with the clients. A server that drops requests has the CPU time of receiving them.
+    """
     own, served, times = list[Rate](), list[float](), list[float]()
+    transports = list[float]()  # CPU seconds of client and server per request
     clients_cpu = seconds = 0.0
-    with delegate.load(path, options=options.load) as program, server(f"net={path}", *options.arguments) as port:
+    with (
+        delegate.load(path, options=options.load) as program,
+        server(f"net={path}", *options.arguments) as port,
+        client("floor") as floor,
+    ):
+        assert floor.stdout is not None
+        floor_port, floor_cpu = int(floor.stdout.readline()), 0.0
         rows = options.batch
         drive(port, message, clients, 4 * clients)
         cpu = metric(port, "process_cpu_seconds_total")
@@ -182,18 +240,24 @@ def batching(path: Path, message: bytes, options: Options, clients: int, count: 
             served.append(len(part) / (time.perf_counter() - start))
             seconds += time.perf_counter() - start
             clients_cpu += time.process_time() - used
+            used = time.process_time()
+            drive(floor_port, message, clients, count // ROUNDS)
+            used, before, floor_cpu = time.process_time() - used, floor_cpu, float(floor.stdout.readline())
+            transports.append((used + floor_cpu - before) / (count // ROUNDS))
         cpu = metric(port, "process_cpu_seconds_total") - cpu
     images = len(times)
-    best, rate = max(rate.images for rate in own), max(served)
+    best, rate, call = max(rate.images for rate in own), max(served), min(rate.cpu for rate in own)
     p50, p99 = (percentile(times, part) * 1e3 for part in (50, 99))
     print(f"| {clients} clients | images/s, best | p50, ms | p99, ms | cores | CPU per image, us |")
     print("|---|---|---|---|---|---|")
-    print(f"| own calls, {rows} rows | {best:.0f} | | | | {min(rate.cpu for rate in own) * 1e6:.0f} |")
+    print(f"| own calls, {rows} rows | {best:.0f} | | | | {call * 1e6:.0f} |")
     print(f"| server | {rate:.0f} | {p50:.1f} | {p99:.1f} | {cpu / seconds:.2f} | {cpu / images * 1e6:.0f} |")
     print(f"| clients | | | | {clients_cpu / seconds:.2f} | {clients_cpu / images * 1e6:.0f} |")
-    left = (len(os.sched_getaffinity(0)) - clients_cpu / seconds) / options.threads
-    possible = best * min(1.0, left)
-    print(f"\nthe server has {rate / best:.2f} of own calls, and {rate / possible:.2f} of what the clients leave\n")
+    print(f"| server that does nothing, with clients | | | | | {min(transports) * 1e6:.0f} |")
+    bound = min(best, len(os.sched_getaffinity(0)) / (call + min(transports)))
+    print(
+        f"\nthe server has {rate / best:.2f} of own calls, and {rate / bound:.2f} of the bound, {bound:.0f} images/s\n"
+    )
 
 
 def load(path: Path, message: bytes, options: Options, clients: int, parts: Sequence[str]) -> None:
@@ -301,6 +365,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART")
     parser.add_argument("--backend", default="xnnpack")
+    parser.add_argument("--model", default=SMALL, help="of torchvision; default: a network of a few convolutions")
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--batch", type=int, help="rows of a call; default: the fastest of own calls")
@@ -309,18 +374,19 @@ def main() -> None:
     arguments = parser.parse_args()
     parts = arguments.parts or PARTS[:-1]
     image = np.random.default_rng(0).standard_normal((1, 3, SIZE, SIZE), np.float32)
+    name = input_of(arguments.model)
     single = Options(arguments.backend, arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "net.dlg")
-        save(path, arguments.backend)
+        save(path, arguments.backend, arguments.model)
         if "latency" in parts:
-            latency(path, image, arguments.requests, single)
+            latency(path, image, name, arguments.requests, single)
         if {"batching", "load", "hostile"} & {*parts}:
             batched = replace(single, batch=arguments.batch or fastest(path, single))
             if "batching" in parts:
-                batching(path, request(image), batched, arguments.clients, arguments.requests)
+                batching(path, request(image, name), batched, arguments.clients, arguments.requests)
             if {"load", "hostile"} & {*parts}:
-                load(path, request(image), batched, arguments.clients, parts)
+                load(path, request(image, name), batched, arguments.clients, parts)
         if "long" in parts:
             long(path, single, arguments.clients, arguments.count)
 

@@ -1,6 +1,6 @@
 """Clients for benchmarks.serving: many connections in one thread, hostile ones, and a server that does nothing.
 
-python -m benchmarks.serving_client floor            prints its port, and answers each request without reading it
+python -m benchmarks.serving_client floor            prints its port, and drops the requests that it answers
 python -m benchmarks.serving_client hostile PORT     sends what no client should, until it is ended
 """
 
@@ -13,6 +13,7 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
+from typing import cast
 
 END = b"\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n" + bytes(100)
@@ -111,18 +112,35 @@ def drive(port: int, message: bytes, connections: int, count: int, rate: float |
 
 
 def floor() -> None:
-    """Serve one connection: receive complete requests, and send an answer at once."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        print(listening.getsockname()[1], flush=True)
-        connection, _ = listening.accept()
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    memory = memoryview(bytearray(1 << 20))
-    while size := connection.recv_into(memory):
-        head, _, body = bytes(memory[:size]).partition(END)
-        left = int(head.partition(b"\r\nContent-Length: ")[2].partition(b"\r\n")[0]) - len(body)
-        while left:
-            left -= connection.recv_into(memory, left)
-        connection.sendall(ANSWER)
+    """Drop complete requests, and send an answer at once; print the CPU time whenever the last client has gone."""
+    selector, memory, left = selectors.DefaultSelector(), memoryview(bytearray(1 << 20)), dict[socket.socket, int]()
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+    selector.register(listening, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is listening:
+                connection, _ = listening.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                selector.register(connection, selectors.EVENT_READ)
+                left[connection] = 0
+                continue
+            connection = cast(socket.socket, key.fileobj)
+            size = connection.recv_into(memory, left[connection])
+            if not size:
+                selector.unregister(connection)
+                connection.close()
+                del left[connection]
+                if not left:
+                    print(time.process_time(), flush=True)
+                continue
+            if not left[connection]:
+                head, _, body = bytes(memory[:size]).partition(END)
+                left[connection] = int(head.partition(b"\r\nContent-Length: ")[2].partition(b"\r\n")[0])
+                size = len(body)
+            left[connection] -= size
+            if not left[connection]:
+                connection.sendall(ANSWER)
 
 
 def wrong_requests() -> list[bytes]:

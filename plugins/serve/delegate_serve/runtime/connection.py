@@ -11,9 +11,10 @@ import asyncio
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from delegate_serve.runtime.bodies import EXTENSION, Body
+from delegate_serve.runtime.eager import run_until_it_waits
 from delegate_serve.runtime.http import Application
 from delegate_serve.runtime.settings import MAX_HEADERS, Settings
 
@@ -97,6 +98,8 @@ class _Http(HttpToolsProtocol):
         self._application, self._settings = application, settings
         self._body = Body([], 0, application.reserve)
         self.direct: Body | None = None  # the body that the parser does not get
+        self._is_parsing = False
+        self._next: tuple[RequestResponseCycle, Any] | None = None  # a request whose head the parser has just read
 
     transport: _Joining
 
@@ -105,6 +108,7 @@ class _Http(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._header_bytes = 0
+        self._is_complete = False
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -115,7 +119,8 @@ class _Http(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._header_bytes = 0
-        self._begin()
+        self._is_complete = False
+        self._end()  # it begins again if the request is not complete
 
     def on_headers_complete(self) -> None:
         self._header_bytes = -1
@@ -128,6 +133,7 @@ class _Http(HttpToolsProtocol):
         self._wake_if_wrong()
 
     def on_message_complete(self) -> None:
+        self._is_complete = True
         self._end()
         super().on_message_complete()
 
@@ -147,13 +153,35 @@ class _Http(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         was_in_headers = self._header_bytes >= 0
+        self._is_parsing = True
         super().data_received(data)
+        self._is_parsing = False
+        if not self._is_complete and self._timer is None:
+            self._begin()
+        self._start_next()
         if was_in_headers and self._header_bytes >= 0:
             self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADERS:
                 self.transport.abort()
         elif self._timer is not None and self._header_bytes < 0 and self._body.size is not None:
             self.direct = self._body
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self._is_parsing:
+            self._next = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _start_next(self) -> None:
+        """Start a request. A complete one runs at once until it waits, which most small requests never do."""
+        if self._next is None:
+            return
+        (cycle, app), self._next = self._next, None
+        if cycle.more_body:
+            super()._start_asgi_task(cycle, app)
+        elif (task := run_until_it_waits(cycle.run_asgi(app), self.loop)) is not None:
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
     def body_received(self, size: int) -> None:
         """Count bytes that have arrived at their place."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -62,11 +63,12 @@ class ModelMetrics:
     """
 
     def __init__(self, name: str, requests: Counter, seconds: Histogram, runs: Histogram, batches: Histogram) -> None:
-        self._name, self._requests, self._seconds, self._runs, self._batches = name, requests, seconds, runs, batches
+        self._seconds, self._runs, self._batches = seconds, runs, batches
+        self._answers = functools.cache(lambda status: requests.labels(name, str(status)))
 
     def answered(self, status: int, seconds: float) -> None:
         """Count a request."""
-        self._requests.labels(self._name, str(status)).inc()
+        self._answers(status).inc()
         self._seconds.observe(seconds)
 
     def ran(self, requests: int, seconds: float) -> None:

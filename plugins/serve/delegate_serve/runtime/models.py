@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from time import monotonic
 from types import TracebackType
 from typing import Self, TypeVar
@@ -81,25 +81,23 @@ class Models:
         """Return True if requests can use a model; if it is not loaded, they load it."""
         return not self._owners[name].is_unloaded
 
-    @asynccontextmanager
-    async def use(self, name: str) -> AsyncIterator[Model]:
+    def use(self, name: str) -> AbstractAsyncContextManager[Model]:
         """Load a model if necessary, and keep it for a request; raise RequestError if that is not possible."""
-        self.find(name)
-        async with self._loaded(self._owners[name]) as opened:
-            if name not in opened.models:
-                raise RequestError(404, f"the new file of the program has no model {name!r}")
-            yield opened.models[name]
+        return _Use(self, name)
 
     @asynccontextmanager
     async def use_language(self, name: object) -> AsyncIterator[LanguageModel]:
         """Load a language model if necessary, and keep it for a request; raise RequestError if that is not possible."""
         names = self.language_names()
         program = found(name, names, "language model")
-        async with self._loaded(self._programs[program]) as opened:
+        opened = await self._keep(self._programs[program])
+        try:
             if opened.language is None:
                 raise RequestError(404, f"the new file of program {program!r} is no language model")
             with opened.language.request():
                 yield opened.language
+        finally:
+            opened.users -= 1
 
     def index(self) -> list[dict[str, str]]:
         """Return the state of each model as Triton's repository does."""
@@ -160,34 +158,37 @@ class Models:
             for program in programs:
                 await self._evict(0, program)
 
-    @asynccontextmanager
-    async def _loaded(self, program: Program) -> AsyncIterator[Opened]:
-        """Yield a program that is loaded, and keep it; raise RequestError if that is not possible."""
+    async def keep_model(self, name: str) -> Opened:
+        """Return the loaded program of a model with one user more; raise RequestError if that is not possible."""
+        self.find(name)
+        opened = await self._keep(self._owners[name])
+        if name in opened.models:
+            return opened
+        opened.users -= 1
+        raise RequestError(404, f"the new file of the program has no model {name!r}")
+
+    async def _keep(self, program: Program) -> Opened:
+        """Return a loaded program with one user more."""
         program.used = monotonic()
-        opened = program.opened
-        if opened is None:
-            opened = await self._wait(program)
-        else:
-            opened.users += 1
-        try:
-            yield opened
-        finally:
-            opened.users -= 1
+        if program.opened is None:
+            return await self._wait(program)
+        program.opened.users += 1
+        return program.opened
 
     async def _wait(self, program: Program) -> Opened:
         """Return a program when it is loaded. The request is one of its users then, so it cannot be closed again."""
         loading = self._start(program)
         loading.waiting += 1
         try:
-            async with asyncio.timeout(program.file.settings.timeout):
-                return await asyncio.shield(loading.task)
+            await asyncio.wait([loading.task], timeout=program.file.settings.timeout)
+            if not loading.task.done():
+                what = f"program {program.name!r} was not loaded in time, since others need the memory"
+                raise RequestError(429, f"{what}: try again in 1 s", retry_after=1)
+            return loading.task.result()
         except BaseException as error:
             loading.waiting -= 1
             if loading.opened is not None:
                 loading.opened.users -= 1
-            if isinstance(error, TimeoutError):
-                what = f"program {program.name!r} was not loaded in time, since others need the memory"
-                raise RequestError(429, f"{what}: try again in 1 s", retry_after=1) from None
             if isinstance(error, DelegateError | OSError):
                 raise RequestError(503, f"program {program.name!r} cannot be loaded: {error}", retry_after=1) from error
             raise
@@ -283,6 +284,27 @@ class Models:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+
+class _Use:
+    """The use of a model by a request: a class, since a generator takes as long as the rest of a small request's way.
+
+    Args:
+        models: of the server.
+        name: of the model.
+    """
+
+    __slots__ = ("_models", "_name", "_opened")
+
+    def __init__(self, models: Models, name: str) -> None:
+        self._models, self._name = models, name
+
+    async def __aenter__(self) -> Model:
+        self._opened = await self._models.keep_model(self._name)
+        return self._opened.models[self._name]
+
+    async def __aexit__(self, *_: object) -> None:
+        self._opened.users -= 1
 
 
 def found(name: object, models: Mapping[str, AnyModel], what: str) -> AnyModel:

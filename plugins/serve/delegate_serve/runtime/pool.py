@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable
 from heapq import heappop, heappush
 from queue import SimpleQueue
 from threading import Lock, Thread
+
+
+class _Counted:
+    """Counts the requests in its `with` blocks, which may overlap."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def __enter__(self) -> None:
+        self.requests += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.requests -= 1
+
+
+class _Own(threading.local):
+    """The calls that this thread runs before it waits; None in other threads."""
+
+    calls: int | None = None
 
 
 class Pool:
@@ -18,29 +37,36 @@ class Pool:
     """
 
     def __init__(self, threads: int) -> None:
-        self.requests = 0  # of all models, that are received, wait or run now
+        self._counted = _Counted()
         self._calls: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._lock = Lock()
+        self._own = _Own()
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # one for each call; False ends a thread
         self._threads = [Thread(target=self._work, name=f"serve {n}", daemon=True) for n in range(threads)]
         for thread in self._threads:
             thread.start()
 
     def submit(self, priority: int, call: Callable[[], None]) -> None:
-        """Run a call in a thread, after those of a higher priority."""
+        """Run a call in a thread, after those of a higher priority.
+
+        A thread of the pool that submits one runs the next call itself, when it has ended its own: that wakes no other.
+        """
         with self._lock:
             heappush(self._calls, (priority, next(self._numbers), call))
-        self._tokens.put(True)
+        if self._own.calls is None:
+            self._tokens.put(True)
+        else:
+            self._own.calls += 1
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Count a request from its head on."""
-        self.requests += 1
-        try:
-            yield
-        finally:
-            self.requests -= 1
+    @property
+    def requests(self) -> int:
+        """The number of requests of all models that are received, wait or run now."""
+        return self._counted.requests
+
+    def request(self) -> _Counted:
+        """Return a context manager that counts a request, from its head on."""
+        return self._counted
 
     def close(self) -> None:
         """Run the calls that are submitted, and end the threads."""
@@ -51,6 +77,10 @@ class Pool:
 
     def _work(self) -> None:
         while self._tokens.get():
-            with self._lock:
-                _, _, call = heappop(self._calls)
-            call()
+            self._own.calls = 1
+            while self._own.calls:
+                self._own.calls -= 1
+                with self._lock:
+                    _, _, call = heappop(self._calls)
+                call()
+            self._own.calls = None
