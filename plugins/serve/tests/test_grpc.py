@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -14,6 +16,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from delegate_serve.runtime import grpc_service
+from delegate_serve.runtime.errors import RequestError
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
@@ -218,3 +222,21 @@ def test_a_port_in_use(programs: dict[str, Path]) -> None:
         port = str(taken.getsockname()[1])
         stderr = CliRunner().invoke(app, ["serve", "absent.dlg", "--port", "0", "--grpc-port", port]).stderr
     assert f"cannot serve on port {port} of '127.0.0.1'" in stderr
+
+
+def test_a_wrong_request_leaves_no_memory(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An abort of gRPC leaves a cycle of references, which must not hold the data of the request."""
+    data = list[Any]()
+
+    def check(fields: Any, array: Any, *_: Any) -> Any:
+        data.append(weakref.ref(array))
+        raise RequestError(400, "wrong")
+
+    monkeypatch.setattr(grpc_service, "check", check)
+    gc.disable()
+    try:
+        with client(served) as connection, pytest.raises(InferenceServerException, match="wrong"):
+            connection.infer("pair", pair())
+        assert [array() for array in data] == [None]
+    finally:
+        gc.enable()

@@ -266,3 +266,15 @@ def test_memory_is_flat(serve: Any, programs: dict[str, Path]) -> None:
     for body in (PAIR, {"inputs": []}, b"{"):
         served.infer("pair", body)
     assert served.server._application._in_memory == 0
+
+
+def test_a_body_of_tiny_chunks(served: Any) -> None:
+    """It is read in parts with pauses, so that it does not delay other requests; it is answered all the same."""
+    body = json.dumps(PAIR).encode() + b" " * 20_000
+    head = b"POST /v2/models/pair/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    with served.connect() as connection:
+        start = monotonic()
+        connection.sendall(head + chunks + b"0\r\n\r\n")
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        assert monotonic() - start > 6 * 0.02  # a pause after each 16 KiB

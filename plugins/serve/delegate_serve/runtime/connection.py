@@ -18,7 +18,9 @@ from delegate_serve.runtime.eager import run_until_it_waits
 from delegate_serve.runtime.http import Application
 from delegate_serve.runtime.settings import MAX_HEADERS, Settings
 
-_BUFFER = 64 << 10
+_BUFFER = 16 << 10
+_MANY_CHUNKS = 256  # of a body, in one buffer
+_PAUSE = 0.02  # seconds without reading after so many, since each takes as long as a whole packet
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -99,6 +101,7 @@ class _Http(HttpToolsProtocol):
         self._body = Body([], 0, application.reserve)
         self.direct: Body | None = None  # the body that the parser does not get
         self._is_parsing = False
+        self._chunks = 0  # of the bytes that are being parsed
         self._next: tuple[RequestResponseCycle, Any] | None = None  # a request whose head the parser has just read
 
     transport: _Joining
@@ -129,6 +132,7 @@ class _Http(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._chunks += 1
         self._body.write(body)
         self._wake_if_wrong()
 
@@ -153,9 +157,12 @@ class _Http(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         was_in_headers = self._header_bytes >= 0
-        self._is_parsing = True
+        self._is_parsing, self._chunks = True, 0
         super().data_received(data)
         self._is_parsing = False
+        if self._chunks > _MANY_CHUNKS and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self.loop.call_later(_PAUSE, self._read_again)
         if not self._is_complete and self._timer is None:
             self._begin()
         self._start_next()
@@ -165,6 +172,10 @@ class _Http(HttpToolsProtocol):
                 self.transport.abort()
         elif self._timer is not None and self._header_bytes < 0 and self._body.size is not None:
             self.direct = self._body
+
+    def _read_again(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if self._is_parsing:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -67,6 +67,14 @@ METHODS = (
     "SystemSharedMemoryUnregister",
 )
 Call = Callable[[bytes, Any], Awaitable[Any]]  # of a message and the context of gRPC to the bytes of the answer
+
+
+class _Failure(NamedTuple):
+    """The arguments of an abort."""
+
+    code: grpc.StatusCode
+    message: str
+    metadata: tuple[tuple[str, str], ...] = ()
 
 
 class Service:
@@ -240,18 +248,25 @@ class GrpcServer:
 def _checked(method: Callable[[Any], Awaitable[Any]], request_class: Any, tracing: Tracing | None) -> Call:
     """Return a method of gRPC, from bytes to bytes, whose errors have the status of the protocol."""
 
-    async def call(data: bytes, context: Any) -> Any:
+    async def answer(data: bytes, context: Any) -> bytes | _Failure:
         try:
             with nullcontext() if tracing is None else tracing.client(context.invocation_metadata()):
-                return (await method(request_class.FromString(data))).SerializeToString()
+                return (await method(request_class.FromString(data))).SerializeToString()  # type: ignore[no-any-return]
         except DecodeError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is no message of the protocol")
+            return _Failure(grpc.StatusCode.INVALID_ARGUMENT, "the request is no message of the protocol")
         except RequestError as error:
             metadata = () if error.retry_after is None else (("retry-after", str(error.retry_after)),)
-            await context.abort(_CODES[error.status], error.message, metadata)
+            return _Failure(_CODES[error.status], error.message, metadata)
         except Exception as error:
             _LOG.exception("a request over gRPC failed")
-            await context.abort(grpc.StatusCode.INTERNAL, f"the request failed: {type(error).__name__}")
+            return _Failure(grpc.StatusCode.INTERNAL, f"the request failed: {type(error).__name__}")
+
+    async def call(data: bytes, context: Any) -> Any:
+        answered = await answer(data, context)
+        if isinstance(answered, _Failure):
+            del data  # the exception of an abort lives until a garbage collection, and so does what its frames hold
+            await context.abort(*answered)
+        return answered
 
     return call
 
