@@ -23,6 +23,7 @@ ELSEWHERE = {
     "quantization.md": "tests/quantization/test_docs.py",
     "report.md": "tests/devtools/page/test_docs.py",
     "serve.md": "plugins/serve/tests/test_docs.py",
+    "serve-shared-memory.md": "plugins/serve/tests/test_docs.py",
     "torch-compile.md": "tests/dynamo/test_docs.py",
 }
 WORDS = 1500

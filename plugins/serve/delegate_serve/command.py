@@ -154,6 +154,9 @@ def _serve_here(server: ServerConfig, files: Mapping[str, ModelFile]) -> None:
 
 def _serve_on_ray(server: ServerConfig, files: Mapping[str, ModelFile]) -> None:
     """Serve on a Ray cluster, until a signal ends this process."""
+    if server.shared_memory is not None:
+        what = "--shared-memory needs a server in one process, since replicas have other machines"
+        raise ConfigError(what, remedy="leave out --shared-memory, or --ray")
     try:
         from delegate_ray.runtime.connection import connected
 

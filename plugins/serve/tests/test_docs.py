@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,15 @@ def test_the_page_runs(
     code = {block.file: block.text for block in page if block.file}
     (expected,) = (block.text for block in page if block.kind == "output")
     exec(code["build.py"], {})
-    served = serve({"model": Path("model.dlg")}, batch=8)
+    served = serve({"model": Path("model.dlg")}, batch=8, shared_memory="images-")
     assert served.models.by_name["model"].batching.most == 8
     exec(code["client.py"].replace("8000", str(served.port)), {})
     assert capsys.readouterr().out == expected
+    shared, result = (
+        block.text for block in blocks(DOCS / "how-to" / "serve-shared-memory.md") if block.kind != "text"
+    )
+    exec(shared.replace("8000", str(served.port)).replace("images-1", f"images-{os.getpid()}"), {})
+    assert capsys.readouterr().out == result
 
 
 def test_the_configuration_of_the_page(programs: dict[str, Path], tmp_path: Path) -> None:
