@@ -31,6 +31,7 @@ from delegate_serve.runtime.tracing import Tracing
 
 import delegate
 import tests.conftest  # noqa: F401
+from tests.support.lowering import assert_runs
 
 TYPES = {  # datatype of the protocol -> type of torch
     "BOOL": torch.bool,
@@ -252,6 +253,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             {"forward": export(Count(counter), torch.zeros(3)), "scale": export(Scale(counter), torch.zeros(3))}, []
         ),
     }
+    assert_runs(lowered["net"], "xnnpack")
     files = {name: folder / f"{name}.dlg" for name in lowered}
     for name, program in lowered.items():
         program.save(files[name])
