@@ -14,9 +14,9 @@ from delegate.program.dtypes import DType
 
 @TABLE.kernel("delegate.low_rank_product.default", dtypes={DType.float32, DType.float64, DType.int64})
 def _low_rank_product(x: Array, first: Array, second: Array, ranks: Array, rows: Array, *, out: Array) -> None:
-    """Multiply x (T, ..., E) with first (R, M, E) and second (R, M, V) of rows (T), up to ranks (R) -> (T, ..., V).
+    """Multiply x (T, ..., E) with first (R, M, E) and second (R, M, V) of rows (T), up to ranks (R).
 
-    Adjacent tokens of one row are one product. Nothing is read for rows of rank 0.
+    The result is (T, ..., V). Adjacent tokens of one row are one product. Nothing is read for rows of rank 0.
     """
     chosen, used = rows.tolist(), ranks.tolist()
     _check(chosen, used, x, first, second)

@@ -78,7 +78,8 @@ def _call(source: str, where: str) -> Iterable[Batch]:
         raise InputError(what, where=where, remedy=_GIVE) from error
     function = getattr(module, name, None)
     if not callable(function):
-        known = [n for n, f in vars(module).items() if callable(f) and not n.startswith("_")]
+        own = (n for n, f in vars(module).items() if callable(f) and getattr(f, "__module__", "") == module_name)
+        known = [n for n in own if not n.startswith("_")]
         what = f"module {module_name} has no function {name!r}"
         raise InputError(what, where=where, remedy=did_you_mean(name, known))
     return _iterate(function, source, where)

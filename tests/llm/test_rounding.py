@@ -75,6 +75,7 @@ def test_a_program_of_fitted_weights_answers(tmp_path: Path) -> None:
         ({"rounding": "gptq"}, "5,17,3", ConfigError, "has 3 tokens.*tokens.txt.*1024 tokens or more"),
         ({"rounding": "gptq"}, "300," * 1024, ConfigError, "has token 300.*tokens 0 to 299"),
         ({"rounding": "gptq"}, "words", InputError, "not a list of token numbers"),
+        ({"rounding": "gptq"}, "five " * 900, InputError, r"\((five ){8}\.\.\.\): write them"),
         ({"rounding": "gptq"}, b"\xff\xfe", ConfigError, "the calibration text cannot be read"),
     ],
 )

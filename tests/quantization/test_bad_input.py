@@ -109,6 +109,14 @@ def test_files(tmp_path: Path) -> None:
         read_calibration(str(tmp_path / "nothing.npz"), ["x"])
 
 
+def test_a_function_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remedy names functions of the module, not those that it imports."""
+    (tmp_path / "own_batches.py").write_text("from os import getcwd, listdir\ndef batches():\n  yield getcwd()\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"has no function 'data'.*: known: batches$"):
+        read_calibration("own_batches:data", ["x"])
+
+
 def test_a_function_that_fails_midway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bad_batches.py").write_text(
         "import torch\ndef some():\n  yield torch.randn(3, 66)\n  raise OSError('gone')\n"

@@ -1,7 +1,7 @@
 """Rounding of the weights of linear layers to integers that loses less than rounding to the nearest.
 
-`hqq` fits the scale of each block to its weights. `gptq` also adjusts the weights that are not rounded yet to the
-error of those that are, so that the results of the layer on calibration data change least.
+`hqq` fits the scale of each block to its weights. `gptq` also adjusts weights that are not rounded yet to the error of
+those that are. So the results of the layer on calibration data change least.
 Source: https://arxiv.org/abs/2210.17323, algorithm 1. torchao's GPTQ runs on CUDA alone, and its int4 has zero points.
 """
 

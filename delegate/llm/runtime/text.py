@@ -7,6 +7,8 @@ from typing import Any
 
 from delegate.errors import InputError
 
+_QUOTED = 40  # characters of a text that an error quotes; it may be a file
+
 
 class Text:
     """The text of tokens that come one after the other.
@@ -80,4 +82,5 @@ def parse_tokens(text: str) -> Sequence[int]:
     try:
         return [int(number) for number in text.replace(",", " ").split()]
     except ValueError as error:
-        raise InputError("this is not a list of token numbers", where=text, remedy="write them as 5,17,3") from error
+        start = text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
+        raise InputError("this is not a list of token numbers", where=start, remedy="write them as 5,17,3") from error

@@ -345,7 +345,7 @@ def test_results_are_compared_where_they_can_be(module: Any, x: Any, is_compared
 
 
 def test_a_bound_holds_there_and_here(exported: Any, tmp_path: Path) -> None:
-    """What misses it is measured for the table, and never taken; with a lower one it may be."""
+    """A candidate that misses it is measured for the table, and never taken. With a lower bound it may be."""
     quantized = {"name": NAMES[1], "quantization": {"scheme": "dynamic_int8"}}
 
     def bounded(sqnr_db: float) -> dict[str, Any]:

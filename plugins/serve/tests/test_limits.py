@@ -197,7 +197,7 @@ def test_slow_clients_do_not_hold_up_others(serve: Any, programs: dict[str, Path
 
 
 def test_too_many_connections(serve: Any, programs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are idle end after some time, so that others are served again."""
+    """Idle connections end after some time, so that others are served again."""
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 10)
     served = serve({"pair": programs["pair"]}, timeout=1.0)
     connections = [served.connect() for _ in range(10)]

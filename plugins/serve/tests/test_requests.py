@@ -42,7 +42,7 @@ def numpy_type(name: str) -> Any:
 @pytest.mark.parametrize("is_binary", [True, False])
 @pytest.mark.parametrize("name", VALUES)
 def test_types_through_the_client_of_triton(served: Any, name: str, is_binary: bool, is_binary_output: bool) -> None:
-    """That client writes no FP16 and BF16 as JSON; `test_types_as_json` does."""
+    """The client writes no FP16 and BF16 as JSON; `test_types_as_json` does."""
     has_json = name not in ("FP16", "BF16")
     array = np.array(VALUES[name], numpy_type(name))
     given = triton.InferInput("x", list(array.shape), name)

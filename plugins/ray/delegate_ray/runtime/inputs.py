@@ -31,7 +31,7 @@ Batch = tuple[int, Mapping[str, Any]]  # the number of rows, and columns by name
 
 
 class Contents(NamedTuple):
-    """What a scan of a file finds.
+    """The facts that a scan of a file finds.
 
     Args:
         digest: SHA-256 of its bytes.
