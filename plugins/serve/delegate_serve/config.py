@@ -31,6 +31,12 @@ class ReplicaKeys(_Keys):
     target: int | None = Field(
         default=None, ge=1, description="Requests that a replica should have at once. Default: 8."
     )
+    grow_delay: float | None = Field(
+        default=None, ge=0, description="Seconds of more requests before more replicas start. Default: 30."
+    )
+    shrink_delay: float | None = Field(
+        default=None, ge=0, description="Seconds of fewer requests before replicas end. Default: 600."
+    )
     cpus: int | None = Field(
         default=None, ge=1, description="CPUs of a replica, and threads of its partitions. Default: 1."
     )

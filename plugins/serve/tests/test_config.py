@@ -50,7 +50,9 @@ models:
     isolate: false
     trust_code: false
     options: {xnnpack: {threads: 1}}
-    replicas: {min: 2, max: 3, target: 4, cpus: 1, resources: {GPU: 1}, group: images, loaded: 2}
+    replicas:
+      {min: 2, max: 3, target: 4, grow_delay: 5, shrink_delay: 9, cpus: 1, resources: {GPU: 1}, group: images,
+       loaded: 2}
   types:
     path: types.dlg
     methods: [fp32, int8]
@@ -88,7 +90,7 @@ def test_keys(example: Path) -> None:
     assert config.files() == {
         "pair": ModelFile(folder / "pair.dlg", Settings(**own)),
         "image": ModelFile(
-            folder / "net.dlg", image, (), load, replicas=Replicas(2, 3, 4, 1, {"GPU": 1.0}, "images", 2)
+            folder / "net.dlg", image, (), load, replicas=Replicas(2, 3, 4, 5.0, 9.0, 1, {"GPU": 1.0}, "images", 2)
         ),
         "types": ModelFile(folder / "types.dlg", Settings(**own), ("fp32", "int8")),
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -76,7 +76,8 @@ class Fleet:
         grpc_options = {"port": self.grpc_port, "grpc_servicer_functions": [_GRPC]} if self.grpc_port else None
         http_options = {"host": self._host, "port": self.port}
         serve.start("EveryNode", http_options, grpc_options, _SILENT)
-        handles = {name: self._deployment(name, files) for name, files in self.groups.items()}
+        languages = {model.file for model in descriptions if model.signature is None}
+        handles = {name: self._deployment(name, files, languages) for name, files in self.groups.items()}
         ingress = serve.deployment(serve.ingress(lambda: http_app)(Ingress)).options(
             name=_INGRESS,
             ray_actor_options={"num_cpus": 0},
@@ -91,22 +92,25 @@ class Fleet:
             raise BackendFailed(what, where="--ray", remedy=remedy) from error
         return descriptions
 
-    def _deployment(self, name: str, files: Mapping[str, ModelFile]) -> Any:
-        """Return the deployment of a group."""
+    def _deployment(self, name: str, files: Mapping[str, ModelFile], languages: Collection[str]) -> Any:
+        """Return the deployment of a group; `languages` are the files of language models."""
         file = next(iter(files.values()))
         replicas = file.replicas
         resources = dict(replicas.resources)
         actor = {"num_cpus": replicas.cpus, "num_gpus": resources.pop("GPU", 0), "resources": resources}
         target = max(replicas.target, *(f.settings.batch for f in files.values()))
+        most = min([2 * target, *(f.settings.sessions for key, f in files.items() if key in languages)])
         options = {
             "name": name,
             "ray_actor_options": actor,
             "autoscaling_config": {
                 "min_replicas": replicas.min,
                 "max_replicas": replicas.max,
-                "target_ongoing_requests": target,
+                "target_ongoing_requests": min(target, most),
+                "upscale_delay_s": replicas.grow_delay,
+                "downscale_delay_s": replicas.shrink_delay,
             },
-            "max_ongoing_requests": 2 * target,
+            "max_ongoing_requests": most,  # others wait in the ingress, for any replica
             "max_queued_requests": file.settings.queue,
             "graceful_shutdown_timeout_s": file.settings.timeout,
             "logging_config": _SILENT,

@@ -249,7 +249,7 @@ class LanguageModel:
                 async for part in parts:
                     yield form.part(part)
         except RequestError as error:
-            yield _event({"error": {"message": error.message, "type": "server_error"}})
+            yield error_event(error.message)
         yield _DONE
 
     async def _parts(self, request: Completion, is_gone: Event) -> AsyncGenerator[str | _End, None]:
@@ -350,6 +350,11 @@ class _Form:
     def _usage(self, end: _End) -> dict[str, int]:
         prompt = len(self._request.tokens)
         return {"prompt_tokens": prompt, "completion_tokens": end.count, "total_tokens": prompt + end.count}
+
+
+def error_event(message: str) -> bytes:
+    """Return the event of an error in a stream that has begun, so it has no status."""
+    return _event({"error": {"message": message, "type": "server_error"}})
 
 
 def _event(fields: Mapping[str, Any]) -> bytes:

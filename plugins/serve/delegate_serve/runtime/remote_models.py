@@ -15,7 +15,7 @@ from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.model import VERSION, ServedModel, no_states
 from delegate_serve.runtime.models import found
-from delegate_serve.runtime.openai import Language
+from delegate_serve.runtime.openai import Language, error_event
 from delegate_serve.runtime.pool import Pool
 from delegate_serve.runtime.requests import Request
 from delegate_serve.runtime.signature import Signature
@@ -41,16 +41,27 @@ class Handle:
 
     async def call(self, method: str, *args: Any) -> Any:
         """Return the result of a method of a replica; if the replica dies, of another one."""
-        return await self._attempt(lambda: getattr(self._handle, method).remote(self._file, *args))
+
+        async def run() -> Any:
+            return await self._in_time(getattr(self._handle, method).remote(self._file, *args))
+
+        return await self._attempt(run)
 
     async def stream(self, method: str, *args: Any) -> tuple[Any, Any]:
-        """Return the first result of a method that yields, and an iterator of the others."""
+        """Return the second result of a method that yields, and an iterator of the others.
+
+        The first result must come in time. It means that a replica has begun, and has limits of its own.
+        """
 
         async def begin() -> tuple[Any, Any]:
             parts = getattr(self._handle.options(stream=True), method).remote(self._file, *args)
+            await self._in_time(anext(parts))
             return await anext(parts), parts
 
         return await self._attempt(begin)  # type: ignore[no-any-return]
+
+    async def _in_time(self, result: Any) -> Any:
+        return await asyncio.wait_for(result, self._timeout + _MARGIN)
 
     async def _attempt(self, start: Callable[[], Any]) -> Any:
         pause = _PAUSE
@@ -59,7 +70,7 @@ class Handle:
                 await asyncio.sleep(pause)
                 pause *= 2
             try:
-                return await asyncio.wait_for(start(), self._timeout + _MARGIN)
+                return await start()
             except RayTaskError as error:
                 if isinstance(error.cause, RequestError):
                     raise error.cause from None
@@ -108,7 +119,7 @@ class RemoteLanguage:
     """
 
     def __init__(self, handle: Handle, name: str, metrics: Metrics) -> None:
-        self._handle, self.requests = handle, 0
+        self._handle, self._name, self.requests = handle, name, 0
         self.metrics = metrics.model(name, lambda: self.requests)
 
     @contextmanager
@@ -133,6 +144,8 @@ class RemoteLanguage:
         try:
             async for part in parts:
                 yield part
+        except RayActorError:
+            yield error_event(f"the replica of language model {self._name!r} ended during the answer: try again")
         finally:
             parts.cancel()
 

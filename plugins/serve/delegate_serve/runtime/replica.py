@@ -84,8 +84,9 @@ class Replica:
             return await loaded.run(request)
 
     async def complete(self, file: str, fields: Mapping[str, Any], is_chat: bool) -> AsyncGenerator[Any, None]:
-        """Yield the first part of a completion, True if it is a stream, and then the other parts."""
+        """Yield None at once, the first part of a completion, True if it is a stream, and then the other parts."""
         is_gone = Event()
+        yield None
         try:
             async with (await self.open(file)).models.use_language(fields.get("model")) as language:
                 request = await asyncio.to_thread(language.check, fields, is_chat)

@@ -74,6 +74,7 @@ class Replicas:
     Args:
         min, max: the number of replicas.
         target: requests that a replica should have at once; more start another replica.
+        grow_delay, shrink_delay: seconds that the requests must be more, or fewer, before replicas start or end.
         cpus: CPUs of each, and threads of each partition.
         resources: further resources of each, such as GPU, as Ray names them.
         group: models of a group share replicas, which load them on demand; empty: own replicas.
@@ -83,6 +84,8 @@ class Replicas:
     min: int = 1
     max: int = 1
     target: int = 8
+    grow_delay: float = 30.0
+    shrink_delay: float = 600.0
     cpus: int = 1
     resources: Mapping[str, float] = field(default_factory=dict)
     group: str = ""

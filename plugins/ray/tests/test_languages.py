@@ -1,0 +1,125 @@
+"""Language models on replicas, through OpenAI's client: answers, streams, and replicas that die in an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from time import sleep
+
+import openai
+import pytest
+
+from delegate.llm.runtime.model import Model
+from delegate.llm.runtime.sampling import Sampler
+from delegate.llm.runtime.text import Text
+from tests.llm.models import configuration, tokenizer
+from tests.support.silence import silence  # noqa: F401 - for every test here
+from tests.support.zoo import libraries
+
+with libraries():
+    from delegate.llm.aot.export import Options, export
+    from delegate.llm.aot.source import read
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of pydantic in Ray Serve
+    pytest.importorskip("ray.serve")
+    import ray
+    from delegate_serve.runtime.fleet import Fleet
+    from ray import serve as ray_serve
+from delegate_serve.runtime import remote_models
+from delegate_serve.runtime.settings import ModelFile, Replicas, Settings
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of Ray's own threads and sockets
+TOKENS = 600
+CLIENTS = 7
+
+
+@pytest.fixture
+def connected(address: str) -> Iterator[None]:
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def test_replicas_that_die_in_an_answer(connected: None, tmp_path: Path) -> None:
+    """A whole answer comes from another replica. A stream ends with an error, and never as if it were complete.
+
+    More clients than conversations wait, and get no error.
+    """
+    tokenizer().save(str(tmp_path / "tokenizer.json"))
+    with libraries():
+        read(configuration(tmp_path, "llama", max_position_embeddings=1024)).model.save_pretrained(tmp_path)
+        export(read(tmp_path), tmp_path / "model.dlg", Options(context=1024, chunk=8, weights="float32"))
+    model = Model(tmp_path / "model.dlg")
+    tokens = next(t for t in ([*b"d"], [*b"q"], [*b"z"]) if len(list(generate(model, t))) > TOKENS // 4)
+    text = Text(model.tokenizer)
+    expected = "".join([*map(text.add, generate(model, tokens)), text.finish()])
+    file = ModelFile(tmp_path / "model.dlg", Settings(sessions=2), replicas=Replicas(min=2, max=2))
+    with Fleet({"lm": file}, Settings(), None, "127.0.0.1", 0, None) as fleet, ThreadPoolExecutor(CLIENTS) as pool:
+        fleet.deploy()
+        api = openai.OpenAI(base_url=f"http://127.0.0.1:{fleet.port}/v1", api_key="none", max_retries=0)
+        ended = Event()
+
+        def ask(is_stream: bool) -> list[str]:
+            answers = []
+            while not ended.is_set():
+                request = {"model": "lm", "prompt": tokens, "max_tokens": TOKENS, "temperature": 0}
+                try:
+                    if is_stream:
+                        parts = api.completions.create(**request, stream=True)
+                        answers.append("".join(part.choices[0].text for part in parts))
+                    else:
+                        answers.append(api.completions.create(**request).choices[0].text)
+                except openai.APIError as error:
+                    answers.append(f"{'stream' if is_stream else 'whole'}: {error.message}")
+            return answers
+
+        clients = [pool.submit(ask, number % 2 == 0) for number in range(CLIENTS)]
+        for _ in range(2):
+            sleep(2)
+            for actor in replicas()[:1]:
+                ray.kill(actor)
+        sleep(4)
+        ended.set()
+        whole = [answer for client in clients for answer in client.result()]
+    assert set(whole) <= {expected, "stream: the replica of language model 'lm' ended during the answer: try again"}
+    assert whole.count(expected) > len(whole) / 2
+
+
+@ray_serve.deployment
+class Slow:
+    """Takes longer than the limit for its first part, after it has begun."""
+
+    async def complete(self, file: str) -> AsyncGenerator[object, None]:
+        yield None
+        await asyncio.sleep(2)
+        yield file
+
+
+def test_a_long_answer(connected: None) -> None:
+    """The limit is for the begin of an answer. The replica has one for each token."""
+
+    async def answer() -> object:
+        handle = remote_models.Handle(running, "slow", "text", 1 - remote_models._MARGIN)
+        return (await handle.stream("complete"))[0]
+
+    running = ray_serve.run(Slow.bind())
+    try:
+        assert asyncio.run(answer()) == "text"
+    finally:
+        ray_serve.shutdown()
+
+
+def generate(model: Model, tokens: list[int]) -> Iterator[int]:
+    yield from model.conversation().generate(tokens, TOKENS, Sampler())
+
+
+def replicas() -> list[object]:
+    names = [row["name"] for row in ray.util.list_named_actors(all_namespaces=True)]
+    return [ray.get_actor(name, namespace="serve") for name in names if "#lm#" in name]
