@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from delegate.cli.app import app
 from tests.cli.programs import save_sum
 from tests.support.exit_codes import DONE, FAILED, USAGE, require_exit
-from tests.support.plugins import Site
+from tests.support.plugins import Site, installed
 
 FILES = {
     "good.yaml": "backends: [xnnpack]",
@@ -146,7 +146,7 @@ MODELS = {"net.pt2": nn.Sequential(nn.Linear(8, 4), nn.Softmax(-1), Sorted()), "
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with models, configurations, inputs and a lockfile."""
+    """A folder with models, configurations, inputs, a lockfile, and a site with two backends."""
     folder = tmp_path_factory.mktemp("codes")
     for name, module in MODELS.items():
         torch.export.save(torch.export.export(module.eval(), (torch.ones(2, 8),)), folder / name)
@@ -157,22 +157,29 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     written = ["-o", folder / "net.dlg", "--lock", folder / "net.lock"]
     done = CliRunner().invoke(app, ["lower", str(folder / "net.pt2"), "-b", "xnnpack", *map(str, written)])
     assert done.exit_code == 0, done.output
+    (folder / "site").mkdir()
+    site = Site(folder / "site")
+    site.backend("adder")
+    site.backend("absent", ok=False, reason="no device")
     return folder
 
 
 @pytest.fixture
-def folder(made: Path, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The working directory, with the files of `made` and a program file."""
-    site.backend("adder")
-    site.backend("absent", ok=False, reason="no device")
+def folder(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The working directory, with the files of `made` and a program file.
+
+    All command lines share a cache and a site, so that each backend is probed once.
+    """
     work = tmp_path / "work"
     work.mkdir()
     for file in made.iterdir():
-        (work / file.name).symlink_to(file)
+        if file.is_file():
+            (work / file.name).symlink_to(file)
     save_sum(work / "sum.dlg")
     monkeypatch.chdir(work)
-    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
-    return work
+    monkeypatch.setenv("DELEGATE_CACHE", str(made / "cache"))
+    with installed(made / "site"):
+        yield work
 
 
 @pytest.mark.parametrize(("line", "code"), [(line, code) for code, lines in TABLE.items() for line in lines])

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from delegate.config import json_schema
 from delegate.registry import Registry
-from tests.support.plugins import Site
+from tests.support.plugins import installed
 
 
-def test_options_are_woven_in(site: Site) -> None:
-    site.backend("adder")
-    site.backend("absent", ok=False)
-    site.module("bad_plugin", "1 / 0")
-    site.distribution("bad-dist", "1.0", {"bad": "bad_plugin:INFO"})
-    schema = json_schema(Registry())
-    choices = schema["properties"]["backends"]["items"]["oneOf"]
+@pytest.fixture(scope="module")
+def woven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The schema where three plugins are installed."""
+    with installed(tmp_path_factory.mktemp("site")) as site:
+        site.backend("adder")
+        site.backend("absent", ok=False)
+        site.module("bad_plugin", "1 / 0")
+        site.distribution("bad-dist", "1.0", {"bad": "bad_plugin:INFO"})
+        return json_schema(Registry())
+
+
+def test_options_are_woven_in(woven: dict[str, Any]) -> None:
+    choices = woven["properties"]["backends"]["items"]["oneOf"]
     names = {c["const"] for c in choices if "const" in c}
     assert {"adder", "absent"} <= names
     assert "bad" not in names
     adder = next(c for c in choices if c.get("title") == "adder")
-    options = resolve(schema, adder["properties"]["options"])
+    options = resolve(woven, adder["properties"]["options"])
     assert options["additionalProperties"] is False
     assert options["properties"]["threads"]["maximum"] == 64
 
@@ -34,15 +42,13 @@ def test_every_key_is_described() -> None:
             assert value.get("description"), f"{name}.{key}"
 
 
-def test_references_resolve(site: Site) -> None:
-    site.backend("adder")
-    schema = json_schema(Registry())
-    pending: list[Any] = [schema]
+def test_references_resolve(woven: dict[str, Any]) -> None:
+    pending: list[Any] = [woven]
     while pending:
         item = pending.pop()
         if isinstance(item, dict):
             if "$ref" in item:
-                assert resolve(schema, item)
+                assert resolve(woven, item)
             pending += item.values()
         elif isinstance(item, list):
             pending += item

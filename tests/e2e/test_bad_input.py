@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import io
 import struct
+import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import delegate
+from delegate.cli.app import app
 from delegate.errors import (
     BackendNotFound,
     ConfigError,
@@ -23,6 +25,7 @@ from delegate.errors import (
     ProgramError,
 )
 from tests.support.lowering import assert_runs, assert_same, compiled
+from tests.support.plugins import installed
 from tests.support.processes import run
 
 CLI = "from delegate.cli.main import main; main()"
@@ -241,8 +244,14 @@ def test_damaged_files(saved, name):
     one_line(caught.value, "net.dlg", *words)
 
 
-def fails(done: Any, *words: str) -> None:
-    """The process ended with exit code 1 and one line, which has these words."""
+def call(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process."""
+    done = CliRunner().invoke(app, [*map(str, args)])
+    return subprocess.CompletedProcess(args, done.exit_code, done.stdout, done.stderr)
+
+
+def fails(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Assert that a command ended with exit code 1 and one line, which has these words."""
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1, done.stderr
@@ -250,26 +259,31 @@ def fails(done: Any, *words: str) -> None:
         assert word in done.stderr, done.stderr
 
 
-def test_command_line(saved, tmp_path):
+def test_an_export_that_fails_on_the_command_line(tmp_path):
     site = tmp_path / "site"
     site.mkdir()
     (site / "some_models.py").write_text(MODELS)
-    out = tmp_path / "out.dlg"
-    refused = run(CLI, "lower", "some_models:branches", "-o", out, path=str(site))
+    refused = run(CLI, "lower", "some_models:branches", "-o", tmp_path / "out.dlg", path=str(site))
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1].startswith(
         "error: torch.export failed on the module of some_models:branches"
     )
     assert "Traceback" not in refused.stderr  # torch itself prints the graph as far as it came
-    fails(run(CLI, "lower", "some_models:fine", "-b", "xnnpak", "-o", out, path=str(site)), "did you mean 'xnnpack'?")
-    fails(
-        run(CLI, "lower", "some_models:fine", "-o", tmp_path / "no" / "x.dlg", path=str(site)),
-        "no folder",
-        "create it first",
-    )
+    only(tmp_path, "site")
+
+
+def test_command_line(saved, tmp_path):
+    root = tmp_path / "site"
+    root.mkdir()
+    out = tmp_path / "out.dlg"
+    with installed(root) as site:
+        site.module("some_models", MODELS)
+        fails(call("lower", "some_models:fine", "-b", "xnnpak", "-o", out), "did you mean 'xnnpack'?")
+        fails(call("lower", "some_models:fine", "-o", tmp_path / "no" / "x.dlg"), "no folder", "create it first")
     saved.write_bytes(saved.read_bytes()[:-1])
     for command in ("run", "inspect", "explain"):
-        fails(run(CLI, command, saved), "net.dlg", "damaged")
+        fails(call(command, saved), "net.dlg", "damaged")
+    fails(run(CLI, "run", saved), "net.dlg", "damaged")
     only(tmp_path, "net.dlg", "site")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -113,15 +114,20 @@ def test_methods_that_share_weights_share_their_scheme() -> None:
         assert decibels(program.method(name)(x), module(x)) > 20
 
 
+@functools.cache
+def without_data() -> delegate.CompiledProgram:
+    """Return the program of schemes that need no calibration data."""
+    return delegate.to_backend(FLOAT, config=config() | SIZES, cache=False)
+
+
 def test_without_data_static_schemes_are_left_out() -> None:
-    program = delegate.to_backend(FLOAT, config=config() | SIZES, cache=False)
+    program = without_data()
     assert not any("static" in name for name in names(program))
     assert "static_int8: there is no calibration data" in program.report.placements[0].not_tried
 
 
 def test_for_memory_schemes_that_decode_weights_are_candidates() -> None:
-    program = delegate.to_backend(FLOAT, config=config() | SIZES, cache=False)
-    assert any("weight_only_int8" in name for name in names(program))
+    assert any("weight_only_int8" in name for name in names(without_data()))
 
 
 def test_a_lockfile_keeps_the_choice(tmp_path: Path) -> None:

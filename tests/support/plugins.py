@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import textwrap
@@ -122,16 +123,24 @@ def registered(*infos: BackendInfo) -> Iterator[Registry]:
     default_registry.cache_clear()
 
 
+@contextlib.contextmanager
+def installed(root: Path) -> Iterator[Site]:
+    """Put a directory on the path, and forget afterwards what was imported from it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(root))
+        default_registry.cache_clear()
+        before = set(sys.modules)
+        yield Site(root)
+        default_registry.cache_clear()
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", "") or "").startswith(str(root)):
+                del sys.modules[name]
+
+
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """An empty site directory; what was imported from it is forgotten afterwards."""
+def site(tmp_path: Path) -> Iterator[Site]:
+    """An empty site directory on the path."""
     root = tmp_path / "site"
     root.mkdir()
-    monkeypatch.syspath_prepend(str(root))
-    default_registry.cache_clear()
-    before = set(sys.modules)
-    yield Site(root)
-    default_registry.cache_clear()
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "") or "").startswith(str(root)):
-            del sys.modules[name]
+    with installed(root) as site:
+        yield site

@@ -16,7 +16,14 @@ from tests.support.lowering import assert_same
 QUICK = ("resnet18", "bert_mini")  # convolutions and attention: what the default run has of every backend
 
 
-def check(name: str, backend: str, folder: Path, tolerance: float, options: Mapping[str, Any] | None = None) -> None:
+def check(
+    name: str,
+    backend: str,
+    folder: Path,
+    tolerance: float,
+    options: Mapping[str, Any] | None = None,
+    size: int | None = None,
+) -> None:
     """Assert that a backend runs all of a model in one partition, with eager's results, also from a file.
 
     Args:
@@ -25,10 +32,11 @@ def check(name: str, backend: str, folder: Path, tolerance: float, options: Mapp
         folder: an empty folder for the file.
         tolerance: the largest error, relative to the largest value of each result.
         options: of the backend.
+        size: length of the inputs; None for the usual one.
     """
-    module, inputs = zoo.make(name)
+    module, inputs = zoo.make(name, size)
     config = {"backends": [{"name": backend, "options": dict(options or {})}]}
-    program = delegate.to_backend(zoo.export(name), config=config)
+    program = delegate.to_backend(zoo.export(name, size), config=config)
     assert {n.backend for n in program.report.nodes} == {backend}, program.report
     assert len(program.report.partitions) == 1
     program.save(folder / "model.dlg")

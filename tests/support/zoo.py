@@ -166,20 +166,25 @@ def vary(module: torch.nn.Module) -> None:
                 parameter.copy_(spread if parameter.max() == 0 else 0.5 + spread)
 
 
-def make(name: str) -> tuple[torch.nn.Module, Inputs]:
-    """The module in eval mode, and example inputs: the same for every call, whatever was drawn before."""
+def make(name: str, size: int | None = None) -> tuple[torch.nn.Module, Inputs]:
+    """Return the module in eval mode, and example inputs: the same for every call, whatever was drawn before.
+
+    Args:
+        name: of an architecture.
+        size: length of the inputs; None for the usual one.
+    """
     architecture = (ZOO | LARGE | WIDER)[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        inputs = architecture.inputs(architecture.size)
+        inputs = architecture.inputs(size or architecture.size)
         module = architecture.build(name)
         vary(module)
         return calibrate(module, inputs), inputs
 
 
 @functools.lru_cache(maxsize=4)
-def export(name: str) -> torch.export.ExportedProgram:
-    """Return the exported program of `make(name)`, which callers share and must not change."""
-    module, inputs = make(name)
+def export(name: str, size: int | None = None) -> torch.export.ExportedProgram:
+    """Return the exported program of `make(name, size)`, which callers share and must not change."""
+    module, inputs = make(name, size)
     with libraries():
         return torch.export.export(module, inputs)

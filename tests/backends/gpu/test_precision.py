@@ -136,7 +136,7 @@ def test_tensor_cores_are_left_alone_where_tvm_would_crash(monkeypatch):
         ("linear", "float32", "sm_80", 0),
         ("linear", "float16", "sm_75", 0),
         ("convolution", "bfloat16", "sm_90a", 1),
-        ("attention", "bfloat16", "sm_80", 2),
+        pytest.param("attention", "bfloat16", "sm_80", 2, marks=pytest.mark.slow),
         ("too small to gain", "float16", "sm_80", 0),
         ("linear", "tf32", "sm_80", 1),
         ("attention", "tf32", "sm_120", 2),

@@ -46,7 +46,7 @@ def with_operators(region: Region, *operators: str) -> bool:
 @pytest.mark.parametrize(
     ("error", "operators", "names"),
     [
-        (RegionFailed(WHY), ["aten.add.Tensor"], ["add"]),
+        pytest.param(RegionFailed(WHY), ["aten.add.Tensor"], ["add"], marks=pytest.mark.slow),
         (RegionFailed(WHY), ["aten.neg.default", "aten.add.Tensor"], ["neg", "tanh", "add"]),
         (ZeroDivisionError(WHY), ["aten.add.Tensor"], ["add"]),
     ],
