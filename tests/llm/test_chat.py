@@ -13,7 +13,7 @@ from delegate.errors import ExportError, InputError, ProgramError
 from delegate.llm.runtime.chat import Chat, ChatFormat
 from delegate.llm.runtime.model import Model
 from delegate.llm.runtime.sampling import Sampler
-from tests.llm.models import eager, save_model, tokenizer
+from tests.support.language_models import eager, save_model, tokenizer
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
 

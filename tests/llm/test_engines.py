@@ -10,7 +10,7 @@ import delegate
 from delegate.errors import DelegateError
 from delegate.llm.runtime.model import Model
 from delegate.llm.runtime.sampling import Sampler
-from tests.llm.models import PROMPT, TOKENS, configuration, eager
+from tests.support.language_models import PROMPT, TOKENS, configuration, eager
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
 

@@ -20,7 +20,8 @@ from delegate.llm.runtime.text import Text
 from delegate.program.instructions import refs
 from delegate.program.model import KernelCall, StorageKind
 from delegate.testing import assert_same
-from tests.llm.models import (
+from tests.support.availability import require
+from tests.support.language_models import (
     FAMILIES,
     PROMPT,
     SHAPE,
@@ -32,7 +33,6 @@ from tests.llm.models import (
     save_model,
     tokenizer,
 )
-from tests.support.availability import require
 from tests.support.processes import AHEAD_OF_TIME, run
 from tests.support.sampling import every
 from tests.support.silence import silence  # noqa: F401 - for every test here

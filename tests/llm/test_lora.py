@@ -21,7 +21,7 @@ from delegate.llm.runtime.model import Model
 from delegate.llm.runtime.sampling import Sampler
 from delegate.llm.runtime.speculative import Speculation
 from delegate.testing import assert_same
-from tests.llm.models import PROMPT, configuration, made, reference
+from tests.support.language_models import PROMPT, configuration, made, reference
 from tests.support.pages import DOCS, run_page
 from tests.support.processes import AHEAD_OF_TIME, run
 from tests.support.silence import silence  # noqa: F401 - for every test here

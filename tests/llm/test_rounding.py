@@ -9,7 +9,7 @@ import torch
 
 from delegate.errors import ConfigError, InputError
 from delegate.llm.runtime.sampling import Sampler
-from tests.llm.models import PROMPT, configuration, made
+from tests.support.language_models import PROMPT, configuration, made
 from tests.support.placing import decibels
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries

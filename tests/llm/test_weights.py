@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.llm.models import configuration
+from tests.support.language_models import configuration
 from tests.support.zoo import libraries
 
 with libraries():

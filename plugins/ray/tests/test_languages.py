@@ -16,7 +16,7 @@ import pytest
 from delegate.llm.runtime.model import Model
 from delegate.llm.runtime.sampling import Sampler
 from delegate.llm.runtime.text import Text
-from tests.llm.models import configuration, tokenizer
+from tests.support.language_models import configuration, tokenizer
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
 
