@@ -11,6 +11,8 @@ BLOCKED := numba,openvino,onnxruntime
 demo: $(READY)
 	$(PYTHON) -m delegate demo
 
+# Many tests start processes, which take less time with compiled files.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)
 	$(PYTHON) -m pytest -n 3 --dist worksteal
 	$(PYTHON) -m pytest -n 3 --dist worksteal plugins
