@@ -86,7 +86,9 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "traced"), [("qwen3", 1), ("gemma2", 2), ("gemma3_text", 6)])
+@pytest.mark.parametrize(
+    ("family", "traced"), [("qwen3", 1), ("gemma2", 2), pytest.param("gemma3_text", 6, marks=pytest.mark.slow)]
+)
 def test_layers_of_families_are_equal(family: str, traced: int, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **SMALL}))
     with libraries():

@@ -275,7 +275,7 @@ AT_RUN_TIME = {
 }
 
 
-@pytest.mark.parametrize("name", every(4, AT_RUN_TIME))
+@pytest.mark.parametrize("name", every(8, AT_RUN_TIME))
 def test_nobody_asked_for_one_that_fails_at_run_time(site: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Its partitions were kept in kernels, and run there from then on; asked for, it is an error, as ever."""
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", ",".join({*Registry().names()} - {name}))

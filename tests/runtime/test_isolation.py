@@ -231,7 +231,7 @@ def test_shared_memory_cannot_be_taken_away():
         os.close(file)
 
 
-@pytest.mark.parametrize("left", every(4, range(8)))
+@pytest.mark.parametrize("left", every(8, range(8)))
 def test_no_descriptors_left(left):
     """Each is given back, and the error says what is missing."""
     data = stranger.program()

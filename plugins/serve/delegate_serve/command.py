@@ -256,7 +256,7 @@ def _grpc_server(
 ) -> GrpcServer:
     from delegate_serve.runtime.grpc_service import GrpcServer, Service
 
-    service = Service(models, application.is_ready, tracing, application.reserve, regions)
+    service = Service(models, application.is_ready, application.reserve, tracing, regions)
     return GrpcServer(service, address, settings)
 
 

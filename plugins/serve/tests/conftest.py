@@ -91,7 +91,7 @@ class Served:
         self.port = bound.getsockname()[1]
         self.regions = Regions(settings.shared_memory)
         application = Application(self.models, settings, metrics, self.regions)
-        service = Service(self.models, application.is_ready, tracing, application.reserve, self.regions)
+        service = Service(self.models, application.is_ready, application.reserve, tracing, self.regions)
         self.grpc = GrpcServer(service, "127.0.0.1:0", settings)
         self.server = Server(application, settings, grpc=self.grpc)
         self._thread = Thread(target=self.server.run, args=([bound],))

@@ -83,8 +83,8 @@ class Service:
     Args:
         models: of the server.
         is_ready: returns True if the server takes requests.
+        reserve: counts bytes of memory, see `Reservation`.
         tracing: records spans of requests.
-        reserve: counts bytes of memory, see `Reservation`; None: the server does not count them.
         regions: of shared memory; None: clients may use none.
     """
 
@@ -92,12 +92,12 @@ class Service:
         self,
         models: Catalog,
         is_ready: Callable[[], bool],
+        reserve: Callable[[int], None],
         tracing: Tracing | None = None,
-        reserve: Callable[[int], None] | None = None,
         regions: Regions | None = None,
     ) -> None:
         self._models, self._is_ready, self._tracing = models, is_ready, tracing
-        self._reserve, self._regions = reserve or (lambda size: None), regions or Regions()
+        self._reserve, self._regions = reserve, regions or Regions()
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the methods for a gRPC server."""

@@ -54,7 +54,7 @@ class Ingress:
                 models[model.name] = RemoteModel(handle, model.name, model.signature, metrics)
         catalog = RemoteModels(models, languages)
         self.settings, self.application = settings, Application(catalog, settings, metrics)
-        self._calls = Service(catalog, lambda: True, tracing).calls()
+        self._calls = Service(catalog, lambda: True, self.application.reserve, tracing).calls()
 
     async def grpc(self, name: str, data: bytes, context: Any) -> Any:
         """Answer a request over gRPC."""
