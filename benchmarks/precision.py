@@ -3,7 +3,7 @@
 python -m benchmarks.precision [--models NAME ...] [--budget S] [--sqnr DB]
 
 Candidates are the engines in float32, on CPUs with AMX OpenVINO in bfloat16 (others take 30 times as long for it), and
-the schemes and mixes of `scheme: auto` on all engines, calibrated on random inputs. Costs are those of the placement.
+the schemes and mixes of `scheme: auto` on all engines, calibrated on random inputs. Costs are those of the placement, and the ratio is that of the rounds that both plans had.
 The bound is measured once more on inputs that it was not given. Each model has a process of its own.
 """
 
@@ -83,7 +83,8 @@ def row(name: str, budget: float, sqnr: float) -> tuple[str, float]:
     known = {plan.name: plan.sqnr_db for plan in placement.plans}
     best = min((n for n in costs if not any(word in n for word in ("_int", "bf16"))), key=costs.__getitem__)
     single = min((n for n in costs if " in " not in n), key=costs.__getitem__)
-    ratio = costs[placement.chosen] / costs[best]
+    against = next(plan.against for plan in placement.plans if plan.name == best)  # in the rounds that both had
+    ratio = costs[placement.chosen] / costs[best] if against is None else 1 / against.ratio
     cells = [name, *(f"{n}, {costs[n]:.2f}" for n in (best, single, placement.chosen)), f"{ratio:.2f}"]
     cells += [f"{known[placement.chosen]:.1f}"]
     cells += [f"{least_sqnr(module, program, [drawn(inputs, seed) for seed in _FRESH]):.1f}"]
