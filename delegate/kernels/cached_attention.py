@@ -200,7 +200,7 @@ def _cached_attention(
     end = 0
     for row, run in groupby(chosen):
         start, end = end, end + len([*run])
-        scales = [None if x is None else x[row] for x in (key_scales, value_scales)]
+        scales = [None if x is None else _as_float(x[row], wide) for x in (key_scales, value_scales)]
         some, target = _by_group(scaled[start:end], groups), _by_group(result[start:end], groups)
         joined, sums = (x.reshape(groups, -1, x.shape[-1]) for x in (some, target))  # copies of several sequences
         where = positions[start:end].reshape(-1)
@@ -209,6 +209,11 @@ def _cached_attention(
             np.copyto(target, sums.reshape(target.shape))
     if is_bfloat16:
         to_bfloat16(result, out)
+
+
+def _as_float(x: Array, dtype: np.dtype) -> Array:
+    """Convert floats of any type to a dtype; they are not copied if they have it."""
+    return (from_bfloat16(x) if x.dtype == np.uint16 else x).astype(dtype, copy=False)
 
 
 def _by_group(x: Array, groups: int) -> Array:

@@ -18,6 +18,7 @@ from tests.support.cached_attention import (
     TYPES,
     WRONG_SIZES,
     assert_as_in_eager,
+    assert_scales_are_read,
     assert_sizes_are_refused,
     assert_state_is_read,
     kernel_arguments,
@@ -77,6 +78,11 @@ def test_nothing_of_the_cache_is_copied():
 def test_places_that_the_cache_has_not(positions, options, match):
     with pytest.raises(KernelError, match=match):
         run(TABLE, *kernel_arguments(positions, torch.float32, torch.float32, **options))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_scales_of_any_type(dtype):
+    assert_scales_are_read(TABLE, dtype)
 
 
 @pytest.mark.parametrize("types", ["float32", "float16"])

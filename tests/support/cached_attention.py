@@ -101,6 +101,13 @@ def assert_as_in_eager(table: KernelTable, case: str, types: str, heads: int = H
     assert_same(run(table, *args), expected.half() if query is torch.float16 else expected, tolerance)
 
 
+def assert_scales_are_read(table: KernelTable, dtype: torch.dtype) -> None:
+    """Compare a kernel on an int8 cache whose scales have a type with the operator."""
+    args = kernel_arguments([[30]], torch.int8, torch.float32)
+    args[5:7] = [scales.to(dtype) for scales in args[5:7] if isinstance(scales, torch.Tensor)]
+    assert_same(run(table, *args), cached_attention(*args), 2e-5)
+
+
 def assert_sizes_are_refused(table: KernelTable, case: str, types: str) -> None:
     """Check that a kernel reports caches whose sizes do not fit together."""
     index, part = WRONG_SIZES[case]

@@ -23,6 +23,7 @@ from tests.support.cached_attention import (
     TYPES,
     WRONG_SIZES,
     assert_as_in_eager,
+    assert_scales_are_read,
     assert_sizes_are_refused,
     assert_state_is_read,
     kernel_arguments,
@@ -122,6 +123,11 @@ def test_exponentials_of_small_and_large_scores(spread: float) -> None:
 def test_places_that_the_cache_has_not(positions: list[list[int]], options: dict[str, Any], match: str) -> None:
     with pytest.raises(KernelError, match=match):
         run(TABLE, *kernel_arguments(positions, torch.float16, torch.float32, **options))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_scales_of_any_type(dtype: torch.dtype) -> None:
+    assert_scales_are_read(TABLE, dtype)
 
 
 @pytest.mark.parametrize("case", WRONG_SIZES)
