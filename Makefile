@@ -11,9 +11,11 @@ BLOCKED := numba,openvino,onnxruntime
 demo: $(READY)
 	$(PYTHON) -m delegate demo
 
-# Many tests start processes, which take less time with compiled files.
-test: export PYTHONDONTWRITEBYTECODE =
+# Many tests start processes, which take less time with compiled files. Modules that tests write and change are never
+# compiled: a change within the same second would not be seen.
+test: export PYTHONDONTWRITEBYTECODE = 1
 test: $(READY)
+	$(PYTHON) -m compileall -q -j 0 delegate plugins
 	$(PYTHON) -m pytest -n 3 --dist worksteal
 	$(PYTHON) -m pytest -n 3 --dist worksteal plugins
 

@@ -128,7 +128,7 @@ def test_lock(folder: Path):
     assert (folder / "a.lock").read_text() == (folder / "b.lock").read_text()
     assert call("lock", "diff", "a.lock", "b.lock") == ("", "")
     assert call("lock", "check", "a.lock", "lower_models:net", "-b", "xnnpack")[0] == "a.lock can be applied\n"
-    (folder / "lower_models.py").write_text(MODELS.replace("nn.ReLU", "nn.Tanh"))
+    (folder / "lower_models.py").write_text(MODELS.replace("nn.ReLU", "nn.Sigmoid"))
     del __import__("sys").modules["lower_models"]
     said = call("lock", "check", "a.lock", "lower_models:net", "-b", "xnnpack", code=1)[1]
     assert "the lock is of another model: method 'forward' differs" in said
