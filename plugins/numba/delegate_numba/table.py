@@ -22,6 +22,7 @@ TABLE = KernelTable("numba")
 _FLOAT32, _FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
 _ENTRIES = frozenset(map(np.dtype, (np.float32, np.float16, np.uint16, np.int8)))  # uint16: the bits of bfloat16
 _FEW = 16  # rows up to which the loops are faster than BLAS
+_VERY_FEW = 4  # rows that NumPy multiplies one by one, as fast as memory delivers float32
 
 
 class CompiledAttention(CacheAttention):
@@ -52,7 +53,8 @@ register(TABLE, CompiledAttention())
 
 def _is_compiled(query: Array, *cache: Array) -> bool:
     """Return true if the loops compute the attention. They check no sizes, since the kernel does."""
-    if query.dtype != _FLOAT32 or query.shape[1] > _FEW:
+    rows = query.shape[1]
+    if query.dtype != _FLOAT32 or rows > _FEW or (cache[0].dtype == _FLOAT32 and rows <= _VERY_FEW):
         return False
     return all(x.dtype in _ENTRIES for x in cache) and all(x.flags.c_contiguous for x in (query, *cache))
 
