@@ -19,12 +19,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from benchmarks.engines import THREADS
-from benchmarks.quantized import cpu
+from benchmarks.quantized import calibration, cpu
 from delegate.errors import DelegateError
 from tests.support import zoo
 
@@ -43,12 +42,12 @@ def drawn(inputs: zoo.Inputs, seed: int) -> tuple[torch.Tensor, ...]:
     )
 
 
-def configuration(folder: Path, budget: float, sqnr: float) -> dict[str, Any]:
-    """Of a placement with a bound; calibration data lies in the folder."""
+def configuration(data: dict[str, str], budget: float, sqnr: float) -> dict[str, Any]:
+    """Of a placement with a bound; `data` is the key of the calibration data."""
     backends: list[dict[str, Any]] = [{"name": name, "options": {"threads": THREADS}} for name in FLOATS]
     if torch.cpu._is_amx_tile_supported():
         backends.append({"name": "openvino:bf16", "options": {"threads": THREADS, "precision": "bf16"}})
-    quantization = {"scheme": "auto", "sqnr_db": sqnr, "budget": budget, "calibration": str(folder)}
+    quantization = {"scheme": "auto", "sqnr_db": sqnr, "budget": budget, **data}
     return {"backends": backends, "quantization": quantization, "cache": {"enabled": False}}
 
 
@@ -72,9 +71,8 @@ def row(name: str, budget: float, sqnr: float) -> tuple[str, float]:
     module, inputs = zoo.make(name)
     given = [drawn(inputs, seed) for seed in _GIVEN]
     with tempfile.TemporaryDirectory() as folder:
-        for seed in _CALIBRATED:
-            np.savez(Path(folder) / f"{seed}.npz", *(x.numpy() for x in drawn(inputs, seed)))
-        config = configuration(Path(folder), budget, sqnr)
+        data = calibration([drawn(inputs, seed) for seed in _CALIBRATED], Path(folder))
+        config = configuration(data, budget, sqnr)
         program = delegate.to_backend(zoo.export(name), config=config, verify=given)
     (placement,) = program.report.placements
     print(name, *placement.blocks(), sep="\n", file=sys.stderr, flush=True)

@@ -156,6 +156,18 @@ def address(cluster_environment: None) -> Iterator[str]:
         cluster.shutdown()
 
 
+@pytest.fixture
+def connected(address: str) -> Iterator[None]:
+    """A connection, so that tests and command share actors' processes."""
+    import ray
+
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
 Read = Callable[[Path], pa.Table]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +26,6 @@ from .conftest import ROWS, Data, Read, tensor
 pytest.importorskip("ray")
 import ray
 from delegate_ray.runtime import cluster as clusters
-
-
-@pytest.fixture
-def connected(address: str) -> Iterator[None]:
-    """A connection, so that tests and command share actors' processes."""
-    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import sleep
@@ -38,15 +37,6 @@ import tritonclient.http as triton
 from delegate_serve.runtime.settings import ModelFile, Replicas, Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray's own threads and sockets
-
-
-@pytest.fixture
-def connected(address: str) -> Iterator[None]:
-    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def infer(client: Any, kind: Any, model: str, x: np.ndarray) -> np.ndarray:

@@ -38,15 +38,6 @@ TOKENS = 600
 CLIENTS = 7
 
 
-@pytest.fixture
-def connected(address: str) -> Iterator[None]:
-    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
 def test_replicas_that_die_in_an_answer(connected: None, tmp_path: Path) -> None:
     """A whole answer comes from another replica. A stream ends with an error, and never as if it were complete.
 

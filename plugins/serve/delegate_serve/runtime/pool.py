@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 
 
-class _Counted:
+class Counted:
     """Counts the requests in its `with` blocks, which may overlap."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Pool:
     """
 
     def __init__(self, threads: int) -> None:
-        self._counted = _Counted()
+        self._counted = Counted()
         self._calls: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._lock = Lock()
@@ -64,7 +64,7 @@ class Pool:
         """The number of requests of all models that are received, wait or run now."""
         return self._counted.requests
 
-    def request(self) -> _Counted:
+    def request(self) -> Counted:
         """Return a context manager that counts a request, from its head on."""
         return self._counted
 

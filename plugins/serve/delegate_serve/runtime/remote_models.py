@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from threading import Event
 from typing import Any
 
@@ -16,7 +16,7 @@ from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.model import VERSION, ServedModel, no_states
 from delegate_serve.runtime.models import found
 from delegate_serve.runtime.openai import Language, error_event
-from delegate_serve.runtime.pool import Pool
+from delegate_serve.runtime.pool import Counted, Pool
 from delegate_serve.runtime.requests import Request
 from delegate_serve.runtime.signature import Signature
 from delegate_serve.runtime.tracing import carrier
@@ -95,18 +95,15 @@ class RemoteModel(ServedModel):
     """
 
     def __init__(self, handle: Handle, name: str, signature: Signature, metrics: Metrics) -> None:
-        super().__init__(name, signature, metrics.model(name, lambda: self._requests))
-        self._handle, self._requests = handle, 0
+        super().__init__(name, signature, metrics.model(name, lambda: self._counted.requests))
+        self._handle, self._counted = handle, Counted()
 
     async def run(self, request: Request) -> list[Any]:
         """Return the leaves of the result of a request; raise RequestError if it fails."""
         if request.turn is not None:
             raise no_states(self.name)
-        self._requests += 1
-        try:
+        with self._counted:
             return await self._handle.call("run", self.name, request, carrier())  # type: ignore[no-any-return]
-        finally:
-            self._requests -= 1
 
 
 class RemoteLanguage:
@@ -119,17 +116,12 @@ class RemoteLanguage:
     """
 
     def __init__(self, handle: Handle, name: str, metrics: Metrics) -> None:
-        self._handle, self._name, self.requests = handle, name, 0
-        self.metrics = metrics.model(name, lambda: self.requests)
+        self._handle, self._name, self._counted = handle, name, Counted()
+        self.metrics = metrics.model(name, lambda: self._counted.requests)
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Count a request. A replica limits their number."""
-        self.requests += 1
-        try:
-            yield
-        finally:
-            self.requests -= 1
+    def request(self) -> Counted:
+        """Return a context manager that counts a request. A replica limits their number."""
+        return self._counted
 
     def check(self, body: Mapping[str, Any], is_chat: bool) -> Any:
         """Return what a replica checks, which has the tokenizer."""
