@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import groupby, pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array, from_bfloat16, to_bfloat16, widen_bfloat16, widen_float16
-from delegate.kernels.table import FLOAT, TABLE, KernelTable
+from delegate.kernels.table import FLOAT, TABLE
 from delegate.program.dtypes import DType
 from delegate.program.task import cores
 
@@ -29,11 +28,17 @@ _POOL: list[ThreadPoolExecutor] = []
 _LOCK = Lock()
 
 
-def _run_in_threads(work: Callable[[int, int], None], count: int) -> None:
+def run_in_parts(work: Callable[[int, int], None], count: int, elements: int) -> None:
     """Call `work(first, end)` on parts of range(count) in parallel: one part per core, the last in this thread.
 
     Exceptions of `work` are raised when all parts have finished.
+
+    Args:
+        elements: of keys that all parts read. Few are read by one call in this thread.
     """
+    if elements < _ONE_THREAD:
+        work(0, count)
+        return
     parts = min(cores(), count)
     bounds = [count * i // parts for i in range(parts + 1)]
     waiting = [_pool().submit(work, first, end) for first, end in pairwise(bounds[:-1])]
@@ -67,6 +72,7 @@ if hasattr(os, "register_at_fork"):
 
 
 OPERATOR = "delegate.cached_attention.default"
+DTYPES = FLOAT | {DType.bfloat16, DType.int8, DType.int64}
 _ONE_THREAD = 1 << 20  # elements of keys that one thread reads as fast as several threads, which must wake up first
 _ROWS = 16  # rows of a matrix product that take as long as reading the keys once
 _BLOCK = 1 << 16  # elements of a cache per block: they fit the processor's cache
@@ -76,94 +82,8 @@ _LOWEST = np.float32(-87)  # the exponential of it is still a normal number
 _FEW = 4  # rows of a product that are multiplied one by one
 
 
-class CacheAttention:
-    """The attention to a filled part of a cache, by NumPy and BLAS; another kernel library may override `attend`."""
-
-    def attend(
-        self,
-        query: Array,
-        cache: tuple[Array, Array],
-        scales: Sequence[Array | None],
-        filled: slice,
-        unseen: Array | None,
-        softcap: float,
-        out: Array,
-    ) -> None:
-        """Attend to the entries `filled` of some groups: query (groups, m, E) -> (groups, m, V).
-
-        Args:
-            query: the scaled queries, in float32 or float64.
-            cache: keys (groups, S, E) and values (groups, S, V).
-            scales: (groups, S) of the keys and the values; None but for int8.
-            filled: a slice of S entries; others are not read.
-            unseen: (queries, entries), true for entries that a query must not see. Row i of m is query i % queries.
-            softcap: as in the operator.
-            out: (groups, m, V), is written.
-        """
-        first, end = filled.start, filled.stop
-        key_scales, value_scales = (None if x is None else x[:, None, filled] for x in scales)
-        weights = self._scores(query, cache[0], first, end)
-        if key_scales is not None:
-            np.multiply(weights, key_scales, out=weights)
-        if softcap:
-            np.multiply(np.tanh(np.divide(weights, softcap, out=weights), out=weights), softcap, out=weights)
-        if unseen is not None:
-            np.copyto(weights.reshape(-1, *unseen.shape), -np.inf, where=unseen)
-        sums = _exponentiate(weights)
-        if value_scales is not None:
-            np.multiply(weights, value_scales, out=weights)
-        np.divide(self._weighted_sums(weights, cache[1], first, end), sums, out=out)
-
-    def _scores(self, query: Array, keys: Array, first: int, end: int) -> Array:
-        """Multiply query (groups, m, E) with keys -> (groups, m, end - first)."""
-        scores = np.empty((*query.shape[:2], end - first, 1), query.dtype)
-        for block, entries in self._blocks(keys[:, first:end], query):
-            if query.shape[1] > _FEW:
-                np.matmul(query, entries.swapaxes(1, 2), out=scores[:, :, block, 0])
-            else:
-                np.matmul(entries[:, None], query[..., None], out=scores[:, :, block])
-        return scores[..., 0]
-
-    def _weighted_sums(self, weights: Array, values: Array, first: int, end: int) -> Array:
-        """Sum values by weights (groups, m, end - first) -> (groups, m, V)."""
-        parts: list[Array] = []
-        for block, entries in self._blocks(values[:, first:end], weights):
-            if weights.shape[1] > _FEW:
-                parts.append(np.matmul(weights[:, :, block], entries))
-            else:
-                parts.append(np.matmul(weights[:, :, None, block], entries[:, None])[:, :, 0])
-        return parts[0] if len(parts) == 1 else np.asarray(np.add.reduce(parts))
-
-    @staticmethod
-    def _blocks(cache: Array, other: Array) -> Iterator[tuple[slice, Array]]:
-        """Yield blocks of a cache (groups, n, channels) with their slices, in the dtype of the other factor.
-
-        Few rows are multiplied one by one. A product of a matrix and a vector reads the matrix once; BLAS would first
-        copy it for a product of two matrices. The next row then finds the block in the processor's cache. For the first
-        row, a reduction reads the block in advance: memory delivers faster to a reduction than to a product.
-        """
-        groups, count, channels = cache.shape
-        same, few = cache.dtype == other.dtype, other.shape[1] <= _FEW
-        step = count if same and not few else max(1, _BLOCK // channels // (1 if same else groups))
-        buffer = None if same else np.empty((groups, min(step, count), channels), other.dtype)
-        for start in range(0, count, step):
-            block = slice(start, start + step)
-            entries = cache[:, block]
-            if buffer is not None:
-                entries = _widen(entries, buffer)
-            elif few and cache.size > _IN_CACHE:
-                np.maximum.reduce(entries, axis=None)
-            yield block, entries
-
-
-def register(table: KernelTable, attention: CacheAttention) -> None:
-    """Add the kernel of cached attention, which computes by `attention`, to a table."""
-    kernel = table.kernel(OPERATOR, dtypes=FLOAT | {DType.bfloat16, DType.int8, DType.int64})
-    kernel(partial(_cached_attention, attention))
-
-
-def _cached_attention(
-    attention: CacheAttention,
+@TABLE.kernel(OPERATOR, dtypes=DTYPES)
+def cached_attention(
     query: Array,
     keys: Array,
     values: Array,
@@ -204,7 +124,7 @@ def _cached_attention(
         some, target = _by_group(scaled[start:end], groups), _by_group(result[start:end], groups)
         joined, sums = (x.reshape(groups, -1, x.shape[-1]) for x in (some, target))  # copies of several sequences
         where = positions[start:end].reshape(-1)
-        _attend(attention, joined, (keys[row], values[row]), scales, where, window, softcap, sums)
+        _attend(joined, (keys[row], values[row]), scales, where, window, softcap, sums)
         if end - start > 1:
             np.copyto(target, sums.reshape(target.shape))
     if is_bfloat16:
@@ -222,7 +142,6 @@ def _by_group(x: Array, groups: int) -> Array:
 
 
 def _attend(
-    attention: CacheAttention,
     query: Array,
     cache: tuple[Array, Array],
     scales: Sequence[Array | None],
@@ -248,12 +167,87 @@ def _attend(
             some = slice(g, min(g + step, stop))
             parts = [None if x is None else x[some] for x in scales]
             keys_values = cache[0][some], cache[1][some]
-            attention.attend(query[some], keys_values, parts, slice(first, end), unseen, softcap, out[some])
+            _attend_groups(query[some], keys_values, parts, slice(first, end), unseen, softcap, out[some])
 
-    if (end - first) * groups * channels * max(1, rows // _ROWS) < _ONE_THREAD:
-        attend(0, groups)
-    else:
-        _run_in_threads(attend, groups)
+    run_in_parts(attend, groups, (end - first) * groups * channels * max(1, rows // _ROWS))
+
+
+def _attend_groups(
+    query: Array,
+    cache: tuple[Array, Array],
+    scales: Sequence[Array | None],
+    filled: slice,
+    unseen: Array | None,
+    softcap: float,
+    out: Array,
+) -> None:
+    """Attend to the entries `filled` of some groups: query (groups, m, E) -> (groups, m, V).
+
+    Args:
+        query: the scaled queries, in float32 or float64.
+        cache: keys (groups, S, E) and values (groups, S, V).
+        scales: (groups, S) of the keys and the values; None but for int8.
+        filled: a slice of S entries; others are not read.
+        unseen: (queries, entries), true for entries that a query must not see. Row i of m is query i % queries.
+        softcap: as in the operator.
+        out: (groups, m, V), is written.
+    """
+    first, end = filled.start, filled.stop
+    key_scales, value_scales = (None if x is None else x[:, None, filled] for x in scales)
+    weights = _scores(query, cache[0], first, end)
+    if key_scales is not None:
+        np.multiply(weights, key_scales, out=weights)
+    if softcap:
+        np.multiply(np.tanh(np.divide(weights, softcap, out=weights), out=weights), softcap, out=weights)
+    if unseen is not None:
+        np.copyto(weights.reshape(-1, *unseen.shape), -np.inf, where=unseen)
+    sums = _exponentiate(weights)
+    if value_scales is not None:
+        np.multiply(weights, value_scales, out=weights)
+    np.divide(_weighted_sums(weights, cache[1], first, end), sums, out=out)
+
+
+def _scores(query: Array, keys: Array, first: int, end: int) -> Array:
+    """Multiply query (groups, m, E) with keys -> (groups, m, end - first)."""
+    scores = np.empty((*query.shape[:2], end - first, 1), query.dtype)
+    for block, entries in _blocks(keys[:, first:end], query):
+        if query.shape[1] > _FEW:
+            np.matmul(query, entries.swapaxes(1, 2), out=scores[:, :, block, 0])
+        else:
+            np.matmul(entries[:, None], query[..., None], out=scores[:, :, block])
+    return scores[..., 0]
+
+
+def _weighted_sums(weights: Array, values: Array, first: int, end: int) -> Array:
+    """Sum values by weights (groups, m, end - first) -> (groups, m, V)."""
+    parts: list[Array] = []
+    for block, entries in _blocks(values[:, first:end], weights):
+        if weights.shape[1] > _FEW:
+            parts.append(np.matmul(weights[:, :, block], entries))
+        else:
+            parts.append(np.matmul(weights[:, :, None, block], entries[:, None])[:, :, 0])
+    return parts[0] if len(parts) == 1 else np.asarray(np.add.reduce(parts))
+
+
+def _blocks(cache: Array, other: Array) -> Iterator[tuple[slice, Array]]:
+    """Yield blocks of a cache (groups, n, channels) with their slices, in the dtype of the other factor.
+
+    Few rows are multiplied one by one. A product of a matrix and a vector reads the matrix once; BLAS would first
+    copy it for a product of two matrices. The next row then finds the block in the processor's cache. For the first
+    row, a reduction reads the block in advance: memory delivers faster to a reduction than to a product.
+    """
+    groups, count, channels = cache.shape
+    same, few = cache.dtype == other.dtype, other.shape[1] <= _FEW
+    step = count if same and not few else max(1, _BLOCK // channels // (1 if same else groups))
+    buffer = None if same else np.empty((groups, min(step, count), channels), other.dtype)
+    for start in range(0, count, step):
+        block = slice(start, start + step)
+        entries = cache[:, block]
+        if buffer is not None:
+            entries = _widen(entries, buffer)
+        elif few and cache.size > _IN_CACHE:
+            np.maximum.reduce(entries, axis=None)
+        yield block, entries
 
 
 def _exponentiate(scores: Array) -> Array:
@@ -299,6 +293,3 @@ def _check(name: str, positions: Sequence[int], size: int) -> None:
             f"{name} {min(positions)} to {max(positions)} is out of range for a cache of size {size}",
             remedy="check the positions and rows that are passed to the model",
         )
-
-
-register(TABLE, CacheAttention())

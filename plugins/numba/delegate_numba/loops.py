@@ -1,7 +1,7 @@
 """The compiled loop of attention to caches (groups, S, channels) of float32, float16, bfloat16 or int8 entries.
 
-One core waits for memory most of the time. So the processor is told to fetch the values of a group while the scores are
-computed, and the keys of the next group while the values are summed.
+One core waits for memory most of the time. So in long caches the processor is told to fetch the values of a block
+while its scores are computed, and the next keys while the values are added.
 
 Numba has no 16-bit floats, so float16 is passed as int16, and bfloat16 as uint16. The loops run without Python's lock.
 """
@@ -20,6 +20,7 @@ from numba.extending import intrinsic
 # Sums may be reordered, which vector instructions require. NaN and infinity keep their meaning.
 _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
 _LINE = 64  # bytes of a cache line
+_BLOCK = 128  # entries whose scores are computed before their values are added
 
 
 def _compiled(function: Any) -> Any:
@@ -72,45 +73,130 @@ def _fetch(entries: Any, first: int, end: int) -> None:
 
 
 @_compiled
+def extent(positions: Any, rows: Any, window: int, conversations: int, capacity: int) -> Any:
+    """Measure a call: the largest number of adjacent queries of one conversation, and the entries that all read.
+
+    Returns:
+        The two numbers; (-1, -1) if the cache lacks a position or a conversation.
+    """
+    most, total, start = 0, 0, 0
+    while start < len(rows):
+        stop, first, end = _run(positions, rows, start, window)
+        if first < 0 or end > capacity or rows[start] < 0 or rows[start] >= conversations:
+            return -1, -1
+        most, total, start = max(most, (stop - start) * positions.shape[1]), total + end - first, stop
+    return most, total
+
+
+@_compiled
+def _run(positions: Any, rows: Any, start: int, window: int) -> Any:
+    """Return the end of the sequences from `start` on of one conversation, and the first entry and the end that they
+    read; the first is negative if a position is."""
+    lowest, highest, stop = positions[start, 0], positions[start, 0], start
+    while stop < len(rows) and rows[stop] == rows[start]:
+        for here in positions[stop]:
+            lowest, highest = min(lowest, here), max(highest, here)
+        stop += 1
+    return stop, lowest if lowest < 0 else max(0, lowest - window + 1) if window else 0, highest + 1
+
+
+@_compiled
 def attend(
     query: Any,
     keys: Any,
     values: Any,
+    positions: Any,
+    rows: Any,
     key_scales: Any,
     value_scales: Any,
-    first: int,
-    end: int,
-    unseen: Any,
+    scale: float,
+    window: int,
+    softcap: float,
+    first_group: int,
+    end_group: int,
+    out: Any,
+) -> None:
+    """Compute `delegate.cached_attention` of some groups. Its arguments fit together, and `extent` accepts them."""
+    heads = query.shape[1] // keys.shape[1]
+    start = 0
+    while start < len(query):
+        stop, first, end = _run(positions, rows, start, window)
+        count = (stop - start) * heads * query.shape[2]
+        some, sums = np.empty((count, query.shape[3]), np.float32), np.empty((count, out.shape[3]), np.float32)
+        where = np.empty(count, np.int64)
+        for group in range(first_group, end_group):
+            i = 0
+            for b in range(start, stop):
+                for head in range(group * heads, (group + 1) * heads):
+                    for n in range(query.shape[2]):
+                        where[i] = positions[b, n]
+                        for c in range(query.shape[3]):
+                            some[i, c] = query[b, head, n, c] * np.float32(scale)
+                        i += 1
+            places = rows[start], group, first, end
+            _attend_group(some, where, keys, values, places, key_scales, value_scales, window, softcap, sums)
+            i = 0
+            for b in range(start, stop):
+                for head in range(group * heads, (group + 1) * heads):
+                    for n in range(query.shape[2]):
+                        out[b, head, n] = sums[i]
+                        i += 1
+        start = stop
+
+
+@_compiled
+def _attend_group(
+    query: Any,
+    where: Any,
+    keys: Any,
+    values: Any,
+    places: Any,
+    key_scales: Any,
+    value_scales: Any,
+    window: int,
     softcap: float,
     out: Any,
 ) -> None:
-    """Attend to the entries from `first` to `end`: query (groups, m, E) -> (groups, m, V).
+    """Attend to the entries at `places` (row, group, first, end): query (m, E) -> (m, V), at positions (m).
 
-    The arguments are those of `CacheAttention.attend`, and None where they are absent.
+    The softmax is computed block by block. A larger score corrects the sums of the blocks before it, so each entry is
+    read once.
     """
-    groups, rows, _ = query.shape
-    weights = np.empty((rows, end - first), np.float32)
-    sums = np.empty(rows, np.float32)
-    for g in range(groups):
-        _scores(query[g], keys[g], values[g], first, end, weights)
-        for i in range(rows):
-            row = weights[i]
+    row, group, first, end = places
+    own_keys, own_values, next_keys = keys[row, group], values[row, group], keys[row, (group + 1) % keys.shape[1]]
+    weights = np.empty((len(query), _BLOCK), np.float32)
+    largest, totals = np.full(len(query), np.float32(-np.inf)), np.zeros(len(query), np.float32)
+    out[:] = 0
+    is_fetched = end - first > 2 * _BLOCK
+    for start in range(first, end, _BLOCK):
+        stop = min(start + _BLOCK, end)
+        _scores(query, own_keys, own_values, start, stop, is_fetched, weights)
+        for i in range(len(query)):
+            scores = weights[i, : stop - start]
             if key_scales is not None:
-                _multiply(row, key_scales[g, first:end])
+                _multiply(scores, key_scales[row, group, start:stop])
             if softcap:
-                for j in range(len(row)):
-                    row[j] = softcap * math.tanh(row[j] / softcap)
-            if unseen is not None:
-                for j in range(len(row)):
-                    if unseen[i % len(unseen), j]:
-                        row[j] = -np.inf
-            sums[i] = _exponentiate(row)
+                _cap(scores, softcap)
+            scores[max(0, where[i] + 1 - start) :] = -np.inf
+            scores[: max(0, where[i] + 1 - start - window) if window else 0] = -np.inf
+            new = max(largest[i], _largest(scores))
+            if new == -np.inf:  # the query sees nothing of this block
+                scores[:] = 0
+                continue
+            if new != largest[i]:
+                factor = np.exp(largest[i] - new)
+                totals[i] *= factor
+                out[i] *= factor
+                largest[i] = new
+            totals[i] += _exponentiate(scores, new)
             if value_scales is not None:
-                _multiply(row, value_scales[g, first:end])
-        _weighted_sums(weights, values[g], keys[(g + 1) % groups], first, end, out[g])
-        for i in range(rows):
-            for c in range(out.shape[2]):
-                out[g, i, c] /= sums[i]
+                _multiply(scores, value_scales[row, group, start:stop])
+        if stop < end:
+            _add_weighted(weights, own_values, start, stop, own_keys, stop, is_fetched, out)
+        else:
+            _add_weighted(weights, own_values, start, stop, next_keys, first, is_fetched, out)
+    for i in range(len(query)):
+        out[i] /= totals[i]
 
 
 @_compiled
@@ -120,12 +206,13 @@ def _multiply(row: Any, factors: Any) -> None:
 
 
 @_compiled
-def _exponentiate(row: Any) -> Any:
-    """Compute exp of scores minus the largest, in place; return the sum.
+def _cap(row: Any, softcap: float) -> None:
+    for j in range(len(row)):
+        row[j] = softcap * math.tanh(row[j] / softcap)
 
-    exp(x) is 2^n * exp(x - n ln 2), with the Taylor polynomial of degree 6 for the second factor, within 2e-7. NaN
-    stays NaN. Results that would be denormal are almost the smallest normal number.
-    """
+
+@_compiled
+def _largest(row: Any) -> Any:
     a, b, c, d = row[0], row[0], row[0], row[0]
     in_fours = len(row) // 4 * 4
     for j in range(0, in_fours, 4):
@@ -133,7 +220,16 @@ def _exponentiate(row: Any) -> Any:
         c, d = max(c, row[j + 2]), max(d, row[j + 3])
     for j in range(in_fours, len(row)):
         a = max(a, row[j])
-    largest = max(a, b, c, d)
+    return max(a, b, c, d)
+
+
+@_compiled
+def _exponentiate(row: Any, largest: Any) -> Any:
+    """Compute exp of scores minus the largest, in place; return the sum.
+
+    exp(x) is 2^n * exp(x - n ln 2), with the Taylor polynomial of degree 6 for the second factor, within 2e-7. NaN
+    stays NaN. Results that would be denormal are almost the smallest normal number.
+    """
     total = np.float32(0)
     for j in range(len(row)):
         x = max(row[j] - largest, np.float32(-87))
@@ -151,16 +247,17 @@ def _exponentiate(row: Any) -> Any:
 
 
 @_compiled
-def _scores(query: Any, keys: Any, values: Any, first: int, end: int, out: Any) -> None:
+def _scores(query: Any, keys: Any, values: Any, first: int, end: int, is_fetched: bool, out: Any) -> None:
     """Multiply query (m, E) with the keys from `first` to `end` -> (m, end - first).
 
-    Two rows at a time read each key once. The first ones fetch the values, too.
+    Two rows at a time read each key once. If they are to be fetched, the first
+    ones fetch the values, too.
     """
     rows = len(query)
     for i in range(0, rows - 1, 2):
-        _scores_of_two(query[i], query[i + 1], keys, values, i == 0, first, end, out[i], out[i + 1])
+        _scores_of_two(query[i], query[i + 1], keys, values, is_fetched and i == 0, first, end, out[i], out[i + 1])
     if rows % 2:
-        _scores_of_one(query[rows - 1], keys, values, rows == 1, first, end, out[rows - 1])
+        _scores_of_one(query[rows - 1], keys, values, is_fetched and rows == 1, first, end, out[rows - 1])
 
 
 @_compiled
@@ -204,33 +301,41 @@ def _scores_of_one(row: Any, keys: Any, values: Any, is_fetched: bool, first: in
 
 
 @_compiled
-def _weighted_sums(weights: Any, values: Any, next_keys: Any, first: int, end: int, out: Any) -> None:
-    """Sum the values from `first` to `end` by weights (m, end - first) -> (m, V).
+def _add_weighted(
+    weights: Any, values: Any, first: int, end: int, next_keys: Any, next_first: int, is_fetched: bool, out: Any
+) -> None:
+    """Add the values from `first` to `end` by weights (m, at least end - first) to sums (m, V).
 
-    Two rows at a time read each value once, and four values at a time read and write each sum once. The first ones
-    fetch the keys of the next group, too.
+    Two rows at a time read each value once, and four values at a time read and write each sum once. If they are to
+    be fetched, the first ones fetch as many of the next keys, too.
     """
-    rows, count = weights.shape
-    in_fours = count // 4 * 4
-    out[:] = 0
+    rows, ahead = len(weights), next_first - first
     for i in range(0, rows - 1, 2):
-        _add_fours_to_two(weights[i], weights[i + 1], values, next_keys, i == 0, first, out[i], out[i + 1])
+        _add_to_two(
+            weights[i], weights[i + 1], values, first, end, next_keys, ahead, is_fetched and i == 0, out[i], out[i + 1]
+        )
     if rows % 2:
-        _add_fours_to_one(weights[rows - 1], values, next_keys, rows == 1, first, out[rows - 1])
-    for i in range(rows):
-        for j in range(in_fours, count):
-            for c in range(values.shape[1]):
-                out[i, c] += weights[i, j] * _wide(values[first + j, c])
+        _add_to_one(weights[rows - 1], values, first, end, next_keys, ahead, is_fetched and rows == 1, out[rows - 1])
 
 
 @_compiled
-def _add_fours_to_two(
-    a: Any, b: Any, values: Any, next_keys: Any, is_fetched: bool, first: int, sum_a: Any, sum_b: Any
+def _add_to_two(
+    a: Any,
+    b: Any,
+    values: Any,
+    first: int,
+    end: int,
+    next_keys: Any,
+    ahead: int,
+    is_fetched: bool,
+    sum_a: Any,
+    sum_b: Any,
 ) -> None:
-    for n in range(0, len(a) // 4 * 4, 4):
-        j = first + n
+    in_fours = first + (end - first) // 4 * 4
+    for j in range(first, in_fours, 4):
         if is_fetched:
-            _fetch(next_keys, j, j + 4)
+            _fetch(next_keys, ahead + j, ahead + j + 4)
+        n = j - first
         a0, a1, a2, a3 = a[n], a[n + 1], a[n + 2], a[n + 3]
         b0, b1, b2, b3 = b[n], b[n + 1], b[n + 2], b[n + 3]
         for c in range(values.shape[1]):
@@ -238,15 +343,26 @@ def _add_fours_to_two(
             v2, v3 = _wide(values[j + 2, c]), _wide(values[j + 3, c])
             sum_a[c] += a0 * v0 + a1 * v1 + (a2 * v2 + a3 * v3)
             sum_b[c] += b0 * v0 + b1 * v1 + (b2 * v2 + b3 * v3)
+    for j in range(in_fours, end):
+        for c in range(values.shape[1]):
+            value = _wide(values[j, c])
+            sum_a[c] += a[j - first] * value
+            sum_b[c] += b[j - first] * value
 
 
 @_compiled
-def _add_fours_to_one(a: Any, values: Any, next_keys: Any, is_fetched: bool, first: int, sums: Any) -> None:
-    for n in range(0, len(a) // 4 * 4, 4):
-        j = first + n
+def _add_to_one(
+    a: Any, values: Any, first: int, end: int, next_keys: Any, ahead: int, is_fetched: bool, sums: Any
+) -> None:
+    in_fours = first + (end - first) // 4 * 4
+    for j in range(first, in_fours, 4):
         if is_fetched:
-            _fetch(next_keys, j, j + 4)
+            _fetch(next_keys, ahead + j, ahead + j + 4)
+        n = j - first
         a0, a1, a2, a3 = a[n], a[n + 1], a[n + 2], a[n + 3]
         for c in range(values.shape[1]):
             low = a0 * _wide(values[j, c]) + a1 * _wide(values[j + 1, c])
             sums[c] += low + (a2 * _wide(values[j + 2, c]) + a3 * _wide(values[j + 3, c]))
+    for j in range(in_fours, end):
+        for c in range(values.shape[1]):
+            sums[c] += a[j - first] * _wide(values[j, c])

@@ -5,7 +5,7 @@ Numba is imported on first use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from functools import cache as cached
 from types import ModuleType
 from typing import Any
@@ -13,50 +13,79 @@ from typing import Any
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.cached_attention import CacheAttention, register
-from delegate.kernels.half_precision import Array
+from delegate.kernels import cached_attention as portable
+from delegate.kernels.cached_attention import DTYPES, OPERATOR, run_in_parts
+from delegate.kernels.half_precision import Array, from_bfloat16, to_bfloat16
 from delegate.kernels.table import KernelTable
 from delegate.plugins import BLOCK_VARIABLE, one_line
 
 TABLE = KernelTable("numba")
 _FLOAT32, _FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
-_ENTRIES = frozenset(map(np.dtype, (np.float32, np.float16, np.uint16, np.int8)))  # uint16: the bits of bfloat16
-_FEW = 16  # rows up to which the loops are faster than BLAS
-_VERY_FEW = 4  # rows that NumPy multiplies one by one, as fast as memory delivers float32
+_QUERIES = frozenset(map(np.dtype, (np.float32, np.float16, np.uint16)))  # uint16: the bits of bfloat16
+_ENTRIES = _QUERIES | {np.dtype(np.int8)}
+_FEW = 16  # rows of queries that read a group, up to which the loops are faster than BLAS
 
 
-class CompiledAttention(CacheAttention):
-    """The attention of few rows in float32 in compiled loops; all others by BLAS."""
+@TABLE.kernel(OPERATOR, dtypes=DTYPES)
+def cached_attention(
+    query: Array,
+    keys: Array,
+    values: Array,
+    positions: Array,
+    rows: Array | None,
+    key_scales: Array | None,
+    value_scales: Array | None,
+    scale: float | None,
+    window: int,
+    softcap: float,
+    *,
+    out: Array,
+) -> None:
+    """Attend in the loops where they are faster, otherwise as the portable kernel, which also reports wrong sizes."""
+    chosen = np.arange(len(query)) if rows is None else rows
+    if _loops_take(query, keys, values, positions, chosen, key_scales, value_scales):
+        groups, capacity, channels = keys.shape[1:]
+        most, entries = _loops().extent(positions, chosen, window, len(keys), capacity)
+        if 0 < most * query.shape[1] <= _FEW * groups:
+            factor = 1 / math.sqrt(channels) if scale is None else scale
+            is_bfloat16 = query.dtype == np.uint16
+            wide = from_bfloat16(query) if is_bfloat16 else np.ascontiguousarray(query, _FLOAT32)
+            stored = _storage(keys), _storage(values)
+            result = out if out.dtype == _FLOAT32 and out.flags.c_contiguous else np.empty(out.shape, _FLOAT32)
 
-    def attend(
-        self,
-        query: Array,
-        cache: tuple[Array, Array],
-        scales: Sequence[Array | None],
-        filled: slice,
-        unseen: Array | None,
-        softcap: float,
-        out: Array,
-    ) -> None:
-        """Attend to the entries `filled` of some groups: query (groups, m, E) -> (groups, m, V)."""
-        if not _is_compiled(query, *cache):
-            return super().attend(query, cache, scales, filled, unseen, softcap, out)
-        sums = np.empty((*query.shape[:2], cache[1].shape[2]), _FLOAT32)
-        entries = map(_storage, cache)
-        _loops().attend(query, *entries, *scales, filled.start, filled.stop, unseen, softcap, sums)
-        np.copyto(out, sums)
-        return None
+            def attend(first: int, end: int) -> None:
+                options = key_scales, value_scales, factor, window, softcap
+                _loops().attend(wide, *stored, positions, chosen, *options, first, end, result)
+
+            run_in_parts(attend, groups, entries * groups * channels)
+            if is_bfloat16:
+                to_bfloat16(result, out)
+            elif result is not out:
+                np.copyto(out, result)
+            return
+    portable.cached_attention(
+        query, keys, values, positions, rows, key_scales, value_scales, scale, window, softcap, out=out
+    )
 
 
-register(TABLE, CompiledAttention())
-
-
-def _is_compiled(query: Array, *cache: Array) -> bool:
-    """Return true if the loops compute the attention. They check no sizes, since the kernel does."""
-    rows = query.shape[1]
-    if query.dtype != _FLOAT32 or rows > _FEW or (cache[0].dtype == _FLOAT32 and rows <= _VERY_FEW):
-        return False
-    return all(x.dtype in _ENTRIES for x in cache) and all(x.flags.c_contiguous for x in (query, *cache))
+def _loops_take(query: Array, keys: Array, values: Array, positions: Array, rows: Array, *scales: Array | None) -> bool:
+    """Return true if the loops can read the arrays, and their sizes fit together."""
+    heads, groups = query.shape[1], keys.shape[1]
+    return (
+        query.dtype in _QUERIES
+        and keys.dtype in _ENTRIES
+        and values.dtype in _ENTRIES
+        and keys.shape[:3] == values.shape[:3]
+        and query.shape[3] == keys.shape[3]
+        and positions.shape == (len(query), query.shape[2])
+        and rows.shape == (len(query),)
+        and groups > 0
+        and heads % groups == 0
+        and all(x.flags.c_contiguous for x in (keys, values, positions, rows))
+        and all(
+            x is None or (x.dtype == _FLOAT32 and x.shape == keys.shape[:3] and x.flags.c_contiguous) for x in scales
+        )
+    )
 
 
 def _storage(entries: Array) -> Array:

@@ -19,6 +19,7 @@ from delegate.errors import KernelError
 from delegate.kernels import cached_attention as kernels
 from delegate.kernels.table import TABLE as PORTABLE
 from delegate.testing import assert_same
+from tests.support import cached_attention as support
 from tests.support.cached_attention import (
     CASES,
     TYPES,
@@ -57,33 +58,57 @@ def test_as_in_eager(case: str, types: str, one_thread: bool, monkeypatch: pytes
     assert_as_in_eager(TABLE, case, types)
 
 
-@pytest.mark.parametrize(("types", "heads"), [*product(SMALL, [2, 4, 10, 14]), ("float32", 10), ("float32", 14)])
+@pytest.mark.parametrize(("types", "heads"), [*product([*SMALL, "float32"], [2, 4, 10, 14])])
 def test_heads_that_share_a_group(types: str, heads: int, calls: list[str]) -> None:
     assert_as_in_eager(TABLE, "one token", types, heads)
-    assert set(calls) == {"attend"}
+    assert "attend" in calls
 
 
 @pytest.mark.parametrize(
-    ("types", "case", "expected"),
+    ("types", "case", "is_compiled"),
     [
-        ("float32", "one token", set()),
-        ("float32", "a chunk", {"attend"}),
-        ("float16", "a chunk with a window", {"attend"}),
-        ("bfloat16", "capped", {"attend"}),
-        ("int8", "a window", {"attend"}),
-        ("all float16", "one token", {"attend"}),
-        ("float64", "one token", set()),
+        ("float32", "one token", True),
+        ("float32", "a chunk", True),
+        ("float16", "a chunk with a window", True),
+        ("bfloat16", "capped", True),
+        ("int8", "a window", True),
+        ("int8", "several of one row", True),
+        ("all float16", "one token", True),
+        ("all bfloat16", "one token", True),
+        ("float64", "one token", False),
     ],
 )
-def test_which_types_run_in_the_loops(types: str, case: str, expected: set[str], calls: list[str]) -> None:
+def test_which_types_run_in_the_loops(types: str, case: str, is_compiled: bool, calls: list[str]) -> None:
     assert_as_in_eager(TABLE, case, types)
-    assert set(calls) == expected
+    assert ("attend" in calls) == is_compiled
 
 
 @pytest.mark.parametrize("types", ["float32", *SMALL])
 def test_many_rows_run_in_blas(types: str, calls: list[str]) -> None:
     assert_as_in_eager(TABLE, "a chunk", types, heads=8)  # 4 heads a group, and 5 queries
-    assert not calls
+    assert "attend" not in calls
+
+
+@pytest.mark.parametrize("types", ["float32", *SMALL])
+@pytest.mark.parametrize(
+    ("positions", "options"),
+    [
+        ([[299]], {}),
+        ([[127], [128], [255]], {}),
+        ([[100, 200, 299]], {"window": 90}),  # no block is seen by all queries
+        ([[250], [10], [299]], {"rows": [1, 1, 0], "softcap": 3.0}),
+    ],
+    ids=["one token", "a batch at the ends of blocks", "a window", "several of one row"],
+)
+def test_several_blocks(
+    positions: list[list[int]], options: dict[str, Any], types: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(support, "CAPACITY", 300)
+    given = {name: torch.tensor(x) if name == "rows" else x for name, x in options.items()}
+    args = kernel_arguments(positions, *TYPES[types], **given)
+    args[0] *= 3  # so that larger scores are found in later blocks
+    assert_same(run(TABLE, *args), run(PORTABLE, *args), 1e-6)
+    assert "attend" in calls
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -131,6 +156,14 @@ def test_scales_of_any_type(dtype: torch.dtype) -> None:
     assert_scales_are_read(TABLE, dtype)
 
 
+def test_scales_of_wrong_sizes_never_reach_the_loops(calls: list[str]) -> None:
+    args = kernel_arguments([[30]], torch.int8, torch.float32)
+    args[5] = args[5][:, :, :20].contiguous()
+    with pytest.raises(ValueError, match="broadcast"):
+        run(TABLE, *args)
+    assert not calls
+
+
 @pytest.mark.parametrize("case", WRONG_SIZES)
 def test_sizes_that_do_not_fit_never_reach_the_loops(case: str, calls: list[str]) -> None:
     assert_sizes_are_refused(TABLE, case, "float16")
@@ -140,7 +173,7 @@ def test_sizes_that_do_not_fit_never_reach_the_loops(case: str, calls: list[str]
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_a_cache_that_is_a_state(dtype: torch.dtype, calls: list[str]) -> None:
     assert_state_is_read(TABLE, dtype)
-    assert calls == ["attend"] * 2
+    assert calls.count("attend") == 2
 
 
 def test_no_folder_is_writable(monkeypatch: pytest.MonkeyPatch) -> None:
