@@ -1,4 +1,4 @@
-"""Attention over a cache of keys and values, as a preserved operator that reads the cache without a copy.
+"""Attention over a cache of keys and values, and writes to it: preserved operators that use the cache without a copy.
 
 Authors of models call `delegate.cached_attention` in `forward`, after the writes of new keys to the cache.
 """
@@ -107,3 +107,26 @@ def _result_type(
 
 
 torch.library.register_fake(_NAME, _result_type)
+
+
+@torch.library.custom_op("delegate::update_cache", mutates_args=())
+def update_cache(entries: Tensor, new: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+    """Return a cache in which some entries are new. The kernel writes them in place if the cache is a state.
+
+    Core ATen would convert them in one operator, and write them in another.
+
+    Args:
+        entries: (conversations, groups, capacity, ...), of any type.
+        new: (batch, groups, length, ...): floats, which are converted to the type of the entries.
+        positions: int64 (batch, length), at least 0.
+        rows: int64 (batch): the conversation of each row of the batch.
+    """
+    updated = entries.clone()
+    updated[rows[:, None], :, positions] = new.transpose(1, 2).to(entries.dtype)
+    return updated
+
+
+@update_cache.register_fake
+def _updated_type(entries: Tensor, new: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+    """Return an empty result of the right shape and dtype."""
+    return torch.empty_like(entries)

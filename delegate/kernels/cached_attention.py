@@ -1,4 +1,4 @@
-"""Attention over a cache that is filled from its start, in several threads.
+"""Attention over a cache that is filled from its start, in several threads, and writes to it.
 
 Unfilled entries are not read, and entries are not copied.
 """
@@ -72,6 +72,7 @@ if hasattr(os, "register_at_fork"):
 
 
 OPERATOR = "delegate.cached_attention.default"
+UPDATE = "delegate.update_cache.default"
 DTYPES = FLOAT | {DType.bfloat16, DType.int8, DType.int64}
 _ONE_THREAD = 1 << 20  # elements of keys that one thread reads as fast as several threads, which must wake up first
 _ROWS = 16  # rows of a matrix product that take as long as reading the keys once
@@ -129,6 +130,17 @@ def cached_attention(
             np.copyto(target, sums.reshape(target.shape))
     if is_bfloat16:
         to_bfloat16(result, out)
+
+
+@TABLE.kernel(UPDATE, dtypes=DTYPES, in_place=True)
+def update_cache(entries: Array, new: Array, positions: Array, rows: Array, *, out: Array) -> None:
+    """Write new entries (B, G, L, ...) to a cache (R, G, S, ...), at positions (B, L) of rows (B)."""
+    np.copyto(out, entries)
+    _check("row", rows.tolist(), len(entries))
+    _check("position", positions.reshape(-1).tolist(), entries.shape[2])
+    where, wide = (rows[:, None], slice(None), positions), from_bfloat16(new) if new.dtype == np.uint16 else new
+    converted = to_bfloat16(wide) if entries.dtype == np.uint16 else wide.astype(entries.dtype, copy=False)
+    out[where] = converted.swapaxes(1, 2)
 
 
 def _as_float(x: Array, dtype: np.dtype) -> Array:

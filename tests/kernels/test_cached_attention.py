@@ -15,9 +15,12 @@ from tests.support.cached_attention import (
     CAPACITY,
     CASES,
     CHANNELS,
+    NEW,
     TYPES,
     WRONG_SIZES,
     assert_as_in_eager,
+    assert_is_updated,
+    assert_places_are_checked,
     assert_scales_are_read,
     assert_sizes_are_refused,
     assert_state_is_read,
@@ -94,3 +97,14 @@ def test_sizes_that_do_not_fit(case, types):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_a_cache_that_is_a_state(dtype):
     assert_state_is_read(["portable"], dtype)
+
+
+@pytest.mark.parametrize("channels", [(8,), ()], ids=["entries", "scales"])
+@pytest.mark.parametrize("new", NEW)
+@pytest.mark.parametrize("entries", ["float32", "float16", "bfloat16", "int8", "float64"])
+def test_writes_as_in_eager(entries, new, channels):
+    assert_is_updated(TABLE, TYPES[entries][0], NEW[new], channels)
+
+
+def test_writes_to_places_that_the_cache_has_not():
+    assert_places_are_checked(TABLE)

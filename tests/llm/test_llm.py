@@ -98,7 +98,7 @@ def test_caches_and_attention_are_where_they_lie(qwen):
         calls = [c for c in method.instructions if isinstance(c, KernelCall)]
         states = {i for i, v in enumerate(method.values) if v.storage.kind is StorageKind.STATE}
         readers = [program.operators[c.operator] for c in calls if states & set(refs(c.args))]
-        assert sorted(set(readers)) == ["aten.index_put.default", "delegate.cached_attention.default"]
+        assert sorted(set(readers)) == ["delegate.cached_attention.default", "delegate.update_cache.default"]
         assert readers.count("delegate.cached_attention.default") == SHAPE["num_hidden_layers"]
         assert sum(o in states for c in method.instructions for o in c.outputs) == 2 * SHAPE["num_hidden_layers"]
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from delegate.compile import to_backend
-from delegate.edge.cached_attention import cached_attention
+from delegate.edge.cached_attention import cached_attention, update_cache
 from delegate.errors import KernelError
-from delegate.kernels.cached_attention import OPERATOR
+from delegate.kernels.cached_attention import OPERATOR, UPDATE
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.kernels.table import KernelTable
 from delegate.program.dtypes import DType
@@ -68,7 +68,7 @@ def run(table: KernelTable, *args: object) -> np.ndarray:
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     arrays = [as_array(a) if isinstance(a, torch.Tensor) else a for a in args]
     out = np.empty((*arrays[0].shape[:-1], arrays[2].shape[-1]), arrays[0].dtype)
-    kernel = table.find(OPERATOR, {DType[str(a.dtype).removeprefix("torch.")] for a in tensors})
+    kernel = table.find(OPERATOR, {dtype_of(x) for x in tensors})
     assert kernel is not None
     kernel.function(*arrays, out=out)
     return from_bfloat16(out) if tensors[0].dtype is torch.bfloat16 else out
@@ -115,6 +115,44 @@ def assert_sizes_are_refused(table: KernelTable, case: str, types: str) -> None:
     args[index] = args[index][part].contiguous()
     with pytest.raises(KernelError, match=r"keys of shape .* channels of the query"):
         run(table, *args)
+
+
+NEW = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def assert_is_updated(table: KernelTable, entries: torch.dtype, new: torch.dtype, channels: tuple[int, ...]) -> None:
+    """Compare writes to a cache, in its memory and in other memory, with the operator."""
+    cache, rows = (torch.randn(3, GROUPS, CAPACITY, *channels) * 50).to(entries), torch.tensor([2, 2, 0])
+    some = (torch.randn(3, GROUPS, 2, *channels) * 20).clamp(-127, 127).round().to(new)
+    if entries is not torch.int8:
+        some = (some * 0.77).to(new)
+    args = cache, some, torch.tensor([[3, 4], [5, 39], [0, 1]]), rows
+    expected = as_array(update_cache(*args))
+    kernel = table.find(UPDATE, {dtype_of(x) for x in args})
+    assert kernel is not None
+    before, *others = (as_array(x) for x in args)
+    for cached, out in ((before, np.zeros_like(before)), (before, before)):
+        kernel.function(cached, *others, out=out)
+        assert_same(out, expected, 0)
+
+
+def assert_places_are_checked(table: KernelTable) -> None:
+    """Check that a write to a place which the cache lacks is reported, and that nothing is written."""
+    entries, new = np.zeros((2, GROUPS, CAPACITY, 4), np.float16), np.ones((2, GROUPS, 1, 4), np.float32)
+    kernel = table.find(UPDATE, {DType.float16, DType.float32, DType.int64})
+    assert kernel is not None
+    for positions, rows, match in (
+        ([[0], [40]], [0, 1], "position 0 to 40 is out of range for a cache of size 40"),
+        ([[0], [-1]], [0, 1], "position -1 to 0 is out of range"),
+        ([[0], [1]], [0, 2], "row 0 to 2 is out of range for a cache of size 2"),
+    ):
+        with pytest.raises(KernelError, match=match):
+            kernel.function(entries, new, np.array(positions), np.array(rows), out=entries)
+        assert not entries.any()
+
+
+def dtype_of(tensor: torch.Tensor) -> DType:
+    return DType[str(tensor.dtype).removeprefix("torch.")]
 
 
 class Layer(torch.nn.Module):

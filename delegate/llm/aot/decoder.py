@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from delegate.edge.cached_attention import cached_attention
+from delegate.edge.cached_attention import cached_attention, update_cache
 from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.aot.lora import Slots
 
@@ -53,13 +53,11 @@ class CacheBuffer(nn.Module):
 
     def write(self, new: Tensor, positions: Tensor, rows: Tensor) -> CachedEntries:
         """Write the entries of some positions, and return the cache; new: (batch, groups, length, channels)."""
-        where = (rows[:, None], slice(None), positions)
-        new = new.transpose(1, 2)
         if self.scales is not None:
             scales = new.abs().amax(-1) / 127
-            self.scales[where] = scales
+            self.scales.copy_(update_cache(self.scales, scales, positions, rows))
             new = torch.round(new / scales.clamp_min(1e-30)[..., None])
-        self.entries[where] = new.to(self.entries.dtype)
+        self.entries.copy_(update_cache(self.entries, new, positions, rows))
         return CachedEntries(self.entries, self.scales, positions, rows)
 
 

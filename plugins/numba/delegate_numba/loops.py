@@ -48,6 +48,19 @@ def _wide(_: Any, entry: types.Type) -> Any:
 
 
 @intrinsic
+def _narrow(_: Any, array: types.Array, value: types.Float) -> Any:
+    """Return a float32 as an entry of an array, rounded to the nearest; bfloat16 is not supported."""
+    entry = array.dtype
+
+    def generate(_: Any, builder: ir.IRBuilder, __: Any, args: Any) -> Any:
+        if entry == types.int16:  # float16
+            return builder.bitcast(builder.fptrunc(args[1], ir.HalfType()), ir.IntType(16))
+        return args[1] if entry == types.float32 else builder.fptosi(args[1], ir.IntType(8))
+
+    return entry(array, value), generate
+
+
+@intrinsic
 def _fetch_line(_: Any, entries: types.Array, row: types.Integer, channel: types.Integer) -> Any:
     """Request the cache line of an entry from memory, and do not wait."""
 
@@ -366,3 +379,20 @@ def _add_to_one(
     for j in range(in_fours, end):
         for c in range(values.shape[1]):
             sums[c] += a[j - first] * _wide(values[j, c])
+
+
+@_compiled
+def write(entries: Any, new: Any, positions: Any, rows: Any) -> bool:
+    """Write new entries (B, G, L, E) to a cache (R, G, S, E); return False, and write nothing, if it lacks a place."""
+    for b in range(len(rows)):
+        if rows[b] < 0 or rows[b] >= len(entries):
+            return False
+        for n in range(positions.shape[1]):
+            if positions[b, n] < 0 or positions[b, n] >= entries.shape[2]:
+                return False
+    for b in range(len(rows)):
+        for group in range(new.shape[1]):
+            for n in range(positions.shape[1]):
+                for c in range(new.shape[3]):
+                    entries[rows[b], group, positions[b, n], c] = _narrow(entries, new[b, group, n, c])
+    return True

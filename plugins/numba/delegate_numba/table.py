@@ -1,4 +1,4 @@
-"""The kernel table: attention of few queries to a cache in compiled loops.
+"""The kernel table: writes to a cache, and attention of few queries to it, in compiled loops.
 
 Numba is imported on first use.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels import cached_attention as portable
-from delegate.kernels.cached_attention import DTYPES, OPERATOR, run_in_parts
+from delegate.kernels.cached_attention import DTYPES, OPERATOR, UPDATE, run_in_parts
 from delegate.kernels.half_precision import Array, from_bfloat16, to_bfloat16
 from delegate.kernels.table import KernelTable
 from delegate.plugins import BLOCK_VARIABLE, one_line
@@ -23,6 +23,7 @@ TABLE = KernelTable("numba")
 _FLOAT32, _FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
 _QUERIES = frozenset(map(np.dtype, (np.float32, np.float16, np.uint16)))  # uint16: the bits of bfloat16
 _ENTRIES = _QUERIES | {np.dtype(np.int8)}
+_WRITTEN = _ENTRIES - {np.dtype(np.uint16)}
 _FEW = 16  # rows of queries that read a group, up to which the loops are faster than BLAS
 
 
@@ -66,6 +67,24 @@ def cached_attention(
     portable.cached_attention(
         query, keys, values, positions, rows, key_scales, value_scales, scale, window, softcap, out=out
     )
+
+
+@TABLE.kernel(UPDATE, dtypes=DTYPES, in_place=True)
+def update_cache(entries: Array, new: Array, positions: Array, rows: Array, *, out: Array) -> None:
+    """Convert and write new entries in one loop, otherwise as the portable kernel, which also reports wrong places."""
+    fits = (
+        new.dtype == _FLOAT32
+        and entries.dtype in _WRITTEN
+        and new.ndim == entries.ndim == 4
+        and new.shape == (*rows.shape, entries.shape[1], positions.shape[1], entries.shape[3])
+        and len(positions) == len(rows)
+        and all(x.flags.c_contiguous for x in (out, new, positions, rows))
+    )
+    if fits:
+        np.copyto(out, entries)
+        fits = _loops().write(_storage(out), new, positions, rows)
+    if not fits:
+        portable.update_cache(entries, new, positions, rows, out=out)
 
 
 def _loops_take(query: Array, keys: Array, values: Array, positions: Array, rows: Array, *scales: Array | None) -> bool:

@@ -22,9 +22,12 @@ from delegate.testing import assert_same
 from tests.support import cached_attention as support
 from tests.support.cached_attention import (
     CASES,
+    NEW,
     TYPES,
     WRONG_SIZES,
     assert_as_in_eager,
+    assert_is_updated,
+    assert_places_are_checked,
     assert_scales_are_read,
     assert_sizes_are_refused,
     assert_state_is_read,
@@ -192,3 +195,22 @@ def test_a_numba_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatc
     table._loops.cache_clear()
     with pytest.raises(KernelError, match=r"Numba cannot be imported.*DELEGATE_BLOCK_PLUGINS=numba"):
         run(TABLE, *kernel_arguments([[30]], torch.float16, torch.float32))
+
+
+@pytest.mark.parametrize("channels", [(8,), ()], ids=["entries", "scales"])
+@pytest.mark.parametrize("new", NEW)
+@pytest.mark.parametrize("entries", ["float32", "float16", "bfloat16", "int8", "float64"])
+def test_writes_as_in_eager(entries: str, new: str, channels: tuple[int, ...]) -> None:
+    assert_is_updated(TABLE, TYPES[entries][0], NEW[new], channels)
+
+
+def test_writes_to_places_that_the_cache_has_not() -> None:
+    assert_places_are_checked(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_compiled"), [(torch.float16, True), (torch.int8, True), (torch.bfloat16, False)], ids=str
+)
+def test_which_writes_run_in_the_loops(entries: torch.dtype, is_compiled: bool, calls: list[str]) -> None:
+    assert_is_updated(TABLE, entries, torch.float32, (8,))
+    assert ("write" in calls) == is_compiled
