@@ -23,6 +23,11 @@ _LINE = 64  # bytes of a cache line
 _BLOCK = 128  # entries whose scores are computed before their values are added
 
 
+def _inner(function: Any) -> Any:
+    """Return a function that Numba compiles into those that call it."""
+    return numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
+
+
 def _compiled(function: Any) -> Any:
     """Return a function that Numba compiles in its first call, and stores if there is a folder for it."""
     try:
@@ -77,7 +82,7 @@ def _fetch_line(_: Any, entries: types.Array, row: types.Integer, channel: types
     return types.void(entries, types.intp, types.intp), generate
 
 
-@_compiled
+@_inner
 def _fetch(entries: Any, first: int, end: int) -> None:
     """Request rows of entries from memory, and do not wait."""
     for j in range(first, end):
@@ -101,7 +106,7 @@ def extent(positions: Any, rows: Any, window: int, conversations: int, capacity:
     return most, total
 
 
-@_compiled
+@_inner
 def _run(positions: Any, rows: Any, start: int, window: int) -> Any:
     """Return the end of the sequences from `start` on of one conversation, and the first entry and the end that they
     read; the first is negative if a position is."""
@@ -152,12 +157,13 @@ def attend(
             for b in range(start, stop):
                 for head in range(group * heads, (group + 1) * heads):
                     for n in range(query.shape[2]):
-                        out[b, head, n] = sums[i]
+                        for c in range(out.shape[3]):
+                            out[b, head, n, c] = sums[i, c]
                         i += 1
         start = stop
 
 
-@_compiled
+@_inner
 def _attend_group(
     query: Any,
     where: Any,
@@ -178,8 +184,10 @@ def _attend_group(
     row, group, first, end = places
     own_keys, own_values, next_keys = keys[row, group], values[row, group], keys[row, (group + 1) % keys.shape[1]]
     weights = np.empty((len(query), _BLOCK), np.float32)
-    largest, totals = np.full(len(query), np.float32(-np.inf)), np.zeros(len(query), np.float32)
-    out[:] = 0
+    largest, totals = np.empty(len(query), np.float32), np.empty(len(query), np.float32)
+    for i in range(len(query)):
+        largest[i], totals[i] = -np.inf, 0
+        _fill(out[i], 0, out.shape[1], 0)
     is_fetched = end - first > 2 * _BLOCK
     for start in range(first, end, _BLOCK):
         stop = min(start + _BLOCK, end)
@@ -190,16 +198,17 @@ def _attend_group(
                 _multiply(scores, key_scales[row, group, start:stop])
             if softcap:
                 _cap(scores, softcap)
-            scores[max(0, where[i] + 1 - start) :] = -np.inf
-            scores[: max(0, where[i] + 1 - start - window) if window else 0] = -np.inf
+            _fill(scores, max(0, where[i] + 1 - start), stop - start, -np.inf)
+            if window:
+                _fill(scores, 0, min(where[i] + 1 - window, stop) - start, -np.inf)
             new = max(largest[i], _largest(scores))
             if new == -np.inf:  # the query sees nothing of this block
-                scores[:] = 0
+                _fill(scores, 0, stop - start, 0)
                 continue
             if new != largest[i]:
                 factor = np.exp(largest[i] - new)
                 totals[i] *= factor
-                out[i] *= factor
+                _scale(out[i], factor)
                 largest[i] = new
             totals[i] += _exponentiate(scores, new)
             if value_scales is not None:
@@ -209,22 +218,34 @@ def _attend_group(
         else:
             _add_weighted(weights, own_values, start, stop, next_keys, first, is_fetched, out)
     for i in range(len(query)):
-        out[i] /= totals[i]
+        _scale(out[i], 1 / totals[i])
 
 
-@_compiled
+@_inner
+def _fill(row: Any, first: int, end: int, value: float) -> None:
+    for j in range(first, end):
+        row[j] = value
+
+
+@_inner
+def _scale(row: Any, factor: Any) -> None:
+    for j in range(len(row)):
+        row[j] *= factor
+
+
+@_inner
 def _multiply(row: Any, factors: Any) -> None:
     for j in range(len(row)):
         row[j] *= factors[j]
 
 
-@_compiled
+@_inner
 def _cap(row: Any, softcap: float) -> None:
     for j in range(len(row)):
         row[j] = softcap * math.tanh(row[j] / softcap)
 
 
-@_compiled
+@_inner
 def _largest(row: Any) -> Any:
     a, b, c, d = row[0], row[0], row[0], row[0]
     in_fours = len(row) // 4 * 4
@@ -236,7 +257,7 @@ def _largest(row: Any) -> Any:
     return max(a, b, c, d)
 
 
-@_compiled
+@_inner
 def _exponentiate(row: Any, largest: Any) -> Any:
     """Compute exp of scores minus the largest, in place; return the sum.
 
@@ -259,7 +280,7 @@ def _exponentiate(row: Any, largest: Any) -> Any:
     return total
 
 
-@_compiled
+@_inner
 def _scores(query: Any, keys: Any, values: Any, first: int, end: int, is_fetched: bool, out: Any) -> None:
     """Multiply query (m, E) with the keys from `first` to `end` -> (m, end - first).
 
@@ -273,7 +294,7 @@ def _scores(query: Any, keys: Any, values: Any, first: int, end: int, is_fetched
         _scores_of_one(query[rows - 1], keys, values, is_fetched and rows == 1, first, end, out[rows - 1])
 
 
-@_compiled
+@_inner
 def _scores_of_two(
     a: Any, b: Any, keys: Any, values: Any, is_fetched: bool, first: int, end: int, out_a: Any, out_b: Any
 ) -> None:
@@ -302,7 +323,7 @@ def _scores_of_two(
     _scores_of_one(b, keys, values, False, in_fours, end, out_b[in_fours - first :])
 
 
-@_compiled
+@_inner
 def _scores_of_one(row: Any, keys: Any, values: Any, is_fetched: bool, first: int, end: int, out: Any) -> None:
     for j in range(first, end):
         if is_fetched:
@@ -313,7 +334,7 @@ def _scores_of_one(row: Any, keys: Any, values: Any, is_fetched: bool, first: in
         out[j - first] = total
 
 
-@_compiled
+@_inner
 def _add_weighted(
     weights: Any, values: Any, first: int, end: int, next_keys: Any, next_first: int, is_fetched: bool, out: Any
 ) -> None:
@@ -331,7 +352,7 @@ def _add_weighted(
         _add_to_one(weights[rows - 1], values, first, end, next_keys, ahead, is_fetched and rows == 1, out[rows - 1])
 
 
-@_compiled
+@_inner
 def _add_to_two(
     a: Any,
     b: Any,
@@ -363,7 +384,7 @@ def _add_to_two(
             sum_b[c] += b[j - first] * value
 
 
-@_compiled
+@_inner
 def _add_to_one(
     a: Any, values: Any, first: int, end: int, next_keys: Any, ahead: int, is_fetched: bool, sums: Any
 ) -> None:
