@@ -8,8 +8,9 @@ A small network takes an image of 600 KB in binary form. The server and the clie
 - `latency`: one client, a server that does nothing, and the program's own calls take turns.
 - `batching`: many clients at once, and the best batch of the program's own calls with the same threads, in turns. The
   cores of server and clients are those that they used.
-- `load`: requests at random times, at 80 % of the rate of many clients.
-- `hostile`: the same at 40 %, without and with clients that are slow or send what is wrong.
+- `load`: requests at random times and at even ones, at shares of the most requests per second (`--loads`). Each is
+  beside a perfect queue, a simulation with measured service times and the same arrivals.
+- `hostile`: requests at random times at 40 %, without and with clients that are slow or send what is wrong.
 - `long`: many small requests; the memory of the server, and the number of answers.
 
 `--backend onnxruntime` serves ONNX Runtime in the same way. Parts: latency, batching, load, hostile by default.
@@ -18,6 +19,7 @@ A small network takes an image of 600 KB in binary form. The server and the clie
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import statistics
 import subprocess
@@ -26,7 +28,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from multiprocessing import shared_memory
@@ -38,7 +40,8 @@ import orjson
 import torch
 
 import delegate
-from benchmarks.serving_client import Connection, drive
+from benchmarks.queues import WARM, Fleet, Times, capacity, equal_times_percentile, measure_calls, simulate
+from benchmarks.serving_client import Connection, drive, even_gaps, random_gaps
 from tests.support.zoo import libraries
 
 SIZE = 224
@@ -260,31 +263,82 @@ def batching(path: Path, message: bytes, options: Options, clients: int, count: 
     )
 
 
-def load(path: Path, message: bytes, options: Options, clients: int, parts: Sequence[str]) -> None:
-    """Print the times of requests at random times, without and with hostile clients."""
-    with server(f"net={path}", *options.arguments) as port:
+def most_requests(port: int, message: bytes, clients: int) -> float:
+    """Return the requests per second of many clients, the most of several rounds."""
+    rates = []
+    for _ in range(ROUNDS):
         start = time.perf_counter()
         drive(port, message, clients, 500)
-        rate = 500 / (time.perf_counter() - start)
-        print("| requests at random times | requests/s | p50, ms | p99, ms | p99 / p50 |\n|---|---|---|---|---|")
-        if "load" in parts:
-            print_load(
-                "80 % load", drive(port, message, 4 * clients, int(SECONDS * 0.8 * rate), 0.8 * rate), 0.8 * rate
-            )
-        if "hostile" in parts:
-            slow, count = 0.4 * rate, int(SECONDS * 0.4 * rate)
-            for _ in range(2):
-                print_load("40 % load", drive(port, message, 4 * clients, count, slow), slow)
-                with client("hostile", str(port)):
-                    time.sleep(1)
-                    print_load("with hostile clients", drive(port, message, 4 * clients, count, slow), slow)
-                time.sleep(1)
+        rates.append(500 / (time.perf_counter() - start))
+    return max(rates)
+
+
+class PerfectQueue(NamedTuple):
+    """A queue in which nothing but the measured times of calls and of the server's work takes time.
+
+    Args:
+        times: seconds of calls by rows, with the work of the server for each request, which follows from its most
+            requests per second.
+        way: seconds of a request in clients and sockets, which occupy no replica.
+        rows: of a batch at most.
+    """
+
+    times: Times
+    way: float
+    rows: int
+
+    def latencies(self, gaps: Iterator[float], count: int) -> list[float]:
+        """Return the simulated seconds of requests."""
+        return [self.way + t for t in simulate(Fleet(1, self.rows), gaps, self.times, count)]
+
+
+def measure_queue(port: int, message: bytes, own: Times, rows: int, rate: float) -> PerfectQueue:
+    """Return the perfect queue for a server with these own calls, and these most requests per second."""
+    work = max(0.0, 1 / rate - 1 / capacity(own, rows))
+    single = drive(port, message, 4, 200, even_gaps(0.1 * rate))
+    way = max(0.0, statistics.median(single) - statistics.median(own[1]) - work)
+    return PerfectQueue({n: [t + work * n for t in seconds] for n, seconds in own.items()}, way, rows)
+
+
+def load(path: Path, image: Any, message: bytes, options: Options, clients: int, shares: Sequence[float]) -> None:
+    """Print the times of requests at shares of the most requests per second, beside those of a perfect queue."""
+    with delegate.load(path, options=options.load) as program, server(f"net={path}", *options.arguments) as port:
+        own = measure_calls(program, image, 500, options.batch)
+        most = most_requests(port, message, clients)
+        queue = measure_queue(port, message, own, options.batch, most)
+        print(f"at most {most:.0f} requests/s of {clients} clients, in calls of up to {options.batch} rows\n")
+        print("| load | arrivals | requests/s | p50, ms | p99, ms | p99 / p50 | perfect queue: p50 | p99 | p99 / p50 |")
+        print("|---|---|---|---|---|---|---|---|---|")
+        for share in shares:
+            rate, count = share * most, int(SECONDS * share * most)
+            for name, gaps in (("random", random_gaps), ("even", even_gaps)):
+                times = drive(port, message, 4 * clients, count, gaps(rate))[int(WARM * count) :]
+                cells = f"{spread(times)} | {spread(queue.latencies(gaps(rate), count))}"
+                print(f"| {share:.0%} | {name} | {rate:.0f} | {cells} |", flush=True)
+    for share in shares:
+        ratio = equal_times_percentile(share, 99) / equal_times_percentile(share, 50)
+        print(f"\nequal service times and random arrivals have p99 / p50 = {ratio:.1f} at {share:.0%} load, exactly")
     print()
 
 
-def print_load(name: str, times: Sequence[float], rate: float) -> None:
+def hostile(path: Path, message: bytes, options: Options, clients: int) -> None:
+    """Print the times of requests without and with hostile clients."""
+    with server(f"net={path}", *options.arguments) as port:
+        rate = 0.4 * most_requests(port, message, clients)
+        print("| 40 % load | requests/s | p50, ms | p99, ms | p99 / p50 |\n|---|---|---|---|---|")
+        for _ in range(2):
+            for name in ("alone", "with hostile clients"):
+                with client("hostile", str(port)) if name != "alone" else nullcontext():
+                    time.sleep(1)
+                    times = drive(port, message, 4 * clients, int(SECONDS * rate), random_gaps(rate))
+                    print(f"| {name} | {rate:.0f} | {spread(times)} |", flush=True)
+    print()
+
+
+def spread(times: Sequence[float]) -> str:
+    """Return the cells of p50, p99 and their ratio."""
     p50, p99 = (percentile(times, part) * 1e3 for part in (50, 99))
-    print(f"| {name} | {rate:.0f} | {p50:.2f} | {p99:.2f} | {p99 / p50:.1f} |", flush=True)
+    return f"{p50:.2f} | {p99:.2f} | {p99 / p50:.1f}"
 
 
 def long(path: Path, options: Options, clients: int, count: int) -> None:
@@ -370,11 +424,14 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--batch", type=int, help="rows of a call; default: the fastest of own calls")
     parser.add_argument("--threads", type=int, default=1, help="of one call")
+    parser.add_argument("--loads", type=float, nargs="+", default=[0.4, 0.8], help="shares of the most requests/s")
     parser.add_argument("--count", type=int, default=100_000, help="requests of the long run")
     arguments = parser.parse_args()
+    gc.freeze()  # a full collection examines all of torch, and would stop the clients for 0.3 s
     parts = arguments.parts or PARTS[:-1]
     image = np.random.default_rng(0).standard_normal((1, 3, SIZE, SIZE), np.float32)
     name = input_of(arguments.model)
+    message = request(image, name)
     single = Options(arguments.backend, arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "net.dlg")
@@ -384,9 +441,11 @@ def main() -> None:
         if {"batching", "load", "hostile"} & {*parts}:
             batched = replace(single, batch=arguments.batch or fastest(path, single))
             if "batching" in parts:
-                batching(path, request(image, name), batched, arguments.clients, arguments.requests)
-            if {"load", "hostile"} & {*parts}:
-                load(path, request(image, name), batched, arguments.clients, parts)
+                batching(path, message, batched, arguments.clients, arguments.requests)
+            if "load" in parts:
+                load(path, image, message, batched, arguments.clients, arguments.loads)
+            if "hostile" in parts:
+                hostile(path, message, batched, arguments.clients)
         if "long" in parts:
             long(path, single, arguments.clients, arguments.count)
 

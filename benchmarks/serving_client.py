@@ -12,7 +12,9 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import accumulate, islice, repeat
 from typing import cast
 
 END = b"\r\n\r\n"
@@ -64,7 +66,23 @@ class Connection:
         return bool(end) and len(body) == size_of(head + b"\r\n")
 
 
-def drive(port: int, message: bytes, connections: int, count: int, rate: float | None = None) -> list[float]:
+def random_gaps(rate: float) -> Iterator[float]:
+    """Yield the seconds from each request to the next, at random times: a Poisson process, and always the same one.
+
+    Args:
+        rate: requests per second.
+    """
+    numbers = random.Random(0)
+    while True:
+        yield numbers.expovariate(rate)
+
+
+def even_gaps(rate: float) -> Iterator[float]:
+    """Yield the seconds from each request to the next, all equal."""
+    return repeat(1 / rate)
+
+
+def drive(port: int, message: bytes, connections: int, count: int, gaps: Iterator[float] | None = None) -> list[float]:
     """Send requests, and return the seconds of each one.
 
     Args:
@@ -72,18 +90,14 @@ def drive(port: int, message: bytes, connections: int, count: int, rate: float |
         message: the bytes of a request.
         connections: the number of connections.
         count: the number of requests.
-        rate: requests per second, which begin at random times; their seconds count from then on, also if no connection
-            is free. None: each connection sends its next request when it has an answer.
+        gaps: seconds from each request to the next. A request's seconds count from then on, also if no connection is
+            free. None: each connection sends its next request when it has an answer.
     """
     selector = selectors.DefaultSelector()
     free = [Connection(port, message) for _ in range(connections)]
-    random_times = random.Random(0)
     first = time.perf_counter()
-    due = deque[float]()
-    for _ in range(count):
-        due.append(
-            first + (0.0 if rate is None else (due[-1] - first if due else 0.0) + random_times.expovariate(rate))
-        )
+    due = deque(accumulate(islice(repeat(0.0) if gaps is None else gaps, count), initial=first))
+    due.popleft()
     times: list[float] = []
     while len(times) < count:
         now = time.perf_counter()
@@ -92,7 +106,7 @@ def drive(port: int, message: bytes, connections: int, count: int, rate: float |
             if now - connection.used > IDLE:
                 connection.socket.close()
                 connection = Connection(port, message)
-            connection.begin(now if rate is None else start)
+            connection.begin(now if gaps is None else start)
             selector.register(connection.socket, selectors.EVENT_WRITE, connection)
         wait = max(due[0] - now, 0.0) if due and free else None
         for key, events in selector.select(wait):

@@ -25,12 +25,25 @@ from delegate.cli.app import app
 from tests.support.exit_codes import FAILED, USAGE, require_exit
 from tests.support.hostile import EVIL, require_printable
 
+FROZEN = """
+import gc, os, signal, sys, threading
+from delegate.cli.main import main
+def report():
+    sys.stdin.readline()
+    print(gc.get_freeze_count(), len(gc.get_objects()), flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=report, daemon=True).start()
+main()
+"""
+
 
 @contextmanager
-def serving(*args: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(*args: str, run: tuple[str, ...] = ("-m", "delegate")) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Yield the process of `delegate serve`, and the URL that it prints last."""
-    command = [sys.executable, "-W", "error", "-m", "delegate", "serve", "--port", "0", *args]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-W", "error", *run, "serve", "--port", "0", *args]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         url = ""
         for line in process.stdout:
@@ -52,6 +65,13 @@ def test_a_signal_ends_it_cleanly(programs: dict[str, Path], number: int) -> Non
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=20)
     assert (process.returncode, stdout, stderr) == (0, "ended: all requests are answered\n", "")
+
+
+def test_collections_do_not_examine_what_is_imported(programs: dict[str, Path]) -> None:
+    with serving(str(programs["net"]), run=("-c", FROZEN)) as (process, _):
+        stdout, _ = process.communicate("\n", timeout=20)
+    frozen, others, *_ = stdout.split()
+    assert int(frozen) > 10 * int(others) > 0
 
 
 def test_what_it_prints(programs: dict[str, Path]) -> None:
