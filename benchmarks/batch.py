@@ -25,8 +25,8 @@ import numpy as np
 import ray
 import torch
 from delegate_ray.runtime.cluster import Cluster, Worker
-from delegate_ray.runtime.inputs import Part
 from delegate_ray.runtime.job import Job, Settings, create, write_manifest
+from delegate_ray.runtime.parts import Part
 from delegate_ray.runtime.work import work
 
 import delegate

@@ -15,8 +15,8 @@ from delegate.cli.options import OUTPUTS, Isolate, Kernels, LoadOptions, OnFallb
 from delegate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from delegate_ray.runtime.inputs import Part
     from delegate_ray.runtime.job import Finished, Job
+    from delegate_ray.runtime.parts import Part
 
 
 def batch(

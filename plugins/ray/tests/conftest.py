@@ -111,6 +111,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
         "double": (Double(), (torch.zeros(1, 3),), ({1: length},), []),
         "images": (Brightness(), (torch.zeros(2, 5, 6, 3, dtype=torch.uint8),), ({0: batch},), []),
         "whole": (Double(), (torch.zeros(3, 2),), None, []),
+        "scalar": (Double(), (torch.zeros(2),), ({0: batch},), []),
         "half": (Double(), (torch.zeros(2, 4, dtype=torch.bfloat16),), ({0: batch},), []),
     }
     programs = {}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -18,9 +20,11 @@ import pyarrow.parquet
 import pytest
 import torch
 from delegate_ray.runtime import work as working
+from delegate_ray.runtime.inputs import parts_of, read, scan
 from typer.testing import CliRunner
 
 from delegate.cli.app import app
+from delegate.errors import InputError
 from delegate.testing import assert_same
 from tests.support.exit_codes import FAILED, USAGE, require_exit
 from tests.support.hostile import EVIL, require_printable
@@ -180,7 +184,7 @@ def test_bad_lines_of_text(data: Data, results: Read) -> None:
         "input 'x': the line has 3 values, and the header 4",
         "input 'x': 'x' is not a number of type float32",
         None,
-        None,
+        "input 'x': '1e999' is out of the range of float32",
     ]
     assert messages["d.jsonl"][:4] == [
         None,
@@ -210,6 +214,111 @@ def test_a_folder_of_images(data: Data, results: Read) -> None:
     assert "the cell has the shape [3, 6, 3]" in table["error"].to_pylist()[11]
     Path("images/10.jpg").write_bytes(b"changed")
     assert "a job with another input" in fails(*command)
+
+
+def test_images_that_would_change(data: Data, results: Read) -> None:
+    """Images of 16 bits would be clipped. Hidden files are no rows, and names may have any letters and bytes."""
+    Path("images").mkdir()
+    pixels = np.full((5, 6), 1000, np.uint16)
+    PIL.Image.fromarray(pixels).save("images/a.png")
+    PIL.Image.fromarray(pixels.astype(np.uint8)).save("images/b.PNG")
+    PIL.Image.fromarray(pixels.astype(np.uint8)).save(os.fsdecode(b"images/\xff.png"))
+    Path("images/.c.png").write_text("of the system")
+    command = (data.programs["images"], "-i", "images", "--bad-rows", "column", "--keep", "path")
+    assert batch(*command) == "3 rows in 1 files in out, 2 bad rows\n"
+    table = results(Path("out"))
+    assert table["error"].to_pylist() == [
+        "input 'image': the image has more than 8 bits for each value",
+        None,
+        "column 'path': the text is not UTF-8",
+    ]
+    assert [value is None for value in table["output"].to_pylist()] == [True, False, True]
+    done = CliRunner().invoke(app, ["batch", *map(str, command), "-o", "images/out"])
+    assert "the output folder is in the folder of images" in done.stderr
+    assert not Path("images/out").exists()
+
+
+def test_quotes_in_values(data: Data, results: Read) -> None:
+    """A quote within a value begins no quoted text."""
+    texts = ['5" pipe', "a", '"', 'b "c"', "d\n\ne", "", '6" pipe', "   "]
+    rows = [
+        f"{n},{text}" if text[:1].isdigit() else f'{n},"{text.replace(chr(34), chr(34) * 2)}"'
+        for n, text in enumerate(texts)
+    ]
+    Path("d.csv").write_text("a,text\n" + "\n".join(rows))
+    batch(data.programs["scalar"], "-i", "d.csv", "--column", "x=a", "--keep", "text", "--rows", 3)
+    table = results(Path("out"))
+    assert table["text"].to_pylist() == texts
+    assert table["output"].to_pylist() == [2.0 * n for n in range(len(texts))]
+
+
+def test_records_are_those_of_a_csv_reader() -> None:
+    choose = random.Random(0)
+    for _ in range(150):
+        body = "".join(choose.choices(["a", '"', ",", "\n", "\r\n", "b", " "], k=choose.randrange(20)))
+        Path("d.csv").write_text(f"x,y\n{body}", newline="")
+        expected = [r for r in csv.reader(io.StringIO(body, newline="")) if r]
+        problem = ""
+        try:
+            (file,) = scan(Path("d.csv"), 2)
+        except InputError as error:
+            problem = str(error)
+        if problem:
+            assert "has no end" in problem
+            continue
+        cells = [cell for part in parts_of([file], 2) for _, table in read(file, part, ["y"], 3) for cell in table["y"]]
+        texts = [None if isinstance(cell, Exception) else str(cell) for cell in cells]
+        assert texts == [r[1] if len(r) == 2 else None for r in expected], body
+
+
+def test_parts_share_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts in their order read each row once, and parts in any order have their own rows."""
+    numbers = np.arange(1000)
+    pyarrow.parquet.write_table(pa.table({"x": numbers}), "d.parquet", row_group_size=400)
+    (file,) = scan(Path("d.parquet"), 70)
+    parts = parts_of([file], 70)
+    opened = []
+    original = pyarrow.parquet.ParquetFile
+    monkeypatch.setattr(
+        pyarrow.parquet, "ParquetFile", lambda *args, **kw: opened.append(args) or original(*args, **kw)
+    )
+    for order in (parts, random.Random(0).sample(parts, len(parts)), parts[::2]):
+        for part in order:
+            batches = [table["x"].to_numpy() for _, table in read(file, part, ["x"], 64)]
+            assert_same(np.concatenate(batches), numbers[part.start : part.start + part.rows])
+        if order is parts:
+            assert len(opened) == 1
+
+
+def test_the_first_rows_are_those_of_all_files(data: Data, results: Read) -> None:
+    """A file without rows, or with only bad ones, does not end the job. The order of columns may differ."""
+    Path("in").mkdir()
+    contents = {"a.csv": "", "b.csv": "x\n", "c.csv": "x,y\na,1\nb,1\n", "d.CSV": "y,x\n0,3\n", ".e.csv": "hidden"}
+    for name, text in contents.items():
+        Path("in", name).write_text(text)
+    command = (data.programs["scalar"], "-i", "in", "--bad-rows", "drop", "--rows", 1, "--column", "x=x", "--keep", "y")
+    assert batch(*command) == "3 rows in 3 files in out, 2 bad rows left out\n"
+    table = results(Path("out"))
+    assert (table["row"].to_pylist(), table["y"].to_pylist(), table["output"].to_pylist()) == ([2], ["0"], [6.0])
+
+
+def test_keys_that_are_not_in_the_first_line(data: Data, results: Read) -> None:
+    Path("d.jsonl").write_text('{"y": 1}\n{broken\n{"x": 2, "y": "\\ud800"}\n{"x": 3}\n')
+    command = (data.programs["scalar"], "-i", "d.jsonl", "--bad-rows", "column")
+    batch(*command, "--column", "x=x", "--keep", "y")
+    table = results(Path("out"))
+    assert table["output"].to_pylist() == [None, None, None, 6.0]
+    assert table["y"].to_pylist() == ["1", None, None, None]
+    assert table["error"].to_pylist()[0] == "input 'x': the cell is null"
+    assert table["error"].to_pylist()[2] == "column 'y': the text is not UTF-8"
+
+
+def test_kept_arrays_of_other_byte_order(data: Data, results: Read) -> None:
+    np.save("d.npy", np.asfortranarray(data.x).astype(">f8"))
+    batch(data.programs["net"], "-i", "d.npy", "--keep", "array")
+    table = results(Path("out"))
+    assert_same(tensor(table, "array"), data.x.astype(np.float64))
+    assert_same(tensor(table, "output"), eager(data, "net", data.x))
 
 
 class Interrupted(Exception):
@@ -253,7 +362,7 @@ def test_another_input_program_or_option_is_an_error(data: Data) -> None:
     assert "the output folder belongs to a job with another input" in fails(*command)
     np.save("d.npy", data.x)
     assert "with another program (" in fails(data.programs["static"], *command[1:])
-    assert "with another option rows (" in fails(*command[:-1], 20)
+    assert "with another option --rows (" in fails(*command[:-1], 20)
     Path("out/part-000001.parquet").write_bytes(b"not whole")
     assert "this is no output file of the job (" in fails(*command)
     Path("out/part-000001.parquet").unlink()
@@ -304,12 +413,28 @@ def test_a_full_disk_leaves_finished_files_whole(data: Data, results: Read) -> N
     assert batch(*command).startswith("continuing: 1 of 2 files are complete")
 
 
+TEXTS = {  # a file of the tests below -> its content
+    "quote.csv": 'a,b\n1,2\n3,"4\n5,6\n',
+    "return.csv": "a,b\n1,2\r3,4\r",
+    "twice.csv": "a,b,c,d,a\n1,2,3,4,5\n",
+    "two/a.csv": "x\n1\n",
+    "two/b.csv": "y\n1\n",
+    "nested/a.csv/b.csv": "x\n1\n",
+}
 ERRORS = [  # program, arguments, message
     ("net", ["-i", "absent.parquet"], "there is no such input"),
     ("net", ["-i", "d.txt"], "'.txt' is not a format of inputs"),
     ("net", ["-i", "damaged.parquet"], "the input cannot be read"),
     ("net", ["-i", "empty.npy"], "the input has no rows"),
-    ("net", ["-i", "."], "its columns are not those of"),
+    ("net", ["-i", "."], "the folder has files of several formats: .csv, .npy"),
+    ("net", ["-i", "two"], "its columns are not those of"),
+    ("net", ["-i", "nested"], "the input folder has a folder with the name of a file"),
+    ("net", ["-i", "quote.csv"], "the quoted text that begins in line 3 has no end"),
+    ("net", ["-i", "return.csv"], "line 2 has a carriage return"),
+    ("net", ["-i", "twice.csv", "--column", "x=a,b,c,d"], "there are two columns 'a'"),
+    ("net", ["-i", "complex.npy"], "the cell is complex64, and the program takes float32"),
+    ("double", ["-i", "long.npy", "--keep", "array"], "column 'array' cannot be kept: Arrow has no column of"),
+    ("whole", ["-i", "wide.npy"], "here a cell is a whole input"),
     ("net", ["-i", "DATA", "--column", "x=y"], "there is no column 'y' for input 'x'"),
     ("net", ["-i", "DATA", "--column", "z=x"], "there is no input 'z'"),
     ("net", ["-i", "DATA", "--column", "x=x,id"], "input 'x' has 2 columns, and takes cells of the shape [4]"),
@@ -320,7 +445,7 @@ ERRORS = [  # program, arguments, message
     ("net", ["-i", "DATA", "--keep", "y"], "there is no column 'y' to keep"),
     ("net", ["-i", "DATA", "--method", "f"], "there is no method 'f'"),
     ("net", ["-i", "wide.npy", "--bad-rows", "drop"], "the cell has the shape [5], and the program takes [4]"),
-    ("net", ["-i", "text.npy"], "the cell is <U1, and the program takes float32"),
+    ("net", ["-i", "text.npy"], "its elements have the type <U1, and must be numbers"),
     (
         "lookup",
         ["-i", "DATA", "--column", "ids=x", "--column", "scale=id"],
@@ -339,6 +464,12 @@ def test_errors_before_any_work(data: Data, program: str, args: list[str], messa
     np.save("text.npy", np.array([["a"] * 4] * 3))
     np.save("empty.npy", np.zeros((0, 4), np.float32))
     Path("damaged.parquet" if "." not in args else "a.csv").write_text("x\n1\n")
+    if "." not in args:
+        np.save("complex.npy", np.zeros((3, 4), np.complex64))
+        np.save("long.npy", np.zeros((3, 3), np.longdouble))
+        for path, text in TEXTS.items():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(text, newline="")
     stderr = fails(data.programs.get(program, "absent.dlg"), *(str(data.parquet) if a == "DATA" else a for a in args))
     assert message in stderr
     assert not Path("out").exists() or os.listdir("out") == ["manifest.json"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ def test_slices_are_views() -> None:
         assert rows.dense.ctypes.data == np.asarray(FLAT)[4:].ctypes.data
 
 
+OTHER = "the column has the type {}, and the program takes int64"
 I8 = np.array([1, 2, 127], np.int8)
 
 
@@ -65,6 +67,19 @@ I8 = np.array([1, 2, 127], np.int8)
         (pa.array(["1", "2.5", "3"]), DType.int64, {1: "'2.5' is not a number of type int64"}),
         ([True, 1, "true"], DType.bool, {1: "the cell is int64, and the program takes bool"}),
         ([1, ValueError("no line"), 3], DType.int64, {1: "no line"}),
+        (np.array([1, 1e300, np.inf]), DType.float32, {1: "1e+300 is out of the range of float32"}),
+        (np.array([1, 70000, 3]), DType.float16, {1: "70000 is out of the range of float16"}),
+        (np.array([1, 1e39, 3]), DType.bfloat16, {1: "1e+39 is out of the range of float32"}),
+        (pa.array(["1", "1e39", "-inf"]), DType.float32, {1: "'1e39' is out of the range of float32"}),
+        ([1, 2**64, 3], DType.int64, {1: f"{2**64} is out of the range of int64"}),
+        ([1, [2], 3], DType.float32, np.array([1, 2, 3], np.float32)),
+        ([1, {"a": 1}, 3], DType.float32, {1: "the cell has a value of the type dict"}),
+        (pa.array([" 1", "2 ", "127"]), DType.int8, I8),
+        (pa.array([1, 2, 127]).dictionary_encode(), DType.int8, I8),
+        (pa.array(["1", "2", "1"]).dictionary_encode(), DType.int8, np.array([1, 2, 1], np.int8)),
+        (pa.array([Decimal("1.5"), Decimal("2"), Decimal("3")]), DType.float32, np.array([1.5, 2, 3], np.float32)),
+        (pa.array([1, 2, 3], pa.timestamp("s")), DType.int64, dict.fromkeys(range(3), OTHER.format("timestamp[s]"))),
+        (pa.array([{"a": 1}] * 3), DType.int64, dict.fromkeys(range(3), OTHER.format("struct<a: int64>"))),
     ],
     ids=str,
 )
@@ -77,6 +92,44 @@ def test_types(column: Any, dtype: DType, expected: Any) -> None:
         assert not errors
         array = rows.dense if rows.dense is not None else np.stack([c for c in rows.cells if c is not None])
         assert_same(array, expected)
+
+
+PAIR = np.array([1, 2], np.float32)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_view(pa.float32()), pa.list_(pa.float16(), 2)],
+    ids=str,
+)
+def test_lists_with_nulls(kind: pa.DataType) -> None:
+    """A null in a list is no number, also if its memory has one."""
+    column = pa.array([[1, 2], None, [1, None], [2, 1]], kind)
+    rows, errors = read(column[:3], Cell("x", DType.float32, (2,)))
+    assert errors == {1: "input 'x': the cell is null", 2: "input 'x': the cell has nulls"}
+    assert_same(rows.cells[0], PAIR)
+
+
+def test_lists_of_other_values() -> None:
+    cases = {
+        "the cell has text": ["1", "2"],
+        "the cell has nulls": [1, None],
+        "the cell has lists of different lengths": [[1], [1, 2]],
+        f"{2**64} is out of the range of float32": [1, 2**64],
+    }
+    _, errors = read(list(cases.values()), Cell("x", DType.float32, (2,)))
+    assert [errors[row] for row in range(len(cases))] == [f"input 'x': {text}" for text in cases]
+    dates = pa.array([[1, 2]], pa.list_(pa.date32()))
+    _, errors = read(dates, Cell("x", DType.float32, (2,)))
+    assert "the column has the type list<" in errors[0]
+
+
+@pytest.mark.parametrize("lengths", [(0, 0, 0), (0, 1, 2)], ids=str)
+def test_cells_without_elements(lengths: tuple[int, ...]) -> None:
+    rows, errors = read(pa.array([[1.0] * n for n in lengths]), Cell("x", DType.float32, (ANY,)))
+    assert not errors
+    cells = rows.cells if rows.dense is None else rows.dense
+    assert tuple(len(cell) for cell in cells if cell is not None) == lengths
 
 
 def test_joined_columns() -> None:

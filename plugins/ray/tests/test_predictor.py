@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 import torch
 from delegate_ray import Predictor
 from delegate_ray.runtime import rows
+from delegate_ray.runtime.columns import Cell, Rows, as_lists, write
 
 from delegate.errors import ConfigError, InputError
+from delegate.program.dtypes import DType
 from delegate.testing import assert_same
 from tests.support.lowering import assert_runs
 
@@ -123,8 +126,58 @@ def test_empty_batches(data: Data) -> None:
         ({"columns": {"x": "absent"}}, "there is no column 'absent' for input 'x'"),
         ({"keep": ["absent"]}, "there is no column 'absent' to keep"),
         ({"on_bad": "ignore"}, "'ignore' is not a policy"),
+        ({"keep": "id"}, "keep is the text 'id'"),
+        ({"results": ["output"]}, "results is a list"),
+        ({"batch": 0}, "0 is no number of rows"),
+        ({"path": "file:///shared/net.dlg"}, "a program is a file, not a URL"),
     ],
 )
 def test_errors(data: Data, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Predictor(data.programs["net"], **arguments)({"x": data.x})
+        Predictor(**{"path": data.programs["net"], **arguments})({"x": data.x})
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (pa.record_batch({"x": [1.0]}), "a batch is a RecordBatch, and must be a dict of arrays or an Arrow table"),
+        ([{"x": [1.0]}], "a batch is a list"),
+        (pa.table([[1.0], [2.0]], names=["x", "x"]), "there are two columns 'x'"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_wrong_batches(data: Data, batch: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Predictor(data.programs["net"])(batch)
+
+
+def test_a_copy_loads_the_file_again(data: Data) -> None:
+    """Ray pickles an object in place of a class."""
+    predictor = Predictor(data.programs["net"], {"x": "y"}, results={"output": "z"}, keep=["id"], threads=1)
+    copied = pickle.loads(pickle.dumps(predictor))
+    batch = {"y": data.x, "id": np.arange(ROWS)}
+    expected, result = predictor(batch), copied(batch)
+    assert list(result) == list(expected) == ["id", "z"]
+    assert_same(result["z"], expected["z"])
+
+
+def test_results_with_errors_are_lists(data: Data) -> None:
+    """Ray cannot convert tensors with nulls. So all batches have lists, also without errors."""
+    predictor = Predictor(data.programs["images"], on_bad="column")
+    images = np.arange(2 * 5 * 6 * 3, dtype=np.uint8).reshape(2, 5, 6, 3)
+    good = predictor(pa.table({"image": images.tolist()}))
+    bad = predictor(pa.table({"image": [*images.tolist(), [[[1]]]]}))
+    expected = data.modules["images"](torch.from_numpy(images)).tolist()
+    assert good["output"].to_pylist() == bad["output"].to_pylist()[:2] == expected
+    assert bad["output"].to_pylist()[2] is None
+    assert good["output"].type == bad["output"].type == pa.list_(pa.float32(), 3)
+    pairs = Predictor(data.programs["static"], on_bad="column")(pa.table({"x": [[1.0] * 4, None]}))
+    assert pairs["output"].is_null().to_pylist() == [False, True]
+
+
+def test_lists_of_several_dimensions() -> None:
+    tensors = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    cell = Cell("x", DType.float32, (2, 3))
+    assert as_lists(write(Rows(tensors), cell)).to_pylist() == tensors.tolist()
+    column = as_lists(write(Rows(None, [None, tensors[1]]), cell))
+    assert column.to_pylist() == [None, tensors[1].tolist()]

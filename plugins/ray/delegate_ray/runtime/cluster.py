@@ -15,8 +15,8 @@ from ray.exceptions import RayError, RayTaskError
 from delegate.errors import BackendFailed, ConfigError, DelegateError
 from delegate.plugins import one_line
 from delegate_ray.runtime.connection import require_version
-from delegate_ray.runtime.inputs import Part
 from delegate_ray.runtime.job import Finished, Job, require_manifest
+from delegate_ray.runtime.parts import Part
 from delegate_ray.runtime.work import check_first_rows, work
 
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # Arrow's own pool keeps 10 MB for each process

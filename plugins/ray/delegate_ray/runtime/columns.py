@@ -103,6 +103,11 @@ def read(column: Any, cell: Cell) -> tuple[Rows, dict[int, str]]:
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_decode()
+    if isinstance(column, pa.Array) and not _has_numbers(column.type):
+        error = f"input {cell.name!r}: the column has the type {column.type}, and the program takes {cell.dtype.name}"
+        return Rows(None, [None] * len(column)), dict.fromkeys(range(len(column)), error)
     array = _dense(column, cell)
     if array is not None:
         try:
@@ -152,6 +157,17 @@ def write(rows: Rows, cell: Cell) -> pa.Array:
     return pa.ExtensionArray.from_storage(cell.type, storage)
 
 
+def as_lists(column: pa.Array) -> pa.Array:
+    """Return a column of tensors as one of nested lists, which may be null in all tools; other columns as they are."""
+    if not isinstance(column, pa.FixedShapeTensorArray):
+        return column
+    array = column.storage.values
+    *inner, outer = reversed(column.type.shape)
+    for size in inner:
+        array = pa.FixedSizeListArray.from_arrays(array, size)
+    return pa.FixedSizeListArray.from_arrays(array, outer, mask=column.is_null())
+
+
 def arrow_array(values: Array, missing: Array | None = None) -> pa.Array:
     """Return numbers as an Arrow array over their memory. `pa.array` would import pandas, which takes 20 MB.
 
@@ -195,6 +211,8 @@ def _dense(column: Any, cell: Cell) -> Array | None:
     elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         with suppress(pa.ArrowInvalid):
             array = _numbers(pc.cast(column, cell.stored))
+        if array is not None and np.isinf(array).any():
+            return None  # a number that is too large becomes infinite, too
     else:
         array = _flat_lists(column)
     return None if array is None or array.dtype == object else array
@@ -202,21 +220,25 @@ def _dense(column: Any, cell: Cell) -> Array | None:
 
 def _flat_lists(column: Any) -> Array | None:
     """Return a column of numbers or nested lists as an array, None if lengths differ or numbers are missing."""
-    sizes: list[int] = []
+    sizes = [len(column)]
     while _is_list(column.type):
         lengths = np.diff(_numbers(column.offsets)) if hasattr(column, "offsets") else column.type.list_size
         if np.ndim(lengths) and (not len(lengths) or (lengths != lengths[0]).any()):
             return None
         size, rows = int(np.ravel(lengths)[0]), len(column)
         column = column.flatten()
-        if column.null_count or len(column) != rows * size:
+        if len(column) != rows * size:
             return None
         sizes.append(size)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
     kind = column.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if not is_number or column.null_count:
         return None
-    array = _numbers(column)
-    return array.reshape(len(array) // max(math.prod(sizes), 1), *sizes) if sizes else array
+    return _numbers(column).reshape(sizes)
 
 
 def _numbers(column: pa.Array) -> Array:
@@ -234,10 +256,22 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
+def _has_numbers(kind: pa.DataType) -> bool:
+    """Return True if a column of an Arrow type can have numbers in some cells, as numbers, as lists or as text."""
+    while _is_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        kind = kind.value_type
+    if pa.types.is_dictionary(kind):
+        return _has_numbers(kind.value_type)
+    return not pa.types.is_nested(kind) and not pa.types.is_temporal(kind) and not _is_binary(kind)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
 def _read_cell(value: Any, cell: Cell) -> Array:
     if isinstance(value, pa.Scalar):
-        tensor = isinstance(value, pa.ExtensionScalar) and value.is_valid and hasattr(value, "to_numpy")
-        value = value.to_numpy() if tensor else value.as_py()
+        value = _from_scalar(value)
     if isinstance(value, Exception):
         raise _Misfit(str(value))
     if value is None:
@@ -246,18 +280,44 @@ def _read_cell(value: Any, cell: Cell) -> Array:
         value = _parse(value, cell)
     try:
         array = np.asarray(value)
-    except ValueError as error:
-        raise _Misfit("the cell has lists of different lengths") from error
-    if array.dtype == object:
-        raise _Misfit("the cell has nulls, or lists of different lengths")
+    except ValueError:
+        array = np.empty(0, object)
+    if array.dtype.kind in "OUS":
+        raise _Misfit(_why_no_number(value, cell.dtype) or "the cell has lists of different lengths")
     return _fit(array, cell, array.shape)
+
+
+def _from_scalar(scalar: pa.Scalar) -> Any:
+    """Return the value of an Arrow cell. Lists of equal lengths become arrays over the memory of the column."""
+    if isinstance(scalar, pa.ExtensionScalar) and scalar.is_valid and hasattr(scalar, "to_numpy"):
+        return scalar.to_numpy()
+    array = _flat_lists(scalar.values) if isinstance(scalar, pa.ListScalar) and scalar.is_valid else None
+    return scalar.as_py() if array is None else array
+
+
+def _why_no_number(value: Any, dtype: DType) -> str | None:
+    """Return the reason why a value, or the first such value in lists, is no number; None if all are numbers."""
+    if isinstance(value, list | tuple | np.ndarray):
+        return next((reason for item in value if (reason := _why_no_number(item, dtype)) is not None), None)
+    if value is None:
+        return "the cell has nulls"
+    if isinstance(value, str | bytes):
+        return "the cell has text"
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return f"{value} is out of the range of {dtype.name}"
+    if isinstance(value, int | float | np.number | np.bool_):
+        return None
+    return f"the cell has a value of the type {type(value).__name__}"
 
 
 def _parse(text: str, cell: Cell) -> Any:
     try:
-        return pa.scalar(text).cast(cell.stored).as_py()
-    except pa.ArrowInvalid:
+        value = pa.scalar(text.strip()).cast(cell.stored).as_py()
+    except ValueError:
         raise _Misfit(f"{text[:40]!r} is not a number of type {cell.dtype.name}") from None
+    if np.isinf(value) and "inf" not in text.lower():
+        raise _Misfit(f"{text[:40]!r} is out of the range of {cell.dtype.name}")
+    return value
 
 
 def _fit(array: Array, cell: Cell, shape: tuple[int, ...]) -> Array:
@@ -275,7 +335,7 @@ def _fit(array: Array, cell: Cell, shape: tuple[int, ...]) -> Array:
         if not (cell.is_fixed and len(shape) == 1 and shape[0] == cell.size):
             sizes = ", ".join("any" if size == ANY else str(size) for size in cell.shape)
             raise _Misfit(f"the cell has the shape {list(shape)}, and the program takes [{sizes}] for each row")
-        array = array.reshape(*first, *cell.shape)
+        array = array.reshape((*first, *cell.shape))
     return _converted(array, cell.dtype)
 
 
@@ -286,7 +346,7 @@ def _converted(array: Array, dtype: DType) -> Array:
     if array.dtype.kind not in _KINDS[kind] and array.size:
         raise _Misfit(f"the cell is {array.dtype}, and the program takes {dtype.name}")
     if dtype is DType.bfloat16:
-        return to_bfloat16(array.astype(np.float32)).view()
+        return to_bfloat16(_converted(array, DType.float32)).view()
     if array.dtype == target:
         return array
     if kind in "iu" and array.size:
@@ -294,4 +354,10 @@ def _converted(array: Array, dtype: DType) -> Array:
         least, most = int(array.min()), int(array.max())
         if least < limits.min or most > limits.max:
             raise _Misfit(f"{least if least < limits.min else most} is out of the range of {dtype.name}")
-    return array.astype(target)
+    with np.errstate(over="ignore"):
+        converted = array.astype(target)
+    if kind in "fc" and not np.can_cast(array.dtype, target):
+        is_over = np.isinf(converted) & ~np.isinf(array)
+        if is_over.any():
+            raise _Misfit(f"{array[is_over].flat[0]} is out of the range of {dtype.name}")
+    return converted

@@ -20,13 +20,22 @@ import pyarrow.parquet
 import delegate
 from delegate.errors import ConfigError, InputError
 from delegate.files import require_folder, write_text
-from delegate_ray.runtime.inputs import IMAGE, InputFile, Part, parts_of, scan
+from delegate_ray.runtime.inputs import IMAGE, parts_of, scan
+from delegate_ray.runtime.parts import InputFile, Part
 from delegate_ray.runtime.predictor import ERROR, OnBad
 from delegate_ray.runtime.rows import RowRunner
 from delegate_ray.runtime.threads import load
 
 MANIFEST = "manifest.json"
 ROW = "row"  # the column of row numbers
+_OPTIONS = {  # a setting that the output depends on -> its option
+    "columns": "--column",
+    "results": "--result",
+    "keep": "--keep",
+    "method": "--method",
+    "on_bad": "--bad-rows",
+    "rows": "--rows",
+}
 _JOB, _BAD = b"delegate.job", b"delegate.bad"  # metadata of an output file
 
 
@@ -104,16 +113,23 @@ class Job:
         if digest_of(self.program) != self.program_digest:
             what = "the program is not the one with which the job was created"
             raise ConfigError(what, where=self.program, remedy="give each node the same file at this path")
-        s, known = self.settings, self.files[0].contents.columns
+        s, where = self.settings, self.files[self.parts[0].file].path
+        full = [file.contents for file in self.files if file.contents.rows]
+        full = [file.contents for file in self.files if file.contents.rows]
+        known = tuple(dict.fromkeys(name for contents in full for name in contents.columns))
         columns = s.columns or (known[0] if len(known) == 1 else {})
         program = load(self.program, s.threads, s.load, is_shared=is_shared)
         runner = RowRunner(program, self.program, columns, s.results, s.method, s.batch)
-        runner.require_columns(known, self.files[0].path)
+        runner.require_columns(known, where)
         if missing := next((name for name in s.keep if name not in known), None):
             remedy = f"the columns are {', '.join(known)}"
-            raise ConfigError(f"there is no column {missing!r} to keep", where=self.files[0].path, remedy=remedy)
-        if IMAGE in s.keep and os.path.isdir(self.files[0].path):
-            raise ConfigError("images cannot be kept", where=self.files[0].path, remedy="keep the column `path`")
+            raise ConfigError(f"there is no column {missing!r} to keep", where=where, remedy=remedy)
+        if IMAGE in s.keep and os.path.isdir(where):
+            raise ConfigError("images cannot be kept", where=where, remedy="keep the column `path`")
+        for file in self.files:
+            columns_of = file.contents.columns
+            if twice := next((name for name in (*runner.columns, *s.keep) if columns_of.count(name) > 1), None):
+                raise ConfigError(f"there are two columns {twice!r}", where=file.path, remedy="rename one of them")
         written = [ROW, *s.keep, *(o.column for o in runner.outputs), *([ERROR] if s.on_bad == "column" else [])]
         if twice := next((name for name in written if written.count(name) > 1), None):
             what = f"an output file would have two columns {twice!r}"
@@ -162,6 +178,9 @@ def create(program: Path, source: Path, folder: Path, settings: Settings) -> Job
     require_folder(folder, "the outputs", InputError)
     program_digest = digest_of(str(program))
     files = tuple(scan(source, settings.rows))
+    if files[0].path == str(source.absolute()) and folder.absolute().is_relative_to(source.absolute()):
+        what = "the output folder is in the folder of images, which would change it"
+        raise InputError(what, where=str(folder), remedy="choose an output folder outside of the input")
     if not any(file.contents.rows for file in files):
         raise InputError("the input has no rows", where=str(source), remedy="check that it is the right file")
     described = _described(files, program_digest, settings)
@@ -244,7 +263,8 @@ def _require_same(described: Mapping[str, Any], manifest: Path) -> None:
         raise InputError("this is no manifest of a job", where=str(manifest), remedy=remedy) from error
     names = ("program", "input", "format of the manifest")
     changed = [name for name, before, now in zip(names, *parts, strict=True) if before != now]
-    changed += [f"option {name}" for name, value in described["settings"].items() if old_settings.get(name) != value]
+    now = described["settings"]
+    changed += [f"option {option}" for name, option in _OPTIONS.items() if old_settings.get(name) != now[name]]
     if changed:
         what = f"the output folder belongs to a job with another {' and another '.join(changed)}"
         remedy = "choose another output folder, or restore what has changed"

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from delegate.errors import ConfigError, InputError, did_you_mean
-from delegate_ray.runtime.columns import write, write_numpy
+from delegate_ray.runtime.columns import as_lists, write, write_numpy
 from delegate_ray.runtime.rows import Columns, RowRunner
 from delegate_ray.runtime.threads import load
 
@@ -67,6 +67,18 @@ class Predictor:
         threads: int | None = None,
         **settings: Any,
     ) -> None:
+        own = {"results": results, "keep": keep, "method": method, "batch": batch, "on_bad": on_bad, "threads": threads}
+        self._arguments = path, columns, {**own, **settings}
+        if "://" in os.fspath(path):
+            what, remedy = "a program is a file, not a URL", "copy it to the same path on each node"
+            raise ConfigError(what, where=os.fspath(path), remedy=remedy)
+        if isinstance(keep, str):
+            raise ConfigError(f"keep is the text {keep!r}", where="keep", remedy=f"write a list: [{keep!r}]")
+        if results is not None and not isinstance(results, Mapping):
+            what, remedy = f"results is a {type(results).__name__}", "write a dict of outputs and their columns"
+            raise ConfigError(what, where="results", remedy=remedy)
+        if batch is not None and (not isinstance(batch, int) or batch < 1):
+            raise ConfigError(f"{batch!r} is no number of rows", where="batch", remedy="choose 1 or more, or None")
         if on_bad not in (policies := get_args(OnBad)):
             remedy = did_you_mean(str(on_bad), policies)
             raise ConfigError(f"{on_bad!r} is not a policy for bad rows", where="on_bad", remedy=remedy)
@@ -78,6 +90,10 @@ class Predictor:
             what = f"the result would have two columns {twice!r}"
             raise ConfigError(what, where=os.fspath(path), remedy="give the output another column by `results`")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the arguments, so that another process loads the file by itself."""
+        return _create, self._arguments
+
     def __call__(self, batch: Any) -> Any:
         """Return the results of a batch, and the columns to keep.
 
@@ -88,10 +104,19 @@ class Predictor:
             A batch of the same kind.
 
         Raises:
-            ConfigError: there is no such column.
+            ConfigError: the batch is of another kind, or there is no such column.
             InputError: a row does not fit or fails, and `on_bad` is "raise".
         """
         is_table = isinstance(batch, pa.Table)
+        if not is_table and not isinstance(batch, Mapping):
+            what = f"a batch is a {type(batch).__name__}, and must be a dict of arrays or an Arrow table"
+            raise ConfigError(what, where="the batch", remedy='pass batch_format="numpy" or "pyarrow" to map_batches')
+        if (
+            twice := next((n for n in batch.column_names if batch.column_names.count(n) > 1), None)
+            if is_table
+            else None
+        ):
+            raise ConfigError(f"there are two columns {twice!r}", where="the batch", remedy="rename one of them")
         names = batch.column_names if is_table else list(batch)
         self._runner.require_columns(names, "the batch")
         if missing := next((name for name in self._keep if name not in names), None):
@@ -115,13 +140,18 @@ class Predictor:
             return arrays | {o.column: write_numpy(r, o.cell) for o, r in zip(outputs, results, strict=True)}
         columns = kept | {o.column: write(r, o.cell) for o, r in zip(outputs, results, strict=True)}
         if self._on_bad == "column":
+            columns |= {o.column: as_lists(columns[o.column]) for o in outputs}  # Ray has no tensors with nulls
             columns[ERROR] = pa.array([errors.get(row) for row in range(count)], pa.string())
         return pa.table(columns) if good is None else pa.table(columns).take(pa.array(good, pa.int64()))
 
 
+def _create(path: str, columns: Columns | str | None, arguments: Mapping[str, Any]) -> Predictor:
+    return Predictor(path, columns, **arguments)
+
+
 def _cpus() -> int | None:
-    """Return the CPUs of the actor that runs this, None outside of Ray."""
+    """Return the CPUs of the actor or task that runs this, None outside of Ray."""
     ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized() or ray.get_runtime_context().get_actor_id() is None:
+    if ray is None or not ray.is_initialized() or ray.get_runtime_context().get_task_id() is None:
         return None
     return max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))

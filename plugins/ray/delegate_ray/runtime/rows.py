@@ -56,6 +56,7 @@ class RowRunner:
 
     Attributes:
         program, inputs, outputs: the program, and the inputs and outputs with their columns.
+        has_rows: the first dimension of all inputs and outputs is one of rows. Otherwise a cell is a whole input.
         batch: the most rows of a call, or of a step if each row is a call.
 
     Raises:
@@ -95,7 +96,7 @@ class RowRunner:
         outputs = self._outputs(results)
         symbol = batch_symbol(definition)
         values = [definition.values[i.value] for _, i in inputs] + [definition.values[v] for _, _, v, _ in outputs]
-        self._has_rows = symbol is not None or all(v.shape[:1] == (1,) for v in values)
+        self.has_rows = symbol is not None or all(v.shape[:1] == (1,) for v in values)
         unknown = sorted(set(columns) - {i.name for _, i in inputs})
         if unknown:
             names = [i.name for _, i in inputs]
@@ -131,12 +132,15 @@ class RowRunner:
                     remedy = f"choose the column of this input; {did_you_mean(column, known)}"
                     raise ConfigError(what, where=where, remedy=remedy)
 
-    def run(self, table: Mapping[str, Any], count: int) -> tuple[list[Rows], dict[int, str]]:
+    def run(
+        self, table: Mapping[str, Any], count: int, bad: Mapping[int, str] | None = None
+    ) -> tuple[list[Rows], dict[int, str]]:
         """Return the results of each output, and the errors of rows.
 
         Args:
             table: the columns by name: NumPy or Arrow arrays, or lists of cells.
             count: the number of rows.
+            bad: errors of rows that are not run.
 
         Raises:
             BackendError: a backend failed, which is no error of a row.
@@ -147,10 +151,11 @@ class RowRunner:
             columns = [table[column] for column in i.columns]
             rows, found = read_joined(columns, i.cell) if i.is_joined else read(columns[0], i.cell)
             cells.append(rows)
-            errors = found | errors
+            errors = found | errors  # the first error of a row
+        errors = {**(bad or {}), **errors}
         collected = _Collected(count)
         dense = [rows.dense for rows in cells if rows.dense is not None]
-        if len(dense) == len(cells):
+        if len(dense) == len(cells) and not bad:
             self._run_rows(dense, np.arange(count), collected, errors)
         else:
             for group in _groups(cells, errors, count):
@@ -181,11 +186,11 @@ class RowRunner:
         leaves: list[Any] = list(self._literals)
         for i, array in zip(self.inputs, arrays, strict=True):
             rows = array[start : start + count]
-            if self._has_rows and count < self._least:  # the program takes no fewer
+            if self.has_rows and count < self._least:  # the program takes no fewer
                 rows = np.concatenate((rows, np.repeat(rows[-1:], self._least - count, 0))).view()
-            leaves[i.leaf] = rows if self._has_rows else rows[0]
+            leaves[i.leaf] = rows if self.has_rows else rows[0]
         results = self._method.run(leaves)
-        return [results[o.leaf][:count] if self._has_rows else results[o.leaf][None] for o in self.outputs]
+        return [results[o.leaf][:count] if self.has_rows else results[o.leaf][None] for o in self.outputs]
 
     def _outputs(self, results: Mapping[str, str] | None) -> list[tuple[int, str, int, str]]:
         """Return leaf, path, value and column of the requested outputs."""
@@ -229,7 +234,7 @@ class RowRunner:
     def _cell(self, name: str, index: int) -> Cell:
         value = self._method.definition.values[index]
         sizes = tuple(ANY if isinstance(size, Expr) else size for size in value.shape)
-        return Cell(name, value.dtype, sizes[1:] if self._has_rows else sizes)
+        return Cell(name, value.dtype, sizes[1:] if self.has_rows else sizes)
 
 
 class _Collected:

@@ -16,14 +16,15 @@ import pyarrow.parquet
 from delegate.errors import ConfigError, InputError, PartitionError
 from delegate.files import replacing
 from delegate_ray.runtime.columns import arrow_array, write
-from delegate_ray.runtime.inputs import Batch, Part, read
+from delegate_ray.runtime.inputs import read
 from delegate_ray.runtime.job import ROW, Finished, Job
+from delegate_ray.runtime.parts import FIRST, Batch, Part
 from delegate_ray.runtime.predictor import ERROR
 from delegate_ray.runtime.rows import RowRunner
+from delegate_ray.runtime.text_files import checked_text
 
 _AHEAD = 2  # batches that are read before they are needed
 _GROUP = 1 << 23  # bytes of a row group in an output file, which are in memory until they are written
-_FIRST = 64  # rows of which one must be good
 _WAIT = 0.1  # seconds until a reader looks if it is still needed
 
 
@@ -33,19 +34,32 @@ def check_first_rows(job: Job, runner: RowRunner) -> None:
     Args:
         job: the job.
         runner: of its program.
+
+    Raises:
+        ConfigError: the program does not fit, or a column cannot be kept.
     """
-    part = job.parts[0]
     seen, first = 0, ""
-    for count, table in read(job.files[part.file], part, _columns(job, runner), runner.batch):
-        _, errors = runner.run(table, count)
+    for path, (count, table) in _batches(job, runner):
+        _, bad = _kept(job, table, path)
+        _, errors = runner.run(table, count, bad)
         if len(errors) < count:
             return
         seen, first = seen + count, first or errors[0]
-        if seen >= _FIRST:
+        if seen >= FIRST:
             break
     what = f"the rows of the input do not fit the program: {first}"
     remedy = "choose other columns, or lower the model for this input"
-    raise ConfigError(what, where=job.files[part.file].path, remedy=remedy)
+    if not runner.has_rows:
+        remedy += "; here a cell is a whole input, since not all inputs and outputs begin with one dynamic size or 1"
+    raise ConfigError(what, where=job.files[job.parts[0].file].path, remedy=remedy)
+
+
+def _batches(job: Job, runner: RowRunner) -> Iterator[tuple[str, Batch]]:
+    """Yield the input file and the columns of each batch of the job."""
+    for part in job.parts:
+        file = job.files[part.file]
+        for batch in read(file, part, _columns(job, runner), runner.batch):
+            yield file.path, batch
 
 
 def work(job: Job, runner: RowRunner, part: Part) -> Finished:
@@ -85,7 +99,7 @@ def _outputs(job: Job, runner: RowRunner, part: Part, batches: Iterable[Batch]) 
     """Yield the output of each batch of a part, and the number of its bad rows."""
     first = part.first
     for count, table in batches:
-        yield _batch(job, runner, count, table, first)
+        yield _batch(job, runner, count, table, first, job.files[part.file].path)
         first += count
 
 
@@ -93,16 +107,18 @@ def _columns(job: Job, runner: RowRunner) -> list[str]:
     return list(dict.fromkeys((*runner.columns, *job.settings.keep)))
 
 
-def _batch(job: Job, runner: RowRunner, count: int, table: Mapping[str, Any], first: int) -> tuple[pa.RecordBatch, int]:
-    """Return the output of some rows, and the number of bad rows; `first` is the number of the first row."""
-    results, errors = runner.run(table, count)
+def _batch(
+    job: Job, runner: RowRunner, count: int, table: Mapping[str, Any], first: int, path: str
+) -> tuple[pa.RecordBatch, int]:
+    """Return the output of some rows of a file, and the number of bad rows; `first` is the number of the first row."""
     settings = job.settings
+    kept, bad = _kept(job, table, path)
+    results, errors = runner.run(table, count, bad)
     if errors and settings.on_bad == "raise":
         row = min(errors)
         remedy = "correct the row, or choose --bad-rows drop or --bad-rows column"
         raise InputError(errors[row], where=f"row {first + row} of the input", remedy=remedy)
-    columns = {ROW: arrow_array(np.arange(first, first + count))}
-    columns |= {name: _kept(table[name]) for name in settings.keep}
+    columns = {ROW: arrow_array(np.arange(first, first + count))} | kept
     columns |= {o.column: write(rows, o.cell) for o, rows in zip(runner.outputs, results, strict=True)}
     if settings.on_bad == "column":
         texts = [errors.get(row) for row in range(count)]
@@ -113,22 +129,36 @@ def _batch(job: Job, runner: RowRunner, count: int, table: Mapping[str, Any], fi
     return records, len(errors)
 
 
-def _kept(column: Any) -> pa.Array:
-    """Return a column of the input as one of the output. Cells of text files are text."""
-    if isinstance(column, pa.ChunkedArray):
-        return column.combine_chunks()
-    if isinstance(column, list):
-        return pa.array([_text(cell) for cell in column], pa.string())
-    if isinstance(column, np.ndarray):
-        rows = np.ascontiguousarray(column)
+def _kept(job: Job, table: Mapping[str, Any], path: str) -> tuple[dict[str, pa.Array], dict[int, str]]:
+    """Return the columns of the input that the output has too, and the errors of rows; `path` is the input file."""
+    kept, errors = dict[str, pa.Array](), dict[int, str]()
+    for name in job.settings.keep:
+        column = table[name]
+        if isinstance(column, list):  # of a text file
+            texts = [_text(cell) for cell in column]
+            bad = {row: f"column {name!r}: {text}" for row, text in enumerate(texts) if isinstance(text, Exception)}
+            errors = bad | errors
+            kept[name] = pa.array([None if row in bad else text for row, text in enumerate(texts)], pa.string())
+        elif isinstance(column, np.ndarray):
+            kept[name] = _kept_array(column, name, path)
+        else:
+            kept[name] = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return kept, errors
+
+
+def _kept_array(column: Any, name: str, path: str) -> pa.Array:
+    rows = np.ascontiguousarray(column, column.dtype.newbyteorder("="))
+    try:
         return pa.FixedShapeTensorArray.from_numpy_ndarray(rows) if rows.ndim > 1 else arrow_array(rows)
-    return column
+    except (pa.ArrowException, ValueError) as error:
+        what = f"column {name!r} cannot be kept: Arrow has no column of {rows.dtype}{list(rows.shape[1:])}"
+        raise ConfigError(what, where=path, remedy="leave out --keep") from error
 
 
-def _text(cell: Any) -> str | None:
+def _text(cell: Any) -> str | Exception | None:
     if cell is None or isinstance(cell, Exception):
-        return None
-    return cell if isinstance(cell, str) else json.dumps(cell)
+        return cell
+    return checked_text(cell if isinstance(cell, str) else json.dumps(cell))
 
 
 def _ahead(batches: Iterator[Batch]) -> Generator[Batch]:
