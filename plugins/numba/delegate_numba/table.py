@@ -76,8 +76,9 @@ def update_cache(entries: Array, new: Array, positions: Array, rows: Array, *, o
         new.dtype == _FLOAT32
         and entries.dtype in _WRITTEN
         and new.ndim == entries.ndim == 4
-        and new.shape == (*rows.shape, entries.shape[1], positions.shape[1], entries.shape[3])
-        and len(positions) == len(rows)
+        and new.shape[1::2] == entries.shape[1::2]
+        and rows.shape == new.shape[:1]
+        and positions.shape == new.shape[:3:2]
         and all(x.flags.c_contiguous for x in (out, new, positions, rows))
     )
     if fits:
