@@ -201,10 +201,11 @@ def _attend_group(
             _fill(scores, max(0, where[i] + 1 - start), stop - start, -np.inf)
             if window:
                 _fill(scores, 0, min(where[i] + 1 - window, stop) - start, -np.inf)
-            new = max(largest[i], _largest(scores))
-            if new == -np.inf:  # the query sees nothing of this block
+            found = _largest(scores)
+            if found == -np.inf:  # the query sees nothing of this block
                 _fill(scores, 0, stop - start, 0)
                 continue
+            new = largest[i] if found <= largest[i] else found  # NaN is kept
             if new != largest[i]:
                 factor = np.exp(largest[i] - new)
                 totals[i] *= factor
