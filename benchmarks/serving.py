@@ -347,15 +347,25 @@ def long(path: Path, options: Options, clients: int, count: int) -> None:
     exported = torch.export.export(torch.nn.Linear(8, 4).eval(), (torch.zeros(1, 8),))
     delegate.to_backend(exported, options.backend).save(path)
     message = request(np.zeros((1, 8), np.float32), "input")
-    print("| requests | answers | requests/s | memory, MiB |\n|---|---|---|---|")
+    print("| requests | lost | seconds | requests/s | memory, MiB |\n|---|---|---|---|---|")
     with server(f"net={path}", *options.arguments) as port:
         drive(port, message, clients, 2000)
-        for part in range(10):
+        first, lost, begin = memory(port), 0, time.perf_counter()
+        for part in range(1, 11):
             start = time.perf_counter()
-            answers = len(drive(port, message, clients, count // 10))
-            rate = answers / (time.perf_counter() - start)
-            memory = metric(port, "process_resident_memory_bytes") / 2**20
-            print(f"| {count // 10 * (part + 1)} | {answers} | {rate:.0f} | {memory:.1f} |", flush=True)
+            lost += count // 10 - (answers := len(drive(port, message, clients, count // 10)))
+            now = time.perf_counter()
+            cells = f"{lost} | {now - begin:.0f} | {answers / (now - start):.0f} | {memory(port):.1f}"
+            print(f"| {count // 10 * part} | {cells} |", flush=True)
+        print(
+            f"\nmemory at the start {first:.1f} MiB, at the end {memory(port):.1f} MiB; {lost} requests lost; "
+            f"{time.perf_counter() - begin:.0f} s\n"
+        )
+
+
+def memory(port: int) -> float:
+    """Return the MiB of the server's process."""
+    return metric(port, "process_resident_memory_bytes") / 2**20
 
 
 def fastest(path: Path, options: Options) -> int:

@@ -22,6 +22,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n" + bytes(100)
 HEAD = "POST /v2/models/net/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n"
 IDLE = 2.0  # seconds after which a connection is opened again, since servers close those that are idle
 SLOW = 100  # connections that send a byte now and then
+LOST = 60.0  # seconds without any answer after which requests are lost
 PAUSE = 0.02  # seconds between two requests that are wrong
 
 
@@ -83,7 +84,7 @@ def even_gaps(rate: float) -> Iterator[float]:
 
 
 def drive(port: int, message: bytes, connections: int, count: int, gaps: Iterator[float] | None = None) -> list[float]:
-    """Send requests, and return the seconds of each one.
+    """Send requests, and return the seconds of each one that is answered.
 
     Args:
         port: of the server.
@@ -108,8 +109,11 @@ def drive(port: int, message: bytes, connections: int, count: int, gaps: Iterato
                 connection = Connection(port, message)
             connection.begin(now if gaps is None else start)
             selector.register(connection.socket, selectors.EVENT_WRITE, connection)
-        wait = max(due[0] - now, 0.0) if due and free else None
-        for key, events in selector.select(wait):
+        wait = max(due[0] - now, 0.0) if due and free else LOST
+        ready = selector.select(wait)
+        if not ready and wait == LOST:
+            break
+        for key, events in ready:
             connection = key.data
             if events & selectors.EVENT_WRITE:
                 connection.send()

@@ -135,6 +135,11 @@ def error(text: str) -> None:
     _report("error", "bold red", text, sys.stderr)
 
 
+def warn(text: str) -> None:
+    """Print a warning on stderr; its first word is yellow on a terminal."""
+    _report("warning", "bold yellow", text, sys.stderr)
+
+
 def show_warning(
     message: Warning | str,
     category: type[Warning],

@@ -10,7 +10,7 @@ import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -133,6 +133,41 @@ def test_a_replica_that_dies_loses_no_request(data: Data, connected: None) -> No
                 sleep(0.1)
         for answer in answers:
             assert_same(answer.result(), expected)
+
+
+class Long(torch.nn.Module):
+    """Takes long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.randn(700, 700) / 30)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.weight * x.sum()
+        for _ in range(30):
+            rows = (rows @ self.weight).tanh()
+        return rows[0, :4]
+
+
+@pytest.mark.slow
+def test_requests_of_clients_that_leave_are_not_run(connected: None, tmp_path: Path) -> None:
+    """One may be running. The others have left before their call, and another client gets its result after one call."""
+    torch.manual_seed(0)
+    delegate.to_backend(torch.export.export(Long().eval(), (torch.zeros(4),)), []).save(tmp_path / "long.dlg")
+    x = np.ones(4, np.float32)
+    with Fleet({"long": ModelFile(tmp_path / "long.dlg")}, Settings(), None, "127.0.0.1", 0, None) as fleet:
+        fleet.deploy()
+        expected, start = patient(fleet.port, "long", x), monotonic()
+        patient(fleet.port, "long", x)
+        seconds, start = monotonic() - start, monotonic()
+        for _ in range(12):
+            client = triton.InferenceServerClient(f"127.0.0.1:{fleet.port}", network_timeout=seconds / 20)
+            with pytest.raises(TimeoutError):
+                infer(client, triton, "long", x)
+        found = patient(fleet.port, "long", x)
+        total = monotonic() - start
+    assert_same(found, expected)
+    assert total < 5 * seconds  # thirteen calls if all of them ran
 
 
 @pytest.mark.slow

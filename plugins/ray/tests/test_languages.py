@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from time import sleep
+from time import monotonic, sleep
 
 import openai
 import pytest
@@ -43,12 +43,7 @@ def test_replicas_that_die_in_an_answer(connected: None, tmp_path: Path) -> None
 
     More clients than conversations wait, and get no error.
     """
-    tokenizer().save(str(tmp_path / "tokenizer.json"))
-    with libraries():
-        read(configuration(tmp_path, "llama", max_position_embeddings=1024)).model.save_pretrained(tmp_path)
-        export(read(tmp_path), tmp_path / "model.dlg", Options(context=1024, chunk=8, weights="float32"))
-    model = Model(tmp_path / "model.dlg")
-    tokens = next(t for t in ([*b"d"], [*b"q"], [*b"z"]) if len(list(generate(model, t))) > TOKENS // 4)
+    model, tokens = exported(tmp_path)
     text = Text(model.tokenizer)
     expected = "".join([*map(text.add, generate(model, tokens)), text.finish()])
     file = ModelFile(tmp_path / "model.dlg", Settings(sessions=2), replicas=Replicas(min=2, max=2))
@@ -83,6 +78,40 @@ def test_replicas_that_die_in_an_answer(connected: None, tmp_path: Path) -> None
     assert whole.count(expected) > len(whole) / 2
 
 
+def test_clients_that_leave(connected: None, tmp_path: Path) -> None:
+    """An answer that nobody reads ends. The only conversation is free for others then, who get their whole answer."""
+    _, tokens = exported(tmp_path, hidden_size=384, intermediate_size=1024, num_hidden_layers=8)
+    file = ModelFile(tmp_path / "model.dlg", Settings(sessions=1))
+    with Fleet({"lm": file}, Settings(), None, "127.0.0.1", 0, None) as fleet:
+        fleet.deploy()
+        api = openai.OpenAI(base_url=f"http://127.0.0.1:{fleet.port}/v1", api_key="none", max_retries=0)
+        request = {"model": "lm", "prompt": tokens, "max_tokens": TOKENS, "temperature": 0}
+        whole, seconds = timed(lambda: api.completions.create(**request).choices[0].text)
+
+        def leave(is_stream: bool) -> None:
+            if is_stream:
+                with api.completions.create(**request, stream=True) as parts:
+                    next(iter(parts))
+            else:
+                with pytest.raises(openai.APITimeoutError):
+                    api.with_options(timeout=seconds / 10).completions.create(**request)
+
+        def leave_and_ask() -> str:
+            for is_stream in (False, True, False, True):
+                leave(is_stream)
+            return api.completions.create(**request).choices[0].text
+
+        answer, total = timed(leave_and_ask)
+        assert answer == whole
+        assert total < 3 * seconds  # five whole answers without an end of the four
+
+
+def timed(function: Callable[[], str]) -> tuple[str, float]:
+    """Return a result, and the seconds of the call."""
+    start = monotonic()
+    return function(), monotonic() - start
+
+
 @ray_serve.deployment
 class Slow:
     """Takes longer than the limit for its first part, after it has begun."""
@@ -105,6 +134,16 @@ def test_a_long_answer(connected: None) -> None:
         assert asyncio.run(answer()) == "text"
     finally:
         ray_serve.shutdown()
+
+
+def exported(folder: Path, **changes: object) -> tuple[Model, list[int]]:
+    """Return a small language model, saved as `model.dlg`, and a prompt with a long answer."""
+    tokenizer().save(str(folder / "tokenizer.json"))
+    with libraries():
+        read(configuration(folder, "llama", max_position_embeddings=1024, **changes)).model.save_pretrained(folder)
+        export(read(folder), folder / "model.dlg", Options(context=1024, chunk=8, weights="float32"))
+    model = Model(folder / "model.dlg")
+    return model, next(t for t in ([*b"d"], [*b"q"], [*b"z"]) if len(list(generate(model, t))) > TOKENS // 4)
 
 
 def generate(model: Model, tokens: list[int]) -> Iterator[int]:

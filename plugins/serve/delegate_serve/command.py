@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import gc
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote, urlsplit
 
 import typer
 
 from delegate.cli import output
 from delegate.cli.options import Isolate, Kernels, LoadOptions, OnFallback, TrustCode, parse_load_options
 from delegate.errors import ConfigError, DelegateError
-from delegate_serve.runtime.settings import MIB, ModelFile, Settings
+from delegate_serve.runtime.settings import MAX_THREADS, MIB, ModelFile, Settings
 
 if TYPE_CHECKING:
     from delegate_serve.config import ServerConfig
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from delegate_serve.runtime.tracing import Tracing
 
 _MICROSECONDS = 1e6
+_PORTS = {"http": 80, "https": 443}
+_PATIENCE = 1.0  # seconds for a collector of traces
 _DEFAULT = Settings()
 
 
@@ -89,7 +93,10 @@ def serve(
         int, typer.Option(min=1, metavar="N", help="Of requests that have none; smaller numbers run first.")
     ] = _DEFAULT.priority,
     threads: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Calls of all models at once. Default: the number of cores.")
+        int,
+        typer.Option(
+            min=0, max=MAX_THREADS, metavar="N", help="Calls of all models at once. Default: the number of cores."
+        ),
     ] = _DEFAULT.threads,
     memory: Annotated[
         int | None,
@@ -152,6 +159,7 @@ def _serve_here(server: ServerConfig, files: Mapping[str, ModelFile]) -> None:
             grpc = None
             if grpc_address is not None:
                 grpc = _grpc_server(application, models, grpc_address, settings, tracing, regions)
+            _warn_if_silent(server.traces())
             start = functools.partial(_describe, models, address_of(bound), grpc_address)
             Server(application, settings, start, grpc, functools.partial(_reload, models)).run([bound])
 
@@ -178,8 +186,9 @@ def _serve_on_ray(server: ServerConfig, files: Mapping[str, ModelFile]) -> None:
         signals = _signals()
         with output.working(f"starting replicas of {', '.join(server.models)}"):
             found = fleet.deploy()
+        _warn_if_silent(server.traces())
         for model in found:
-            path = f"v2/models/{model.name}" if model.signature else f"v1, model {model.name}"
+            path = f"v2/models/{quote(model.name)}" if model.signature else f"v1, model {model.name}"
             print(f"http://{server.host}:{fleet.port}/{path}")
         if fleet.grpc_port is not None:
             print(f"gRPC: {server.host}:{fleet.grpc_port}")
@@ -203,6 +212,18 @@ def _tracing(telemetry: Telemetry | None) -> Tracing | None:
         what = f"`telemetry` needs {error.name}, which is not installed"
         raise ConfigError(what, remedy="pip install './plugins/serve[telemetry]'") from None
     return Tracing(telemetry)
+
+
+def _warn_if_silent(telemetry: Telemetry | None) -> None:
+    """Warn if no collector takes connections now. That is no error: the server works without it, and it may come."""
+    if telemetry is None:
+        return
+    endpoint = telemetry.endpoint
+    try:
+        url = urlsplit(endpoint)
+        socket.create_connection((url.hostname or "", url.port or _PORTS[url.scheme]), _PATIENCE).close()
+    except (OSError, ValueError) as error:
+        output.warn(f"`telemetry.endpoint` {endpoint!r} does not answer, so its traces are lost meanwhile: {error}")
 
 
 def _signals() -> SimpleQueue[int]:
@@ -276,7 +297,7 @@ async def _reload(models: Models) -> None:
 def _describe(models: Models, address: str, grpc_address: str | None) -> None:
     for model in models.by_name.values():
         rows = f", up to {model.batching.most} rows in a call" if model.batching else ""
-        print(f"http://{address}/v2/models/{model.name}{rows}")
+        print(f"http://{address}/v2/models/{quote(model.name)}{rows}")
     for name in models.language_names():
         print(f"OpenAI: http://{address}/v1, model {name}")
     if grpc_address is not None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from delegate.config.source import AnyModel, Source, raise_all, read_yaml, require_mapping, validated
 from delegate.errors import ConfigError
-from delegate_serve.runtime.settings import MIB, ModelFile, Replicas, Settings, Telemetry
+from delegate_serve.runtime.settings import MAX_THREADS, MIB, ModelFile, Replicas, Settings, Telemetry
 
 _MICROSECONDS = 1e6
 _BUILT_IN = Settings()
@@ -40,7 +40,7 @@ class ReplicaKeys(_Keys):
     cpus: int | None = Field(
         default=None, ge=1, description="CPUs of a replica, and threads of its partitions. Default: 1."
     )
-    resources: dict[str, float] | None = Field(
+    resources: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = Field(
         default=None, description="Other resources of Ray that each replica needs, e.g. GPU."
     )
     group: str | None = Field(
@@ -129,7 +129,9 @@ class ServerConfig(_Keys):
     max_body: int = Field(
         default=_BUILT_IN.max_body // MIB, ge=1, description="Limit for the size of a request in MiB."
     )
-    threads: int = Field(default=0, ge=0, description="Calls of all models at once; 0: the number of cores.")
+    threads: int = Field(
+        default=0, ge=0, le=MAX_THREADS, description="Calls of all models at once; 0: the number of cores."
+    )
     memory: int | None = Field(
         default=None, ge=1, description="MiB of all models. Those not in use are closed for others. null: no limit."
     )
@@ -202,7 +204,14 @@ def read(path: Path | None, paths: Mapping[str, Path], given: Mapping[str, Any])
     for name, file in paths.items():
         chosen = models.get(name) or ModelChoice(path=str(file))
         models[name] = _updated(chosen, common | {"path": str(file)})
-    return _updated(config, own | {"models": models, "defaults": _updated(config.defaults, common)})
+    config = _updated(config, own | {"models": models, "defaults": _updated(config.defaults, common)})
+    if config.port and config.port == config.grpc_port:
+        what = f"HTTP and gRPC have the same port {config.port}"
+        raise ConfigError(what, remedy="give another port or grpc_port, such as 0 for a free one")
+    if "/" in (config.shared_memory or ""):
+        what = f"shared_memory is {config.shared_memory!r}, but names of shared memory count without slashes"
+        raise ConfigError(what, remedy="leave out the slash")
+    return config
 
 
 def _paths(model: ModelChoice, folder: Path) -> dict[str, Any]:

@@ -82,6 +82,18 @@ def test_what_it_prints(programs: dict[str, Path]) -> None:
         assert process.poll() is None
 
 
+def test_odd_values_that_are_none_errors(programs: dict[str, Path], tmp_path: Path) -> None:
+    """A name is a part of a URL, gRPC gets the largest limit that it has, and a collector may come later."""
+    path = tmp_path / "server.yaml"
+    path.write_text('telemetry: {endpoint: "http://127.0.0.1:9/v1/traces"}')
+    options = ("--config", str(path), "--grpc-port", "0", "--max-body", "4096")
+    with serving(f"a b?={programs['net']}", *options) as (process, url):
+        assert url.endswith("/v2/models/a%20b%3F")
+        process.terminate()
+        stderr = process.communicate(timeout=20)[1]
+    assert "warning: `telemetry.endpoint` 'http://127.0.0.1:9/v1/traces' does not answer" in stderr
+
+
 def fails(*args: str) -> str:
     """Run the command, assert that it fails, and return its one line of stderr."""
     require_exit(["serve", "--port", "0", *args], FAILED)

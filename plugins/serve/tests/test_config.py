@@ -146,6 +146,13 @@ ERRORS = {
         "models.b.replicas: model 'a' of the same group has other replicas",
         "give all models of a group the same keys",
     ),
+    "port: 81\ngrpc_port: 81\nmodels: {net: net.dlg}": ("HTTP and gRPC have the same port 81", "give another port"),
+    "shared_memory: a/b\nmodels: {net: net.dlg}": ("shared_memory is 'a/b'", "leave out the slash"),
+    "threads: 1025\nmodels: {net: net.dlg}": (":1:10)", "threads: should be less than or equal to 1024"),
+    "models:\n  net: {path: net.dlg, replicas: {resources: {GPU: -1}}}": (
+        ":2:",
+        "models.net.replicas.resources.GPU: should be greater than or equal to 0",
+    ),
     "telemetry: {endpoint: localhost}\nmodels: {net: net.dlg}": (":1:23)", "telemetry.endpoint: "),
     "version: 1": ("the configuration has no models", "add the key `models`"),
     "[1]": ("a configuration is a mapping (key: value), not list",),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from delegate_serve.runtime.tracing import Tracing
 
 _LOG = logging.getLogger("delegate")
+_MAX_MESSAGE = 2**31 - 1  # bytes: the most that gRPC can limit
 _CODES = {  # status of HTTP -> status of gRPC
     400: grpc.StatusCode.INVALID_ARGUMENT,
     403: grpc.StatusCode.PERMISSION_DENIED,
@@ -226,7 +227,7 @@ class GrpcServer:
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 0),  # else two servers share a port, and nobody notices
-                ("grpc.max_receive_message_length", self._settings.max_body),
+                ("grpc.max_receive_message_length", min(self._settings.max_body, _MAX_MESSAGE)),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", 1 << 16),
             ],
