@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def lower_many(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="JOBS", help="YAML file of models and configurations.")],
     folder: Annotated[
         Path,
@@ -53,6 +55,8 @@ def lower_many(
                 advance(len(outcomes), len(jobs))
     order = {(job.model, job.configuration): place for place, job in enumerate(jobs)}
     outcomes.sort(key=lambda o: order[o.model, o.configuration])
+    if context.find_root().params.get("debug"):
+        sys.stderr.write("\n".join(o.traceback for o in outcomes if o.traceback))
     if as_json:
         output.print_json({"jobs": [asdict(o) for o in outcomes]})
     else:
@@ -68,7 +72,7 @@ def _show(outcomes: Sequence[Outcome]) -> None:
             o.configuration,
             o.state,
             _partitions(o),
-            f"{o.size / 2**20:.1f}" if o.size else "",
+            _mebibytes(o.size),
             f"{o.seconds:.1f}",
         )
         for o in outcomes

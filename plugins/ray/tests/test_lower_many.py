@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from delegate_ray.aot import farm
 from delegate_ray.aot.jobs import read_jobs
 from delegate_ray.lower_many import lower_many
 from typer import Typer
@@ -97,6 +99,23 @@ def test_jobs_run_fail_and_continue(folder: Path) -> None:
         ("[sk]*", "none", r"exclude\.0 matches no pair"),
         ("  linear:", "  a/b:", r"models: 'a/b' cannot be a part of a file name"),
         ("source:", "sorce:", r"models\.saved\.sorce: unknown key"),
+        (
+            "  portable: portable.yaml",
+            "  portable: 5",
+            r"configurations\.portable: should be the path of a configuration",
+        ),
+        ('{model: "[sk]*", configuration: portable}', "{}", r"no pair is left \(.*jobs\.yaml:10:3\)"),
+        (
+            "relu.pt2",
+            "relu.pt2, calibration: no.npz",
+            r"models\.saved\.calibration: there is no file or module 'no\.npz'",
+        ),
+        ("[xnnpack]}", "[xnnpack], quantization: {calibration: no.npz}}", r"configurations\.xnnpack: there is no file"),
+        (
+            "  killed: nets:killed\nconfigurations:",
+            "  linear.a: nets:linear\nconfigurations:\n  a.xnnpack: {backends: []}",
+            r"two jobs would write 'linear\.a\.xnnpack\.dlg': .*'linear', 'a\.xnnpack'.* and .*'linear\.a', 'xnnpack'",
+        ),
     ],
 )
 def test_wrong_files_of_jobs(folder: Path, old: str, new: str, words: str) -> None:
@@ -104,6 +123,28 @@ def test_wrong_files_of_jobs(folder: Path, old: str, new: str, words: str) -> No
     with pytest.raises(ConfigError, match=words):
         read_jobs(folder / "jobs.yaml", folder / "out")
     assert not (folder / "out").exists()
+
+
+def test_data_of_configurations(folder: Path) -> None:
+    """Calibration data belong to the key, and are not used without quantization."""
+    np.savez(folder / "data.npz", np.ones((2, 4), np.float32))
+    jobs = """
+models:
+  saved: {source: relu.pt2, calibration: data.npz}
+  other: relu.pt2
+configurations:
+  int8: {backends: [xnnpack], quantization: {calibration: data.npz}}
+  float: {backends: [xnnpack]}
+exclude: [{model: other, configuration: float}]
+"""
+    (folder / "jobs.yaml").write_text(jobs)
+    before = read_jobs(folder / "jobs.yaml", folder / "out")
+    np.savez(folder / "data.npz", np.zeros((2, 4), np.float32))
+    after = read_jobs(folder / "jobs.yaml", folder / "out")
+    assert all(old.key != new.key for old, new in zip(before, after, strict=True))
+    (without,) = [job for job in after if job.configuration == "float"]
+    Path(without.output).parent.mkdir()
+    assert farm.lower(without).state == farm.LOWERED
 
 
 def test_a_key_depends_on_all_files(folder: Path) -> None:

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import sys
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -41,6 +42,7 @@ class Outcome:
         size: bytes of the program file.
         seconds: duration of the job.
         error: its error and remedy if it failed.
+        traceback: that of the error, if Python raised it.
     """
 
     model: str
@@ -53,6 +55,7 @@ class Outcome:
     size: int = 0
     seconds: float = 0.0
     error: str = ""
+    traceback: str = ""
 
 
 def lower(job: LoweringJob) -> Outcome:
@@ -71,9 +74,10 @@ def _outcome(job: LoweringJob, work: Callable[[LoweringJob], Outcome]) -> Outcom
     try:
         outcome = work(job)
     except DelegateError as error:
-        outcome = failed(job, f"{type(error).__name__}: {error}")
+        outcome = failed(job, f"{type(error).__name__}: {error}", traceback.format_exc())
     except Exception as error:  # of the model's code, and of libraries
-        outcome = failed(job, f"{type(error).__name__}: {one_line(error)}")
+        text = f"{one_line(error)}: `--debug` shows the traceback"
+        outcome = failed(job, text, traceback.format_exc())
     return replace(outcome, seconds=round(time.perf_counter() - start, 3))
 
 
@@ -85,9 +89,7 @@ def _lower(job: LoweringJob) -> Outcome:
     model, settings, sample = load_model(job.source), job.settings, None
     if job.verify:
         model, sample = read_sample(model, job.verify)
-    if job.calibration is not None:
-        if settings.quantization is None:
-            raise ConfigError("the model has calibration data, but the configuration has no quantization")
+    if job.calibration is not None and settings.quantization is not None:
         section = settings.quantization.model_copy(update={"calibration": job.calibration})
         settings = settings.model_copy(update={"quantization": section})
     program = delegate.to_backend(model, config=settings, verify=sample)
@@ -112,9 +114,9 @@ def _check_and_lower(job: LoweringJob) -> Outcome:
     return _lower(job)
 
 
-def failed(job: LoweringJob, error: str) -> Outcome:
+def failed(job: LoweringJob, error: str, traceback: str = "") -> Outcome:
     """Return the outcome of a job that failed."""
-    return Outcome(job.model, job.configuration, job.key, job.output, FAILED, error=error)
+    return Outcome(job.model, job.configuration, job.key, job.output, FAILED, error=error, traceback=traceback)
 
 
 class Record:
@@ -130,7 +132,7 @@ class Record:
 
     def __init__(self, folder: Path, jobs: Sequence[LoweringJob]) -> None:
         require_folder(folder, "the programs", ConfigError)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self._path, self._jobs = folder / RECORD, jobs
         self._outcomes = {(o.model, o.configuration): o for o in self._read()}
         self._write()

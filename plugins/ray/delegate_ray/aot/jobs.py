@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 import delegate
 from delegate.config import Config, load_config
@@ -43,6 +43,12 @@ class ModelSource(_Keys):
         return {"source": data} if isinstance(data, str) else data
 
 
+def _configuration(value: Any) -> Any:
+    if not isinstance(value, str | Mapping):
+        raise ValueError("should be the path of a configuration, or a configuration")
+    return value
+
+
 class Pair(_Keys):
     """Patterns of names, as in shells, for pairs of a model and a configuration."""
 
@@ -59,7 +65,7 @@ class JobsFile(_Keys):
 
     version: Literal[1] = Field(default=1, description="Version of this format.")
     models: dict[str, ModelSource] = Field(description="Name: the model.")
-    configurations: dict[str, str | dict[str, Any]] = Field(
+    configurations: dict[str, Annotated[str | dict[str, Any], BeforeValidator(_configuration)]] = Field(
         description="Name: the path of a configuration, or the configuration."
     )
     exclude: Annotated[tuple[Pair, ...], Field(strict=False)] = Field(default=(), description="Pairs to leave out.")
@@ -106,18 +112,36 @@ def read_jobs(path: Path, output: Path) -> list[LoweringJob]:
     Raises:
         ConfigError: the file is invalid; it lists all problems, one per line, with place and key.
     """
-    written = read_yaml(path)
-    require_mapping(written, "a file of jobs", "write at least `models` and `configurations`")
+    if not path.is_file():
+        raise ConfigError(f"there is no file of jobs {str(path)!r}", remedy="check the path")
+    least = "`models` and `configurations`"
+    written = read_yaml(path, least)
+    require_mapping(written, "a file of jobs", f"write at least {least}")
     jobs = validated(written, JobsFile)
     folder, settings = path.parent.absolute(), dict[str, Config]()
     raise_all([*_problems(jobs, written, folder), *_settings(jobs, written, folder, settings)])
     versions = sorted(f"{d.name} {d.version}" for d in metadata.distributions())
-    return [
-        _job(jobs.models[model], settings[name], (model, name), output.absolute(), folder, versions)
+    pairs = [
+        (model, name)
         for model in jobs.models
         for name in jobs.configurations
         if not any(pair.matches(model, name) for pair in jobs.exclude)
     ]
+    if not pairs:
+        raise ConfigError("no pair is left", where=written.where(("exclude",)), remedy="exclude fewer pairs")
+    files = [_file_name(pair) for pair in pairs]
+    if twice := next((name for name in files if files.count(name) > 1), None):
+        places = " and ".join(str(pair) for pair, name in zip(pairs, files, strict=True) if name == twice)
+        remedy = "rename a model or a configuration"
+        raise ConfigError(f"two jobs would write {twice!r}: {places}", where=str(path), remedy=remedy)
+    return [
+        _job(jobs.models[model], settings[name], (model, name), output.absolute(), folder, versions)
+        for model, name in pairs
+    ]
+
+
+def _file_name(names: tuple[str, str]) -> str:
+    return ".".join((*names, "dlg"))
 
 
 def _job(
@@ -128,11 +152,12 @@ def _job(
         str(folder / model.calibration) if (folder / model.calibration).exists() else model.calibration
     )
     verify = tuple(_absolute(text, folder) for text in model.verify)
-    files = [source if _is_file(source) else _module_file(source, folder), calibration]
+    files = [source if _is_file(source) else _module_file(source, folder)]
+    files += [_data_file(data, folder) for data in (*_data(settings), *filter(None, [model.calibration]))]
     files += [text.rpartition("=")[2] for text in verify]
     described = [settings.model_dump_json(), model.source, model.verify, [_digest(file) for file in files], versions]
     key = hashlib.sha256(json.dumps(described).encode()).hexdigest()
-    path = str(output / f"{names[0]}.{names[1]}.dlg")
+    path = str(output / _file_name(names))
     return LoweringJob(*names, source, calibration, verify, settings, path, str(folder), key, delegate.__version__)
 
 
@@ -142,7 +167,7 @@ def _problems(jobs: JobsFile, written: Source, folder: Path) -> Iterator[ConfigE
         if not names:
             yield ConfigError(f"{section}: there is none", where=written.where((section,)), remedy="add one")
         for name in names:
-            if not name or name.startswith(".") or not name.replace("-", "").replace(".", "").isidentifier():
+            if not name or name.startswith(".") or not f"_{name}".replace("-", "").replace(".", "").isidentifier():
                 what, where = f"{section}: {name!r} cannot be a part of a file name", (section, name)
                 remedy = "use letters, digits, _, - and ."
                 yield ConfigError(what, where=written.where(where, of_key=True), remedy=remedy)
@@ -154,6 +179,9 @@ def _problems(jobs: JobsFile, written: Source, folder: Path) -> Iterator[ConfigE
         elif not _is_file(model.source) and _module_file(model.source, folder) is None:
             what = f"models.{name}: there is no module {model.source.partition(':')[0]!r}"
             yield ConfigError(what, where=place, remedy=f"modules are searched in {folder} and in installed packages")
+        if model.calibration is not None and _data_file(model.calibration, folder) is None:
+            what = f"models.{name}.calibration: there is no file or module {model.calibration!r}"
+            yield ConfigError(what, where=place, remedy="correct the path, or name package.module:function")
         for text in model.verify:
             if not Path(_absolute(text, folder).rpartition("=")[2]).is_file():
                 what = f"models.{name}.verify: there is no file {text.rpartition('=')[2]!r}"
@@ -167,11 +195,29 @@ def _problems(jobs: JobsFile, written: Source, folder: Path) -> Iterator[ConfigE
 def _settings(jobs: JobsFile, written: Source, folder: Path, settings: dict[str, Config]) -> Iterator[ConfigError]:
     """Add the configurations to `settings`; yield the errors of those that are invalid."""
     for name, value in jobs.configurations.items():
+        place = written.where(("configurations", name))
         try:
             settings[name] = load_config(str(folder / value) if isinstance(value, str) else value)
+            if missing := next((data for data in _data(settings[name]) if _data_file(data, folder) is None), None):
+                raise ConfigError(f"there is no file or module {missing!r}", remedy=f"paths begin at {folder}")
         except DelegateError as error:
-            place = written.where(("configurations", name))
             yield ConfigError(f"configurations.{name}: {error.what}", where=place, remedy=error.remedy)
+
+
+def _data(settings: Config) -> Iterator[str]:
+    """Yield the files and functions that a configuration takes data from."""
+    if settings.quantization is not None:
+        calibration = settings.quantization.calibration
+        yield from calibration.values() if isinstance(calibration, dict) else filter(None, [calibration])
+    if settings.placement.accuracy is not None and settings.placement.accuracy.inputs is not None:
+        yield settings.placement.accuracy.inputs
+
+
+def _data_file(data: str, folder: Path) -> str | None:
+    """Return the file or folder of data, or the file of their module; None if there is none."""
+    if (folder / data).exists():
+        return str(folder / data)
+    return _module_file(data, folder) if ":" in data else None
 
 
 def _is_file(source: str) -> bool:
