@@ -28,15 +28,15 @@ _POOL: list[ThreadPoolExecutor] = []
 _LOCK = Lock()
 
 
-def run_in_parts(work: Callable[[int, int], None], count: int, elements: int) -> None:
+def run_in_parts(work: Callable[[int, int], None], count: int, is_small: bool) -> None:
     """Call `work(first, end)` on parts of range(count) in parallel: one part per core, the last in this thread.
 
     Exceptions of `work` are raised when all parts have finished.
 
     Args:
-        elements: of keys that all parts read. Few are read by one call in this thread.
+        is_small: true to make one call, in this thread, because other threads must wake up first.
     """
-    if elements < _ONE_THREAD:
+    if is_small:
         work(0, count)
         return
     parts = min(cores(), count)
@@ -74,7 +74,7 @@ if hasattr(os, "register_at_fork"):
 OPERATOR = "delegate.cached_attention.default"
 UPDATE = "delegate.update_cache.default"
 DTYPES = FLOAT | {DType.bfloat16, DType.int8, DType.int64}
-_ONE_THREAD = 1 << 20  # elements of keys that one thread reads as fast as several threads, which must wake up first
+_ONE_THREAD = 1 << 20  # elements of keys that one thread reads as fast as several threads
 _ROWS = 16  # rows of a matrix product that take as long as reading the keys once
 _BLOCK = 1 << 16  # elements of a cache per block: they fit the processor's cache
 _SCRATCH = 1 << 17  # scores per block
@@ -181,7 +181,8 @@ def _attend(
             keys_values = cache[0][some], cache[1][some]
             _attend_groups(query[some], keys_values, parts, slice(first, end), unseen, softcap, out[some])
 
-    run_in_parts(attend, groups, (end - first) * groups * channels * max(1, rows // _ROWS))
+    elements = (end - first) * groups * channels * max(1, rows // _ROWS)
+    run_in_parts(attend, groups, elements < _ONE_THREAD)
 
 
 def _attend_groups(

@@ -24,6 +24,7 @@ _FLOAT32, _FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
 _QUERIES = frozenset(map(np.dtype, (np.float32, np.float16, np.uint16)))  # uint16: the bits of bfloat16
 _ENTRIES = _QUERIES | {np.dtype(np.int8)}
 _WRITTEN = _ENTRIES - {np.dtype(np.uint16)}
+_ONE_THREAD = 3 << 19  # bytes of keys that one thread reads as fast as several threads
 _FEW = 16  # rows of queries that read a group, up to which the loops are faster than BLAS
 
 
@@ -58,7 +59,7 @@ def cached_attention(
                 options = key_scales, value_scales, factor, window, softcap
                 _loops().attend(wide, *stored, positions, chosen, *options, first, end, result)
 
-            run_in_parts(attend, groups, entries * groups * channels)
+            run_in_parts(attend, groups, entries * groups * channels * keys.itemsize < _ONE_THREAD)
             if is_bfloat16:
                 to_bfloat16(result, out)
             elif result is not out:

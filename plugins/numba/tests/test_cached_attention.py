@@ -16,7 +16,6 @@ from delegate_numba.table import TABLE
 from numba.core.caching import CacheImpl
 
 from delegate.errors import KernelError
-from delegate.kernels import cached_attention as kernels
 from delegate.kernels.table import TABLE as PORTABLE
 from delegate.testing import assert_same
 from tests.support import cached_attention as support
@@ -57,7 +56,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_as_in_eager(case: str, types: str, one_thread: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_ONE_THREAD", 10**9 if one_thread else 0)
+    monkeypatch.setattr(table, "_ONE_THREAD", 10**9 if one_thread else 0)
     assert_as_in_eager(TABLE, case, types)
 
 
