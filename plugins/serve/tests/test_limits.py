@@ -67,6 +67,30 @@ def test_a_full_queue(serve: Any, programs: dict[str, Path]) -> None:
     assert served.metric('delegate_requests_total{model="pair",status="429"}') == 1
 
 
+def test_requests_of_clients_that_leave_are_not_run(serve: Any, programs: dict[str, Path]) -> None:
+    """One runs, and its result is dropped. Others wait, and leave the queue. The next client gets its result."""
+    served = serve({"pair": programs["pair"]})
+    gate = Gate(served)
+    body = json.dumps(PAIR).encode()
+    with ThreadPoolExecutor(1) as pool:
+        clients = [served.connect() for _ in range(5)]
+        for number, client in enumerate(clients):
+            client.sendall(HEAD.replace(b"100", b"%d" % len(body)) + body)
+            gate.wait(1)
+            wait_for_queue(served, number)
+        for client in clients:
+            client.close()
+        until = monotonic() + 5
+        while served.metric('delegate_requests_total{model="pair",status="499"}') < 5:
+            assert monotonic() < until
+            sleep(0.001)
+        last = pool.submit(served.infer, "pair", PAIR)
+        wait_for_queue(served, 5)
+        gate.open()
+        assert last.result().status == 200
+    assert gate.calls == 2
+
+
 @pytest.mark.parametrize("timeout", [None, 50_000])
 def test_time_limits(serve: Any, programs: dict[str, Path], timeout: int | None) -> None:
     """A request that waits too long is never run; one that runs too long is answered without its result."""

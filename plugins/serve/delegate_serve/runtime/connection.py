@@ -103,6 +103,7 @@ class _Http(HttpToolsProtocol):
         self._is_parsing = False
         self._chunks = 0  # of the bytes that are being parsed
         self._next: tuple[RequestResponseCycle, Any] | None = None  # a request whose head the parser has just read
+        self._task: asyncio.Task[None] | None = None  # of the newest request that waits
 
     transport: _Joining
 
@@ -118,6 +119,8 @@ class _Http(HttpToolsProtocol):
         self._end()
         self._end_unread()
         super().connection_lost(exc)
+        if self._task is not None and self.cycle.disconnected:
+            self._task.cancel()  # nobody waits for the answer
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -181,7 +184,7 @@ class _Http(HttpToolsProtocol):
         if self._is_parsing:
             self._next = cycle, app
         else:
-            super()._start_asgi_task(cycle, app)
+            self._keep(self.loop.create_task(cycle.run_asgi(app)))
 
     def _start_next(self) -> None:
         """Start a request. A complete one runs at once until it waits, which most small requests never do."""
@@ -189,10 +192,15 @@ class _Http(HttpToolsProtocol):
             return
         (cycle, app), self._next = self._next, None
         if cycle.more_body:
-            super()._start_asgi_task(cycle, app)
+            self._keep(self.loop.create_task(cycle.run_asgi(app)))
         elif (task := run_until_it_waits(cycle.run_asgi(app), self.loop)) is not None:
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+            self._keep(task)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        """Keep the task of a request, so that a client that leaves ends it."""
+        self._task = task
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def body_received(self, size: int) -> None:
         """Count bytes that have arrived at their place."""

@@ -18,8 +18,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, aclosing
-from threading import Event
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -41,6 +40,7 @@ Send = Callable[[Message], Awaitable[None]]
 _LOG = logging.getLogger("delegate")
 _SLOW_JSON = 64 << 10  # bytes of JSON from which on another thread parses and writes it
 _SLOW_TEXT = 4 << 10  # bytes of a prompt from which on another thread reads it
+_GONE = 499  # the status of clients that have left, as nginx counts them
 _CHAT = "v1/chat/completions"
 _COMPLETIONS = ("v1/completions", _CHAT)
 _NO_PATH = "there is no such path: the paths begin with /v2 or /v1, and /metrics has the metrics"
@@ -55,6 +55,7 @@ class Answer(NamedTuple):
         content_type: of the body.
         headers: further headers.
         stream: parts that follow, as they come.
+        held: closes what the stream needs.
     """
 
     status: int
@@ -62,6 +63,7 @@ class Answer(NamedTuple):
     content_type: str = "application/json"
     headers: tuple[tuple[bytes, bytes], ...] = ()
     stream: AsyncGenerator[bytes, None] | None = None
+    held: AbstractAsyncContextManager[Any] = nullcontext()
 
 
 class Application:
@@ -101,12 +103,12 @@ class Application:
         headers = [(b"content-type", answer.content_type.encode()), *answer.headers]
         if answer.stream is None:
             headers.append((b"content-length", b"%d" % sum(map(len, answer.parts))))
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        if answer.stream is not None:
-            async with aclosing(answer.stream) as parts:
-                async for part in parts:
+        async with answer.held:  # from here on, since a client may leave at once
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            if answer.stream is not None:
+                async for part in answer.stream:
                     await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"".join(answer.parts)})
+            await send({"type": "http.response.body", "body": b"".join(answer.parts)})
 
     async def _answer(self, scope: Mapping[str, Any], receive: Receive) -> Answer:
         verb, path = scope["method"], scope["path"].strip("/")
@@ -179,9 +181,9 @@ class Application:
             case ["models", name, "load"]:
                 if fields.get("parameters"):
                     raise RequestError(400, "a model is loaded from its file, without parameters")
-                await self._models.load(name)
+                await asyncio.shield(self._models.load(name))  # also if the client leaves
             case ["models", name, "unload"]:
-                await self._models.unload(name)
+                await asyncio.shield(self._models.unload(name))
             case _:
                 raise RequestError(404, _NO_PATH)
         return _json({})
@@ -221,8 +223,8 @@ class Application:
         except RequestError as error:
             status = error.status
             raise
-        except Disconnected:
-            status = 499  # as nginx counts clients that have gone
+        except (Disconnected, asyncio.CancelledError):
+            status = _GONE
             raise
         finally:
             body.release()
@@ -231,21 +233,21 @@ class Application:
     async def _complete(self, is_chat: bool, body: Body, receive: Receive) -> Answer:
         """Answer a request for a completion, and count it."""
         fields, size = await _fields(body, receive)
-        start, is_gone, stack = monotonic(), Event(), AsyncExitStack()
+        start, stack = monotonic(), AsyncExitStack()
         async with stack:
             language = await stack.enter_async_context(self._models.use_language(fields.get("model")))
-            watch = asyncio.create_task(_watch(receive, is_gone))
-            stack.callback(watch.cancel)
             try:
                 request = await _in_thread_if(size > _SLOW_TEXT, language.check, fields, is_chat)
-                text, stream = await language.answer(request, is_gone)
-            except RequestError as error:
-                language.metrics.answered(error.status, monotonic() - start)
+                text, stream = await language.answer(request)
+            except (RequestError, asyncio.CancelledError) as error:
+                status = error.status if isinstance(error, RequestError) else _GONE
+                language.metrics.answered(status, monotonic() - start)
                 raise
             stack.callback(lambda: language.metrics.answered(200, monotonic() - start))
             if stream is None:
                 return Answer(200, [text])
-            return Answer(200, [], "text/event-stream", stream=_held(text, stream, stack.pop_all()))
+            stack.push_async_callback(stream.aclose)
+            return Answer(200, [], "text/event-stream", stream=_joined(text, stream), held=stack.pop_all())
         raise AssertionError  # the block returns or raises
 
     def reserve(self, size: int) -> None:
@@ -271,20 +273,11 @@ async def _fields(body: Body, receive: Receive, default: bytes = b"") -> tuple[d
     return fields, len(data)
 
 
-async def _watch(receive: Receive, is_gone: Event) -> None:
-    """Wait until the client has gone, or its answer is complete."""
-    await receive()
-    is_gone.set()
-
-
-async def _held(
-    first: bytes, stream: AsyncGenerator[bytes, None], stack: AsyncExitStack
-) -> AsyncGenerator[bytes, None]:
-    """Yield the parts of a stream; close what it needs at the end."""
-    async with stack, aclosing(stream):
-        yield first
-        async for part in stream:
-            yield part
+async def _joined(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield the parts of a stream."""
+    yield first
+    async for part in stream:
+        yield part
 
 
 async def _in_thread_if(is_slow: bool, function: Callable[..., Any], *args: Any) -> Any:

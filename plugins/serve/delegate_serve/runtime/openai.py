@@ -97,7 +97,7 @@ class Language(Protocol):
     def check(self, body: Mapping[str, Any], is_chat: bool) -> Any:
         """Return the request of a body."""
 
-    async def answer(self, request: Any, is_gone: Event) -> tuple[bytes, AsyncGenerator[bytes, None] | None]:
+    async def answer(self, request: Any) -> tuple[bytes, AsyncGenerator[bytes, None] | None]:
         """Return the complete answer as JSON, or the first part of a stream and the others."""
 
 
@@ -220,17 +220,18 @@ class LanguageModel:
             raise RequestError(400, str(error)) from error
         return self._model.tokens("".join(parts), add_special_tokens=False)
 
-    async def answer(self, request: Completion, is_gone: Event) -> tuple[bytes, AsyncGenerator[bytes, None] | None]:
+    async def answer(self, request: Completion) -> tuple[bytes, AsyncGenerator[bytes, None] | None]:
         """Return the complete answer as JSON, or the first part of a stream and the others.
+
+        The answer ends with the next token if this task is cancelled, or the stream is closed.
 
         Args:
             request: a checked request.
-            is_gone: set if the client has gone, which ends the answer.
 
         Raises:
             RequestError: the answer fails before it begins, or the next token takes longer than the limit.
         """
-        parts = self._parts(request, is_gone)
+        parts = self._parts(request)
         form = _Form(request)
         if request.is_stream:
             first = await anext(parts)  # an error has a status only before the stream begins
@@ -252,9 +253,9 @@ class LanguageModel:
             yield error_event(error.message)
         yield _DONE
 
-    async def _parts(self, request: Completion, is_gone: Event) -> AsyncGenerator[str | _End, None]:
+    async def _parts(self, request: Completion) -> AsyncGenerator[str | _End, None]:
         """Yield the parts of an answer that another thread generates, and its end."""
-        loop = asyncio.get_running_loop()
+        loop, is_gone = asyncio.get_running_loop(), Event()
         queue: asyncio.Queue[str | _End | Exception] = asyncio.Queue()
 
         def put(part: str | _End | Exception) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from threading import Event
 from typing import Any
 
 from ray.exceptions import RayActorError, RayTaskError
@@ -127,7 +126,7 @@ class RemoteLanguage:
         """Return what a replica checks, which has the tokenizer."""
         return body, is_chat
 
-    async def answer(self, request: Any, is_gone: Event) -> tuple[bytes, AsyncGenerator[bytes, None] | None]:
+    async def answer(self, request: Any) -> tuple[bytes, AsyncGenerator[bytes, None] | None]:
         """Return the complete answer as JSON, or the first part of a stream and the others."""
         text, parts = await self._handle.stream("complete", *request)
         return text, self._rest(parts) if await anext(parts) else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
-from threading import Event
 from typing import Any
 
 from delegate_ray.runtime.connection import require_version
@@ -85,19 +85,19 @@ class Replica:
 
     async def complete(self, file: str, fields: Mapping[str, Any], is_chat: bool) -> AsyncGenerator[Any, None]:
         """Yield None at once, the first part of a completion, True if it is a stream, and then the other parts."""
-        is_gone = Event()
         yield None
-        try:
-            async with (await self.open(file)).models.use_language(fields.get("model")) as language:
-                request = await asyncio.to_thread(language.check, fields, is_chat)
-                text, stream = await language.answer(request, is_gone)
+        async with (await self.open(file)).models.use_language(fields.get("model")) as language:
+            request = await asyncio.to_thread(language.check, fields, is_chat)
+            text, stream = await language.answer(request)
+            if stream is None:
                 yield text
-                yield stream is not None
-                if stream is not None:
-                    async for part in stream:
-                        yield part
-        finally:
-            is_gone.set()
+                yield False
+                return
+            async with aclosing(stream):
+                yield text
+                yield True
+                async for part in stream:
+                    yield part
 
 
 def sharing_replica(loaded: int) -> type[Replica]:
