@@ -59,7 +59,9 @@ class Connection:
 
     def receive(self) -> bool:
         """Receive what has arrived; return True if the answer is complete."""
-        data = self.socket.recv(1 << 16)
+        data = b""
+        with suppress(ConnectionResetError):
+            data = self.socket.recv(1 << 16)
         if not data:
             raise SystemExit("the server closed a connection before its answer")
         self._answer += data
