@@ -14,6 +14,7 @@ import torch
 from delegate_ray import Predictor
 from delegate_ray.aot import farm
 from delegate_ray.aot.jobs import read_jobs
+from ray._private.worker import print_to_stdstream
 from typer.testing import CliRunner
 
 import delegate
@@ -26,6 +27,7 @@ from .conftest import ROWS, Data, Read, tensor
 pytest.importorskip("ray")
 import ray
 from delegate_ray.runtime import cluster as clusters
+from delegate_ray.runtime.connection import connected
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +77,14 @@ def test_killed_actors_are_replaced(data: Data, address: str, results: Read, mon
     assert len(killed) == 2
     require_eager(data, results(Path("out")))
     assert not ray.is_initialized()
+
+
+def test_reports_of_ray_are_no_output(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ray prints the logs of a node that dies to stdout, which has the results of commands."""
+    report: dict[str, Any] = {"lines": ["a node has died"], "pid": "raylet", "is_err": False}
+    with connected(address):
+        print_to_stdstream(report, ignore_prefix=False)
+    assert not capsys.readouterr().out
 
 
 def test_actors_have_no_memory_that_rows_do_not_need(
@@ -241,15 +251,15 @@ def test_a_node_of_three_dies(
                 cluster.remove_node(lost, allow_graceful=False)
 
         monkeypatch.setattr(clusters.Cluster, "_give", give)
-        np.save("d.npy", np.tile(data.x, (400, 1)))
-        done = run(data.programs["net"], "-i", "d.npy", "--rows", 500, "--ray", cluster.address, "--actors", 3)
-        assert done.stdout.endswith("20000 rows in 40 files in out\n"), done.output  # after Ray's report of the node
+        np.save("d.npy", np.tile(data.x, (8000, 1)))
+        done = run(data.programs["net"], "-i", "d.npy", "--rows", 10_000, "--ray", cluster.address, "--actors", 3)
+        assert done.stdout == "400000 rows in 40 files in out\n", done.output  # without Ray's report of the node
         assert alive == [3]
         assert len(replaced) == 1
         table = results(Path("out"))
-        assert table["row"].to_pylist() == list(range(20_000))
+        assert table["row"].to_pylist() == list(range(400_000))
         with torch.no_grad():
-            expected = data.modules["net"](torch.from_numpy(data.x)).repeat(400, 1)
+            expected = data.modules["net"](torch.from_numpy(data.x)).repeat(8000, 1)
         assert_same(tensor(table, "output"), expected)
     finally:
         ray.shutdown()

@@ -246,8 +246,8 @@ def on_ray(jobs: Sequence[LoweringJob], cpus: int) -> Iterator[Outcome]:
             try:
                 yield ray.get(answer)
             except RayError as error:
-                first, _, _ = str(error).partition("\n")  # the other lines list possible causes
-                yield failed(job, f"{type(error).__name__}: {first}")
+                first, _, _ = str(error).partition("\n")[0].partition(". ")  # the rest lists possible causes
+                yield failed(job, f"{type(error).__name__}: {first}: start the same command again")
     finally:
         for answer in running:
             ray.cancel(answer, force=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import ray
+import ray._private.worker
 
 import delegate
 from delegate.errors import ConfigError
@@ -37,10 +38,12 @@ def connected(address: str) -> Iterator[None]:
     except Exception as error:  # Ray raises all kinds
         what = f"there is no Ray cluster at {address!r}: {one_line(error)}"
         raise ConfigError(what, where="--ray", remedy=_START) from error
+    ray._private.worker._worker_logs_enabled = False  # else the logs of a node that dies go to stdout
     try:
         yield
     finally:
         ray.shutdown()
+        ray._private.worker._worker_logs_enabled = True
 
 
 def require_version(version: str) -> None:
