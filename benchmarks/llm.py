@@ -158,7 +158,7 @@ def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]])
         source = read(folder / "config.json")
         if not (folder / "weights").exists():
             (folder / "weights").mkdir()
-            for name, value in source.model.state_dict().items():
+            for name, value in source.load().state_dict().items():
                 np.save(folder / "weights" / f"{name}.npy", value.numpy())
         for name, options in variants.items():
             if not (folder / f"{name}.dlg").exists():
@@ -174,8 +174,8 @@ def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]])
                 print(f"{name}: exported in {time.perf_counter() - start:.0f} s", flush=True)
         with torch.no_grad():
             where, rows = torch.arange(len(PROBE)), torch.zeros(len(PROBE), dtype=torch.int64)
-            hidden = Decoder(source.model, len(PROBE), 1, "float32")(torch.tensor(PROBE), where, rows)
-            return Head(source.model)(hidden[-1:])[0].numpy()
+            hidden = Decoder(source.load(), len(PROBE), 1, "float32")(torch.tensor(PROBE), where, rows)
+            return Head(source.load())(hidden[-1:])[0].numpy()
 
 
 def sqnr(expected: np.ndarray, got: np.ndarray) -> float:

@@ -122,7 +122,7 @@ def test_which_methods_have_equal_tokens(tmp_path, monkeypatch, changes, sets):
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "phi"])
 def test_a_shortened_model_shares_its_weights(tmp_path, family):
-    model = read(configuration(tmp_path, family)).model
+    model = read(configuration(tmp_path, family)).load()
     small = shortened(model)
     assert len(small.base_model.layers) <= engines.LAYERS
     whole, part = model.get_output_embeddings().weight, small.get_output_embeddings().weight

@@ -260,7 +260,7 @@ OTHER = LAYER.replace("layers.0", "layers.7")
 
 def test_places_in_some_layers(qwen):
     source, _ = qwen
-    slots = Slots(source.model, 4, ("q_proj", "down_proj"), 2)
+    slots = Slots(source.load(), 4, ("q_proj", "down_proj"), 2)
     places = {name: tuple(buffer.shape) for name, buffer in slots.model.named_buffers() if "lora" in name}
     shapes = {"self_attn.q_proj": (64, 64), "mlp.down_proj": (96, 64)}
     assert places == {
@@ -269,7 +269,7 @@ def test_places_in_some_layers(qwen):
         for layer, (inputs, outputs) in shapes.items()
         for name, shape in (("first", (2, 4, inputs)), ("second", (2, 4, outputs)), ("ranks", (2,)))
     }
-    assert not [name for name, _ in source.model.named_buffers() if "lora" in name]
+    assert not [name for name, _ in source.load().named_buffers() if "lora" in name]
 
 
 def test_a_program_without_places(qwen, tmp_path, monkeypatch):
@@ -286,7 +286,7 @@ def test_from_a_folder_to_answers_without_torch(tmp_path, monkeypatch):
     folder = tmp_path / "Base"
     folder.mkdir()
     with libraries():
-        read(configuration(folder, "llama", num_hidden_layers=1)).model.save_pretrained(folder)
+        read(configuration(folder, "llama", num_hidden_layers=1)).load().save_pretrained(folder)
         source = read(folder, without_tokenizer=True)
         options = Options(context=64, chunk=8, weights="float32", conversations=2, lora_rank=4)
         export(source, tmp_path / "model.dlg", options)

@@ -36,10 +36,10 @@ def drawn(count: int, seed: int) -> list[int]:
 def noise_db(source: Source, rounding: str) -> float:
     """Return the SQNR of logits with int4 weights, on tokens that were not calibrated on."""
     rows = calibration_rows(drawn(2048, 0), 300, "") if rounding == "gptq" else None
-    quantized = quantize_weights(source.model, "int4", rounding=rounding, rows=rows)
+    quantized = quantize_weights(source.load(), "int4", rounding=rounding, rows=rows)
     tokens = torch.tensor([drawn(128, 1)])
     results = []
-    for model in (quantized, source.model):
+    for model in (quantized, source.load()):
         own, model.config._attn_implementation = model.config._attn_implementation, "eager"
         with torch.no_grad():
             results.append(model(tokens, use_cache=False).logits)
@@ -54,7 +54,7 @@ def test_weights_that_are_fitted_to_data_have_less_noise(source: Source) -> None
 def test_inputs_that_are_always_zero(source: Source) -> None:
     """The inverse of their squares would be infinite."""
     with torch.no_grad():
-        source.model.base_model.layers[1].input_layernorm.weight[3] = 0.0
+        source.load().base_model.layers[1].input_layernorm.weight[3] = 0.0
     assert noise_db(source, "gptq") > 5
 
 

@@ -34,8 +34,8 @@ def resident() -> int:
 def test_parts_of_the_rows_have_the_integers_of_torchao(kind, options, granularity, tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "PART", 640)  # neither divides the rows nor the other way round
     source = read(configuration(tmp_path, "qwen3", intermediate_size=192))
-    mine = weights.quantize_weights(source.model, kind, **options)
-    for name, module in source.model.base_model.layers[0].named_modules():
+    mine = weights.quantize_weights(source.load(), kind, **options)
+    for name, module in source.load().base_model.layers[0].named_modules():
         if isinstance(module, torch.nn.Linear):
             theirs = torch.nn.Sequential(torch.nn.Linear(module.in_features, module.out_features, bias=False))
             theirs[0].weight = module.weight
@@ -49,7 +49,7 @@ def test_parts_of_the_rows_have_the_integers_of_torchao(kind, options, granulari
 
 @pytest.mark.skipif(not STATUS.exists(), reason="this system has no /proc")
 def test_an_empty_cache_takes_no_memory(tmp_path):
-    model = read(configuration(tmp_path, "qwen3")).model
+    model = read(configuration(tmp_path, "qwen3")).load()
     before = resident()
     decoder = Decoder(model, 1 << 20, 4, "float32")
     assert sum(cache.entries.nbytes for cache in decoder.keys) >= 1 << 30

@@ -58,11 +58,11 @@ def made(folder: Path, family: str, **options: object) -> tuple[Source, Model]:
 
 def reference(source: Source) -> torch.nn.Module:
     """The same model with transformers' own attention."""
-    config = type(source.model.config).from_dict(source.model.config.to_dict())
+    config = type(source.config).from_dict(source.config.to_dict())
     config._attn_implementation = "eager"
     with libraries():
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    model.load_state_dict(source.model.state_dict())
+    model.load_state_dict(source.load().state_dict())
     return model
 
 
@@ -88,6 +88,6 @@ def tokenizer() -> tokenizers.Tokenizer:
 def save_model(path: Path) -> Path:
     """Save a model with its tokenizer, as transformers does."""
     with libraries():
-        read(configuration(path, "llama")).model.save_pretrained(path)
+        read(configuration(path, "llama")).load().save_pretrained(path)
     tokenizer().save(str(path / "tokenizer.json"))
     return path

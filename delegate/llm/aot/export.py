@@ -121,14 +121,15 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
         ExportError: torch cannot export it.
     """
     options.check()
-    positions = source.model.config.max_position_embeddings
+    positions = source.config.max_position_embeddings
     if options.context > positions:
         remedy = f"use --context {positions} or less"
         raise ConfigError(f"the model supports {positions} positions, not {options.context}", remedy=remedy)
-    _fix_rope(source.model, options.context)
     rows = None if options.calibration is None else _calibration(source, options.calibration)
+    model = source.load()
+    _fix_rope(model, options.context)
     types = dict.fromkeys((options.weights, options.prefill_weights or options.weights))
-    decoders = {weights: _decoder(source, weights, options, rows) for weights in types}
+    decoders = {weights: _decoder(model, weights, options, rows) for weights in types}
     decode, prefill = decoders[options.weights], decoders[options.prefill_weights or options.weights]
     prefill.keys, prefill.values = decode.keys, decode.values  # one tensor for each state, so none is compared
     exported = {
@@ -149,10 +150,10 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
     return exported
 
 
-def _decoder(source: Source, weights: str, options: Options, rows: Tensor | None) -> Decoder:
+def _decoder(model: transformers.PreTrainedModel, weights: str, options: Options, rows: Tensor | None) -> Decoder:
     """Return the decoder with this type of weights, and the slots of adapters."""
     slots = None
-    model = quantize_weights(source.model, weights, options.head_weights, options.block, options.rounding, rows)
+    model = quantize_weights(model, weights, options.head_weights, options.block, options.rounding, rows)
     if options.lora_rank:
         slots = Slots(model, options.lora_rank, options.lora_targets, options.conversations)
         model = slots.model
@@ -167,7 +168,7 @@ def _calibration(source: Source, path: Path) -> Tensor:
         what = f"the calibration text cannot be read: {one_line(error)}"
         raise ConfigError(what, where=str(path), remedy="give a text file in UTF-8") from error
     tokens = list(parse_tokens(text)) if not source.tokenizer else _tokens(source.tokenizer, text)
-    return calibration_rows(tokens, source.model.config.vocab_size, str(path))
+    return calibration_rows(tokens, source.config.vocab_size, str(path))
 
 
 def _tokens(tokenizer: bytes, text: str) -> list[int]:
@@ -232,12 +233,12 @@ def _errors() -> Iterator[None]:
 def about(source: Source, options: Options) -> dict[str, Any]:
     """Return the description of the model that the runtime reads."""
     return {
-        "family": source.model.config.model_type,
+        "family": source.config.model_type,
         "context": options.context,
         "chunk": _calls(options),
         "conversations": options.conversations,
         "guesses": options.guesses,
-        "vocabulary": source.model.config.vocab_size,
+        "vocabulary": source.config.vocab_size,
         "weights": options.weights,
         "cache": options.cache,
         "lora_rank": options.lora_rank,
@@ -267,8 +268,9 @@ def measure_engines(source: Source, options: Options, progress: Callable[[str], 
     if options.calibration is not None:
         _calibration(source, options.calibration)  # its errors come before the measurement
     quick = replace(options, rounding="nearest", calibration=None)  # equally fast
-    small = methods(replace(source, model=shortened(source.model)), quick)
-    measured = {name: exported for name, exported in small.items() if name in GRAPHS}
+    small = shortened(source.load())
+    exported = methods(replace(source, config=small.config, load=lambda: small), quick)
+    measured = {name: program for name, program in exported.items() if name in GRAPHS}
     decode, prefill = ("decode", "verify"), ("prefill",)  # guesses are checked with the numbers of decode
     layers: tuple[tuple[tuple[str, ...], ...], ...] = ((decode, prefill),)
     if options.prefill_weights not in (None, options.weights):

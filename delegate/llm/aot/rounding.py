@@ -78,7 +78,7 @@ def _quantize(layer: nn.Linear, inputs: Tensor, block: int) -> None:
     """Quantize the weight of a layer for its inputs, (..., inputs of the layer)."""
     from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import IntxUnpackedToInt8Tensor
 
-    weight, x = layer.weight.detach().clone(), inputs.reshape(-1, inputs.shape[-1])
+    weight, x = layer.weight.detach().to(torch.float32, copy=True), inputs.reshape(-1, inputs.shape[-1])
     factor = _inverse_factor(x.T @ x, weight)
     values, scales = torch.empty_like(weight), list[Tensor]()
     for start in range(0, weight.shape[1], block):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 import torch
+from safetensors import safe_open
+from torch import nn
 
 from delegate.errors import ExportError
 from delegate.llm.aot.chat_template import read_chat_format
@@ -17,6 +21,7 @@ from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.runtime.chat import ChatFormat
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi", "phi3")
+HALF = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them; float32 has all their numbers
 # Ropes whose angles do not depend on the length of the text; longrope's do above a length, which the export rejects.
 ROPES = ("default", "linear", "llama3", "yarn", "longrope")
 
@@ -26,14 +31,18 @@ class Source:
     """A model with all that its program needs.
 
     Args:
-        model: the model in float32.
+        config: the configuration of the model.
+        load: returns the model. Linear layers and the embedding have the type of their file, and all else is float32.
+            Weights of a folder are mapped from their file in each call. So they take memory until the caller deletes
+            the model.
         tokenizer: the text of its tokenizer.json; empty: there is none.
         ends: the tokens that end an answer.
         chat: the text around the messages of a chat; None: the model has no chat template.
         name: the name of the model's folder, by which adapters name their base; empty: unknown.
     """
 
-    model: transformers.PreTrainedModel
+    config: transformers.PretrainedConfig
+    load: Callable[[], transformers.PreTrainedModel]
     tokenizer: bytes = b""
     ends: list[int] = field(default_factory=list)
     chat: ChatFormat | None = None
@@ -51,7 +60,8 @@ def read(path: Path, without_tokenizer: bool = False) -> Source:
         ExportError: there is no model, its family is not supported, or a file is missing or damaged.
     """
     if path.is_file():
-        return Source(_build(_config(path), path))
+        model = _build(_config(path), path)
+        return Source(model.config, lambda: model)
     for pattern in ("config.json", "*.safetensors", *(() if without_tokenizer else ("tokenizer.json",))):
         if not any(path.glob(pattern)):
             remedy = "pass a folder in the format of transformers, or a configuration in JSON for random weights"
@@ -59,8 +69,9 @@ def read(path: Path, without_tokenizer: bool = False) -> Source:
                 remedy = "save the tokenizer next to the weights, or use --no-tokenizer and pass token numbers"
             raise ExportError(f"there is no {pattern}", where=str(path), remedy=remedy)
     config = _config(path / "config.json")
-    model, ends = _load(path, config), _ends(path, config)
-    source = Source(model, ends=ends, name=_name(path.resolve()))
+    load, ends = partial(_load, path, config), _ends(path, config)
+    load()  # raises the errors of its files
+    source = Source(config, load, ends=ends, name=_name(path.resolve()))
     if without_tokenizer:
         return source
     tokenizer = _tokenizer(path / "tokenizer.json", config.vocab_size)
@@ -115,16 +126,31 @@ def _build(config: transformers.PretrainedConfig, path: Path) -> transformers.Pr
 
 
 def _load(path: Path, config: transformers.PretrainedConfig) -> transformers.PreTrainedModel:
-    options = {"config": config, "dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
+    options = {"config": config, "use_safetensors": True, "local_files_only": True, "output_loading_info": True}
     try:
-        model, loading = transformers.AutoModelForCausalLM.from_pretrained(path, local_files_only=True, **options)
+        model, loading = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=_type(path), **options)
     except Exception as error:  # damaged files, which safetensors and transformers report in several classes
         raise ExportError("its weights cannot be read", where=str(path), remedy=str(error)) from error
     wrong = [*loading["missing_keys"], *loading["mismatched_keys"]]
     if wrong:
         what = f"weights are missing or have another shape: {wrong[0]}"
         raise ExportError(what, where=str(path), remedy="save it again")
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if name != "weight" or not isinstance(module, nn.Linear | nn.Embedding):
+                setattr(module, name, nn.Parameter(parameter.float()))
+        if (scale := getattr(module, "scalar_embed_scale", None)) is not None:  # of Gemma: a buffer has less digits
+            module.embed_scale = torch.tensor(scale)
     return model.eval().requires_grad_(False)
+
+
+def _type(path: Path) -> torch.dtype:
+    """Return the type in which weights are loaded: that of their file, if it is one type of half precision."""
+    types = set()
+    for file in path.glob("*.safetensors"):
+        with safe_open(file, "pt") as weights:
+            types |= {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118 - not a dict
+    return HALF.get(types.pop(), torch.float32) if len(types) == 1 else torch.float32
 
 
 def _tokenizer(path: Path, vocabulary: int) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -50,9 +50,11 @@ def quantize_weights(
 ) -> transformers.PreTrainedModel:
     """Return the model with quantized linear layers and embedding; it shares all other weights with the original.
 
+    Each weight is widened to float32 only while it is quantized.
+
     Args:
-        model: the model in float32, which stays as it is.
-        weights: one of `WEIGHTS`; of float32, nothing is quantized.
+        model: the model, which stays as it is; its linear layers and its embedding in float32, float16 or bfloat16.
+        weights: one of `WEIGHTS`; of float32, nothing is quantized, and all weights are widened.
         head_weights: of the head, "int8" or "int4". A head in int8 shares its integers with the embedding that it is
             tied to; the embedding is always int8.
         block: of int4, one of `BLOCKS`.
@@ -63,7 +65,7 @@ def quantize_weights(
         ConfigError: the weights of a row are not divisible into blocks.
     """
     if weights == "float32":
-        return model
+        return copy.deepcopy(model, {id(p): nn.Parameter(p.float(), requires_grad=False) for p in model.parameters()})
     kinds = dict.fromkeys((m for m in model.modules() if isinstance(m, nn.Linear)), weights)
     kinds[model.get_output_embeddings()] = head_weights
     _check_blocks(model, {module for module, kind in kinds.items() if kind == "int4"}, block)
@@ -71,19 +73,19 @@ def quantize_weights(
     quantized = copy.deepcopy(model, {id(p): p for p in model.parameters()})
     head = quantized.get_output_embeddings()
     layers = [module for module in quantized.modules() if isinstance(module, nn.Linear) and module is not head]
+    embedding = quantized.get_input_embeddings()
     if weights == "int4" and rows is not None:
+        embedding.weight = nn.Parameter(embedding.weight.float(), requires_grad=False)
         quantize_in_order(quantized, layers, rows, block)
         layers = []
     for layer in (*layers, head):
         kind = head_weights if layer is head else weights
         integers = _in_integers(layer.weight.detach(), block if kind == "int4" else None, rounding)
         layer.weight = nn.Parameter(integers, requires_grad=False)
-    embedding = quantized.get_input_embeddings()
     if tied and head_weights == "int8":
         values, scales = head.weight.qdata, head.weight.scale
     else:
-        scales = embedding.weight.detach().abs().amax(1, keepdim=True).clamp_min(1e-30) / 127
-        values = torch.round(embedding.weight.detach() / scales).to(torch.int8)
+        values, scales = _rows_in_integers(embedding.weight.detach())
     factor = getattr(embedding, "scalar_embed_scale", 1.0)
     quantized.set_input_embeddings(Rows(values, scales.reshape(-1, 1).to(torch.float32), factor))
     return quantized
@@ -99,13 +101,34 @@ def _in_integers(weight: Tensor, block: int | None, rounding: str) -> Tensor:
 
     kind, size = (torch.int4, block) if block else (torch.int8, weight.shape[1])  # type: ignore[attr-defined]
     fitted = {"intx_choose_qparams_algorithm": HQQ} if block and rounding != "nearest" else {}
-    parts = [
-        IntxUnpackedToInt8Tensor.from_hp(rows, (1, size), kind, activation_quantization="int8_asym_per_token", **fitted)
-        for rows in torch.split(weight, max(1, PART // weight.shape[1]))
-    ]
-    numbers = (torch.cat([getattr(p, name) for p in parts]) for name in parts[0].tensor_data_names)
-    whole: Tensor = IntxUnpackedToInt8Tensor(*numbers, *(getattr(parts[0], n) for n in parts[0].tensor_attribute_names))
-    return whole
+    whole: list[Tensor] = []
+    for place, rows in _parts(weight):
+        part = IntxUnpackedToInt8Tensor.from_hp(
+            rows, (1, size), kind, activation_quantization="int8_asym_per_token", **fitted
+        )
+        numbers = [getattr(part, name) for name in part.tensor_data_names]
+        whole = whole or [new.new_empty(len(weight), *new.shape[1:]) for new in numbers]
+        for own, new in zip(whole, numbers, strict=True):
+            own[place] = new
+    result: Tensor = IntxUnpackedToInt8Tensor(*whole, *(getattr(part, name) for name in part.tensor_attribute_names))
+    return result
+
+
+def _rows_in_integers(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a table as int8, and the scales of its rows."""
+    values, scales = weight.new_empty(weight.shape, dtype=torch.int8), torch.empty(len(weight), 1)
+    for place, rows in _parts(weight):
+        scales[place] = rows.abs().amax(1, keepdim=True).clamp_min(1e-30) / 127
+        values[place] = torch.round(rows / scales[place]).to(torch.int8)
+    return values, scales
+
+
+def _parts(weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yield a weight in parts of some rows, each with its place, widened to float32."""
+    step = max(1, PART // weight.shape[1])
+    for start in range(0, len(weight), step):
+        place = slice(start, start + step)
+        yield place, weight[place].float()
 
 
 def _check_blocks(model: transformers.PreTrainedModel, layers: Collection[nn.Module], block: int) -> None:

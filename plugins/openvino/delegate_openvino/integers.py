@@ -19,7 +19,7 @@ from torch.fx import Node
 from delegate.backends import run_time_ranges
 from delegate.backends.aot import Region, RegionRefused
 from delegate.backends.lowering import LoweringTable
-from delegate.backends.qdq import CHOOSES, DECODES, DECODES_BY, QUANTIZE, is_known
+from delegate.backends.qdq import CHOOSES, DECODES, DECODES_BY, DEQUANTIZE, QUANTIZE, is_known
 from delegate.backends.quantized_layers import (
     EMBEDDING,
     LAYERS,
@@ -75,13 +75,27 @@ class CutRegion:
             PATTERNS.pattern(pattern.name).lower(self, pattern.nodes[-1])
         for node in self._region.calls:
             if op_name(node) == QUANTIZE:
-                self.cut(node, (node.args[0],), _quantize(node))
+                self._round(node)
+                if node.users:
+                    self.cut(node, (node.args[0],), _quantize(node))
             elif op_name(node) in DECODES and is_known(node) and node.users:
                 self.cut(node, (), partial(_same, self._constant_of(node)))
             elif (rounded := run_time_ranges.lower_to_floats(node)) is not None:
                 self._replace(node, rounded)
             elif op_name(node) in DECODES and node.users:
                 self.cut(node, (node.args[0],), _decode(node))
+
+    def _round(self, node: Node) -> None:
+        """Cut out the nodes that decode what a node quantizes: one FakeQuantize is in place of both.
+
+        From FakeQuantize, Convert, Convert, Subtract and Multiply next to a concatenation, OpenVINO forms a convolution
+        of uint8 that reads negative integers as 0. Results of the region stay exact: the values of FakeQuantize may
+        differ in the last bit.
+        """
+        for user in tuple(node.users):
+            is_pair = op_name(user) == DEQUANTIZE and _parameters(user) == _parameters(node)
+            if is_pair and user not in self._region.outputs:
+                self.cut(user, (node.args[0],), partial(_fake_quantize, user))
 
     @property
     def constants(self) -> Mapping[Node, Any]:
@@ -192,16 +206,44 @@ def _same(output: Any) -> Any:
     return output
 
 
+def _is_concatenated(node: Node) -> bool:
+    """Return if a value is concatenated with others before it is quantized again."""
+    readers = (user for user in node.users if op_name(user) != QUANTIZE)
+    return any(op_name(user) == "aten.cat.default" or _is_concatenated(user) for user in readers)
+
+
+def _parameters(node: Node) -> tuple[Any, ...]:
+    named = arguments(node)
+    return tuple(named[name] for name in ("scale", "zero_point", "quant_min", "quant_max", "dtype"))
+
+
+def _ends(node: Node) -> tuple[Any, Any]:
+    """Return the least and the largest value that a node which quantizes, or decodes, can represent."""
+    scale, zero, *ends, _ = _parameters(node)
+    low, high = (np.float32((end - zero) * scale) for end in ends)
+    return low, high
+
+
+def _levels(node: Node) -> int:
+    _, _, low, high, _ = _parameters(node)
+    return int(high - low + 1)
+
+
+def _fake_quantize(node: Node, value: Any) -> Any:
+    """Return the operator that rounds a value, named like one that decodes: notes on floats are about its readers."""
+    rounded = opset.fake_quantize(value, *_ends(node), *_ends(node), _levels(node))
+    rounded.set_friendly_name(f"{DECODED}{node.name}")
+    return rounded.output(0)
+
+
 def _quantize(node: Node) -> Build:
     """Return the operators that quantize a value: OpenVINO fuses FakeQuantize with the operator before it."""
     named = arguments(node)
     low, high = named["quant_min"], named["quant_max"]
-    ends = [np.float32((end - named["zero_point"]) * named["scale"]) for end in (low, high)]
     element = ELEMENTS[tensor(node).dtype]
 
     def build(value: Any) -> Any:
-        levels = high - low + 1
-        numbers = opset.fake_quantize(value, *ends, np.float32(low), np.float32(high), levels)
+        numbers = opset.fake_quantize(value, *_ends(node), np.float32(low), np.float32(high), _levels(node))
         return opset.convert(numbers, element).output(0)
 
     return build

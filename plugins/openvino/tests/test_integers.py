@@ -126,6 +126,48 @@ def test_a_network_in_integers(dynamic: bool, tmp_path: Path) -> None:
             assert_same(program(x), result, 0)
 
 
+class Joined(nn.Module):
+    """Two convolutions, a concatenation that a convolution reads, and a second concatenation of its result.
+
+    Args:
+        join: the first concatenation.
+        channels: of its result.
+    """
+
+    def __init__(self, join: Callable[..., torch.Tensor], channels: int) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Conv2d(3, 8, 1), nn.Conv2d(3, 8, 1), nn.Conv2d(channels, 8, 1)
+        self.join = join
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.first(x)
+        z = self.last(self.join(y, self.second(x)))
+        return z, torch.cat([z, y], 1)
+
+
+JOINS: Mapping[str, tuple[Callable[..., torch.Tensor], int]] = {
+    "channels": (lambda a, b: torch.cat([a, b], 1), 16),
+    "rows": (lambda a, b: torch.cat([a, b], 2)[:, :, :8], 8),
+    "activations": (lambda a, b: torch.cat([a.relu(), b.relu()], 1), 16),
+    "other scales": (lambda a, b: torch.cat([a * 7, b * 0.3], 1), 16),
+    "parts": (lambda a, b: torch.cat([a[:, :2], b, a[:, 2:]], 1), 16),
+    "pools": (lambda a, b: torch.cat([F.max_pool2d(a, 3, 1, 1), b], 1), 16),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_concatenations_in_integers(name: str) -> None:
+    """Negative integers of a concatenation would count as 0 in the convolution after it: 4 dB."""
+    torch.manual_seed(0)
+    module, batches = Joined(*JOINS[name]).eval(), [(torch.randn(1, 3, 8, 8),) for _ in range(3)]
+    program = quantize(torch.export.export(module, batches[0]), Settings("xnnpack", "static_int8"), batches)
+    lowered = delegate.to_backend(program, "openvino")
+    assert_runs(lowered, "openvino")
+    assert floats_within(lowered) == []
+    for result, expected in zip(lowered(*batches[0]), program.module()(*batches[0]), strict=True):
+        assert sqnr(expected.detach(), result) >= 30
+
+
 @pytest.mark.parametrize(
     ("low", "high", "dtype"),
     [(-128, 127, torch.int8), (-8, 7, torch.int8), (0, 255, torch.uint8), (-127, 127, torch.int8)],

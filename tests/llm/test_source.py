@@ -1,0 +1,113 @@
+"""Sources of language models: weights stay in the type of their file, and exports need little memory beside them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from delegate.llm.runtime.model import Model
+from delegate.testing import assert_same
+from tests.support.language_models import PROMPT, configuration
+from tests.support.silence import silence  # noqa: F401 - for every test here
+from tests.support.zoo import libraries
+
+with libraries():
+    import transformers
+
+    from delegate.llm.aot.export import Options, export
+    from delegate.llm.aot.source import read
+    from delegate.llm.aot.weights import quantize_weights
+
+SIZES = {"hidden_size": 96, "head_dim": 24, "intermediate_size": 192}  # the root of 96 has more digits than bfloat16
+
+
+def save(folder: Path, family: str, dtype: torch.dtype, **changes: object) -> Path:
+    """Save a random model whose numbers are those of bfloat16, in this type."""
+    folder.mkdir()
+    with libraries():
+        model = read(configuration(folder, family, **changes)).load()
+        model.to(torch.bfloat16).to(dtype).save_pretrained(folder)
+    return folder
+
+
+ROWS = torch.arange(64).view(1, 64)
+KINDS = {  # the type of weights, and options of the quantization
+    "float32": ("float32", {}), "int8": ("int8", {}), "int4": ("int4", {}), "gptq": ("int4", {"rows": ROWS}),
+    "head in int4": ("int4", {"head_weights": "int4"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["gemma", "llama"])
+def test_half_precision_has_the_numbers_of_float32(family, tmp_path):
+    models = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        source = read(save(tmp_path / str(dtype), family, dtype, **SIZES), without_tokenizer=True)
+        models[dtype] = source.load()
+        assert models[dtype].base_model.layers[0].mlp.up_proj.weight.dtype is dtype
+    for weights, options in KINDS.values():
+        wide, half = ([*_numbers(quantize_weights(model, weights, **options))] for model in models.values())
+        assert len(wide) == len(half)
+        for a, b in zip(wide, half, strict=True):
+            assert a.dtype is b.dtype
+            assert_same(b, a, tolerance=0)
+
+
+def _numbers(model: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a model, those of quantized weights one by one."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        parts = [getattr(tensor, name) for name in getattr(tensor, "tensor_data_names", ())]
+        yield from parts or [tensor]
+
+
+def test_half_precision_has_the_logits_of_float32(tmp_path):
+    logits = []
+    for dtype in (torch.float32, torch.bfloat16):
+        folder = save(tmp_path / str(dtype), "gemma", dtype, **SIZES, num_hidden_layers=1)
+        export(read(folder, without_tokenizer=True), folder / "m.dlg", Options(context=64, chunk=16))
+        logits.append(Model(folder / "m.dlg").conversation().feed(PROMPT))
+    assert_same(logits[1], logits[0], tolerance=0)
+
+
+def test_files_of_several_types_are_loaded_in_float32(tmp_path):
+    folder = save(tmp_path / "m", "llama", torch.bfloat16)
+    with libraries():
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+        model.lm_head.to(torch.float32)
+        with torch.no_grad():
+            model.lm_head.weight[0] = 1 / 3
+        model.save_pretrained(folder)
+    head = read(folder, without_tokenizer=True).load().lm_head.weight
+    assert head.dtype is torch.float32
+    assert_same(head[0], torch.full_like(head[0], 1 / 3), tolerance=0)
+
+
+_EXPORT = """
+import gc, resource, sys
+from pathlib import Path
+import torchao.quantization
+from delegate.llm.aot.export import Options, export
+from delegate.llm.aot.source import read
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+folder = Path(sys.argv[1])
+export(read(Path(sys.argv[2]), True), folder / "small.dlg", Options(context=32, chunk=8))
+before = peak()  # with all modules that exports import
+export(read(folder, True), folder / "m.dlg", Options(context=32, chunk=8))
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_an_export_needs_at_most_twice_the_weights(tmp_path):
+    """With the weights in float32, it would need 3.6 times those of half precision."""
+    wide = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 8, "vocab_size": 4000}
+    folder = save(tmp_path / "m", "llama", torch.bfloat16, **wide, head_dim=256)
+    small = save(tmp_path / "small", "llama", torch.bfloat16)
+    command = [sys.executable, "-c", _EXPORT, str(folder), str(small)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) < 2 * (folder / "model.safetensors").stat().st_size
