@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -84,8 +85,10 @@ def test_errors_before_work(data: Data, connected: None, tmp_path: Path, monkeyp
         "depend on each other": ModelFile(data.programs["mean"], Settings(batch=4)),
         "no method 'forwrad'.* did you mean 'forward'": ModelFile(net, methods=("forwrad",)),
     }
+    logging.getLogger("ray.serve").setLevel(logging.INFO)
     for message, file in cases.items():
         refused(message, file)
+    assert not logging.getLogger("ray.serve").isEnabledFor(logging.INFO)  # Ray's lines are no part of an error
     monkeypatch.setattr(delegate, "__version__", "9.9.9")
     refused("a node has delegate 0.1.0, and the driver 9.9.9", ModelFile(net))
     assert not ray_serve.status().proxies

@@ -71,8 +71,8 @@ class Fleet:
             ConfigError: nodes lack resources, files or packages, or have other versions.
             BackendFailed: replicas do not start.
         """
-        descriptions = self._check()
         logging.getLogger("ray.serve").setLevel(logging.ERROR)  # this command prints what it does
+        descriptions = self._check()
         grpc_options = {"port": self.grpc_port, "grpc_servicer_functions": [_GRPC]} if self.grpc_port else None
         http_options = {"host": self._host, "port": self.port}
         serve.start("EveryNode", http_options, grpc_options, _SILENT)
