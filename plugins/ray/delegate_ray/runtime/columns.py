@@ -356,8 +356,16 @@ def _converted(array: Array, dtype: DType) -> Array:
             raise _Misfit(f"{least if least < limits.min else most} is out of the range of {dtype.name}")
     with np.errstate(over="ignore"):
         converted = array.astype(target)
-    if kind in "fc" and not np.can_cast(array.dtype, target):
+    if kind in "fc" and not np.can_cast(array.dtype, target) and array.size and not _is_in_range(array, converted):
         is_over = np.isinf(converted) & ~np.isinf(array)
         if is_over.any():
             raise _Misfit(f"{array[is_over].flat[0]} is out of the range of {dtype.name}")
     return converted
+
+
+def _is_in_range(array: Array, converted: Array) -> bool:
+    """Return True if no number has become infinite; False also if there was an infinite one, or NaN."""
+    if converted.dtype != np.float16:
+        return bool(np.isfinite(converted.max()) and np.isfinite(converted.min()))
+    limit = np.finfo(np.float16).max  # NumPy finds the largest of float16 slowly
+    return bool(array.max() <= limit and array.min() >= -limit)
