@@ -141,12 +141,8 @@ class Source:
         return self.file
 
 
-def read_yaml(file: FilePath, least: str = "`version: 1`") -> Source:
+def read_yaml(file: FilePath) -> Source:
     """Read a YAML file.
-
-    Args:
-        file: its path.
-        least: the keys that an empty file lacks, for the message.
 
     Raises:
         ConfigError: it is missing, unreadable, no valid YAML, empty, or has a key twice.
@@ -173,7 +169,7 @@ def read_yaml(file: FilePath, least: str = "`version: 1`") -> Source:
     except NotPlain as error:
         raise ConfigError(error.what, where=error.where(str(file)), remedy=error.remedy) from None
     if parsed is None:
-        raise ConfigError("the configuration is empty", where=str(file), remedy=f"write at least {least}")
+        raise ConfigError("the configuration is empty", where=str(file), remedy="write at least `version: 1`")
     return Source(parsed.data, str(file), parsed.values, parsed.keys)
 
 

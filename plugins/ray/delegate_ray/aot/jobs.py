@@ -114,9 +114,8 @@ def read_jobs(path: Path, output: Path) -> list[LoweringJob]:
     """
     if not path.is_file():
         raise ConfigError(f"there is no file of jobs {str(path)!r}", remedy="check the path")
-    least = "`models` and `configurations`"
-    written = read_yaml(path, least)
-    require_mapping(written, "a file of jobs", f"write at least {least}")
+    written = read_yaml(path)
+    require_mapping(written, "a file of jobs", "write at least `models` and `configurations`")
     jobs = validated(written, JobsFile)
     folder, settings = path.parent.absolute(), dict[str, Config]()
     raise_all([*_problems(jobs, written, folder), *_settings(jobs, written, folder, settings)])
