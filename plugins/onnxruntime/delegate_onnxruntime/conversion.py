@@ -3,6 +3,9 @@
 On CPUs of x86-64 it converts activations, and weights if products of uint8 and int8 saturate. Two errors make a session
 fail. Nodes that it has moved keep the attribute `output_dtype` of int8. The names of converted weights collide if two
 nodes read one weight, or one zero point. So activations are converted here, and each node gets its own weights.
+
+QLinearSoftmax returns its smallest integer for values above its range, not its largest. So these values are bounded in
+floats.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ def convertible(model: OnnxModel) -> OnnxModel:
     graph, weights = proto.graph, {weight.name: weight for weight in model.weights}
     constants = {i.name: i for i in graph.initializer} | dict(_constants(graph))
     _use_unsigned_activations(graph, constants)
+    _bound_softmax(graph, constants)
     taken = set(constants)
     _copy_shared_nodes(graph, constants)
     read: set[str] = set()
@@ -84,6 +88,24 @@ def _use_unsigned_activations(graph: Any, constants: dict[str, TensorProto]) -> 
     described = [value for value in graph.value_info if value.name not in converted]
     del graph.value_info[:]
     graph.value_info.extend(described)
+
+
+def _bound_softmax(graph: Any, constants: dict[str, TensorProto]) -> None:
+    """Bound results of Softmax above the range in which they are quantized; the bound prevents QLinearSoftmax."""
+    softmax = {node.output[0] for node in graph.node if node.op_type == "Softmax"}
+    for number, node in reversed(list(enumerate(graph.node))):
+        if node.op_type != "QuantizeLinear" or node.input[0] not in softmax:
+            continue
+        scale, zero = (constants[name] for name in node.input[1:])
+        step, start = (onnx.numpy_helper.to_array(constant).item() for constant in (scale, zero))
+        most = step * ((255 if zero.data_type == TensorProto.UINT8 else 127) - start)
+        if most >= 1:
+            continue
+        name = _unused(f"{node.input[0]}_bound", set(constants))
+        constants[name] = graph.initializer.add()
+        constants[name].CopyFrom(onnx.numpy_helper.from_array(np.array(most, np.float32), name))
+        graph.node.insert(number, onnx.helper.make_node("Min", [node.input[0], name], [f"{name}ed"]))
+        node.input[0] = f"{name}ed"
 
 
 def _int8(constant: TensorProto | None) -> int | None:

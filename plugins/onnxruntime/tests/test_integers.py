@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import delegate
 from tests.support.cases.integer_operators import OPS
 from tests.support.lowering import assert_runs, assert_same
-from tests.support.qdq import Coded, drawn, fitted
+from tests.support.qdq import Coded, Parameters, drawn, fitted
 from tests.support.quantized import floats_within
 from tests.support.sampling import every
 
@@ -40,3 +41,19 @@ def test_integer_operators(name: str) -> None:
         expected = module(*inputs)
         assert_same(program(*inputs), expected, tolerance=1.01 * result.scale / float(expected.abs().max()))
     assert bool(floats_within(program)) == (name in FLOATS)
+
+
+@pytest.mark.parametrize(
+    "function", [torch.sigmoid, lambda x: x.softmax(1), lambda x: x * x], ids=["sigmoid", "softmax", "mul"]
+)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+def test_results_above_the_range(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
+    """They are the largest integer: of QLinearSoftmax they would be the smallest one."""
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)) * 3
+    result = Parameters(0.4 / 255, torch.iinfo(dtype).min, dtype)
+    module = Coded(function, [fitted([x], dtype)], result).eval()
+    program = delegate.to_backend(torch.export.export(module, (x,)), "onnxruntime")
+    assert_runs(program, "onnxruntime")
+    expected = module(x)
+    assert float(function(x).max()) > 1.5 * float(expected.max())
+    assert_same(program(x), expected, tolerance=1.01 * result.scale / float(expected.max()))
