@@ -195,7 +195,8 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
             raise ConfigError(what, where=where, remedy="give such a number, or 0 for a scale per channel")
         if shape[-1] % size:
             what = f"quantization.group_size {size} does not divide {shape[-1]} inputs"
-            remedy = f"give a divisor that is a multiple of {least}, 0, or switch this module off"
+            possible = f"a divisor that is a multiple of {least}, " if shape[-1] % least == 0 else ""
+            remedy = f"give {possible}0 for a scale per channel, or switch this module off"
             raise ConfigError(what, where=where, remedy=remedy)
         if self.qat:
             raise ConfigError("training does not support groups of weights", where=where, remedy="set group_size: 0")
