@@ -68,6 +68,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "int8, cache int8": {"weights": "int8", "conversations": TALKS, "cache": "int8"},
 }
 DEFAULT = [name for name in VARIANTS if name != "int4, onnxruntime"]
+PAUSE = 0.15  # seconds before each turn
 PROBE = list(range(100, 132))  # tokens whose logits are compared
 
 
@@ -293,10 +294,11 @@ def batched(engines: Mapping[str, Any], rounds: int) -> None:
 
 
 def _in_turns(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """What each gives in each round, behind one that does not count."""
+    """What each gives in each round, behind one that does not count. A pause lets the threads of the last one sleep."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for count in range(rounds + 1):
         for name, work in works.items():
+            time.sleep(PAUSE)
             seconds = work()
             if count:
                 times[name].append(seconds)
