@@ -206,12 +206,6 @@ def _same(output: Any) -> Any:
     return output
 
 
-def _is_concatenated(node: Node) -> bool:
-    """Return if a value is concatenated with others before it is quantized again."""
-    readers = (user for user in node.users if op_name(user) != QUANTIZE)
-    return any(op_name(user) == "aten.cat.default" or _is_concatenated(user) for user in readers)
-
-
 def _parameters(node: Node) -> tuple[Any, ...]:
     named = arguments(node)
     return tuple(named[name] for name in ("scale", "zero_point", "quant_min", "quant_max", "dtype"))
