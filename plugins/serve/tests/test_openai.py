@@ -44,7 +44,7 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
     coder.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     coder.decoder = tokenizers.decoders.ByteLevel()
     with libraries():
-        read(folder / "config.json").model.save_pretrained(folder)
+        read(folder / "config.json").load().save_pretrained(folder)
         coder.save(str(folder / "tokenizer.json"))
         (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
         options = Options(context=128, chunk=8, weights="float32", lora_rank=2, lora_targets=("v_proj", "o_proj"))
@@ -60,7 +60,7 @@ def adapter(language: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         import peft
 
         config = peft.LoraConfig(r=2, lora_alpha=16, target_modules=["v_proj", "o_proj"], init_lora_weights=False)
-        peft.get_peft_model(read(language.parent).model, config).save_pretrained(folder)
+        peft.get_peft_model(read(language.parent).load(), config).save_pretrained(folder)
     return folder
 
 
