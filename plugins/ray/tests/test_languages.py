@@ -140,7 +140,7 @@ def exported(folder: Path, **changes: object) -> tuple[Model, list[int]]:
     """Return a small language model, saved as `model.dlg`, and a prompt with a long answer."""
     tokenizer().save(str(folder / "tokenizer.json"))
     with libraries():
-        read(configuration(folder, "llama", max_position_embeddings=1024, **changes)).model.save_pretrained(folder)
+        read(configuration(folder, "llama", max_position_embeddings=1024, **changes)).load().save_pretrained(folder)
         export(read(folder), folder / "model.dlg", Options(context=1024, chunk=8, weights="float32"))
     model = Model(folder / "model.dlg")
     return model, next(t for t in ([*b"d"], [*b"q"], [*b"z"]) if len(list(generate(model, t))) > TOKENS // 4)
