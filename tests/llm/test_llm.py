@@ -255,7 +255,7 @@ def test_guesses_up_to_a_full_context(guessing, tmp_path):
     prompt = list(range(1, 50))
     with libraries(), torch.no_grad():
         other = read(configuration(tmp_path, "qwen3"))
-        weight = other.model.get_input_embeddings().weight
+        weight = other.load().get_input_embeddings().weight
         weight += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
         export(other, tmp_path / "small.dlg", Options(context=64, chunk=8, weights="float32"))
     both = Speculation(large, Model(tmp_path / "small.dlg"))
