@@ -36,7 +36,7 @@ def test_the_mean_wait_is_that_of_the_formula(times, replicas, load, variation, 
 
 @pytest.mark.parametrize(("load", "ratio"), [(0.4, 3.5), (0.8, 5.0)])
 def test_the_percentiles_of_equal_calls_are_those_of_the_formula(load, ratio):
-    """So no server with calls of equal length has p99 / p50 = 3 at these loads, if requests arrive at random."""
+    """So no server with one call of equal length at a time has p99 / p50 = 3 at these loads, for random arrivals."""
     seconds = EQUAL[1][0]
     times = simulate(Fleet(1), random_gaps(load / seconds), EQUAL, 60_000)
     p50, p99 = (seconds * equal_times_percentile(load, part) for part in (50, 99))

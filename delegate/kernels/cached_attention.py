@@ -121,7 +121,7 @@ def cached_attention(
     end = 0
     for row, run in groupby(chosen):
         start, end = end, end + len([*run])
-        scales = [None if x is None else _as_float(x[row], wide) for x in (key_scales, value_scales)]
+        scales = [None if x is None else _as_type(x[row], wide) for x in (key_scales, value_scales)]
         some, target = _by_group(scaled[start:end], groups), _by_group(result[start:end], groups)
         joined, sums = (x.reshape(groups, -1, x.shape[-1]) for x in (some, target))  # copies of several sequences
         where = positions[start:end].reshape(-1)
@@ -138,13 +138,13 @@ def update_cache(entries: Array, new: Array, positions: Array, rows: Array, *, o
     np.copyto(out, entries)
     _check("row", rows.tolist(), len(entries))
     _check("position", positions.reshape(-1).tolist(), entries.shape[2])
-    where, wide = (rows[:, None], slice(None), positions), from_bfloat16(new) if new.dtype == np.uint16 else new
-    converted = to_bfloat16(wide) if entries.dtype == np.uint16 else wide.astype(entries.dtype, copy=False)
-    out[where] = converted.swapaxes(1, 2)
+    is_bfloat16 = entries.dtype == np.uint16
+    converted = to_bfloat16(_as_type(new, np.dtype(np.float32))) if is_bfloat16 else _as_type(new, entries.dtype)
+    out[rows[:, None], :, positions] = converted.swapaxes(1, 2)
 
 
-def _as_float(x: Array, dtype: np.dtype) -> Array:
-    """Convert floats of any type to a dtype; they are not copied if they have it."""
+def _as_type(x: Array, dtype: np.dtype) -> Array:
+    """Convert floats of any type to another one, or to integers; they are not copied if they have it."""
     return (from_bfloat16(x) if x.dtype == np.uint16 else x).astype(dtype, copy=False)
 
 

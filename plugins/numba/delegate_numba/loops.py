@@ -1,4 +1,4 @@
-"""The compiled loop of attention to caches (groups, S, channels) of float32, float16, bfloat16 or int8 entries.
+"""The compiled loops of attention to caches of float32, float16, bfloat16 or int8 entries, and of writes to them.
 
 One core waits for memory most of the time. So in long caches the processor is told to fetch the values of a block
 while its scores are computed, and the next keys while the values are added.
@@ -285,8 +285,7 @@ def _exponentiate(row: Any, largest: Any) -> Any:
 def _scores(query: Any, keys: Any, values: Any, first: int, end: int, is_fetched: bool, out: Any) -> None:
     """Multiply query (m, E) with the keys from `first` to `end` -> (m, end - first).
 
-    Two rows at a time read each key once. If they are to be fetched, the first
-    ones fetch the values, too.
+    Two rows at a time read each key once. If values are to be fetched, the first rows do so.
     """
     rows = len(query)
     for i in range(0, rows - 1, 2):
@@ -341,8 +340,8 @@ def _add_weighted(
 ) -> None:
     """Add the values from `first` to `end` by weights (m, at least end - first) to sums (m, V).
 
-    Two rows at a time read each value once, and four values at a time read and write each sum once. If they are to
-    be fetched, the first ones fetch as many of the next keys, too.
+    Two rows at a time read each value once, and four values at a time read and write each sum once. If the
+    next keys are to be fetched, the first rows fetch as many.
     """
     rows, ahead = len(weights), next_first - first
     for i in range(0, rows - 1, 2):

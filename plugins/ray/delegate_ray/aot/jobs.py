@@ -128,11 +128,13 @@ def read_jobs(path: Path, output: Path) -> list[LoweringJob]:
     ]
     if not pairs:
         raise ConfigError("no pair is left", where=written.where(("exclude",)), remedy="exclude fewer pairs")
-    files = [_file_name(pair) for pair in pairs]
-    if twice := next((name for name in files if files.count(name) > 1), None):
-        places = " and ".join(str(pair) for pair, name in zip(pairs, files, strict=True) if name == twice)
-        remedy = "rename a model or a configuration"
-        raise ConfigError(f"two jobs would write {twice!r}: {places}", where=str(path), remedy=remedy)
+    writers = dict[str, list[tuple[str, str]]]()
+    for pair in pairs:
+        writers.setdefault(_file_name(pair), []).append(pair)
+    for name, several in writers.items():
+        if len(several) > 1:
+            what = f"two jobs would write {name!r}: {' and '.join(map(str, several))}"
+            raise ConfigError(what, where=str(path), remedy="rename a model or a configuration")
     return [
         _job(jobs.models[model], settings[name], (model, name), output.absolute(), folder, versions)
         for model, name in pairs

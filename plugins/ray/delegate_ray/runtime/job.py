@@ -23,7 +23,7 @@ from delegate.files import require_folder, write_text
 from delegate_ray.runtime.inputs import IMAGE, parts_of, scan
 from delegate_ray.runtime.parts import InputFile, Part
 from delegate_ray.runtime.predictor import ERROR, OnBad
-from delegate_ray.runtime.rows import RowRunner
+from delegate_ray.runtime.rows import RowRunner, repeated
 from delegate_ray.runtime.threads import load
 
 MANIFEST = "manifest.json"
@@ -115,7 +115,6 @@ class Job:
             raise ConfigError(what, where=self.program, remedy="give each node the same file at this path")
         s, where = self.settings, self.files[self.parts[0].file].path
         full = [file.contents for file in self.files if file.contents.rows]
-        full = [file.contents for file in self.files if file.contents.rows]
         known = tuple(dict.fromkeys(name for contents in full for name in contents.columns))
         columns = s.columns or (known[0] if len(known) == 1 else {})
         program = load(self.program, s.threads, s.load, is_shared=is_shared)
@@ -131,7 +130,7 @@ class Job:
             if twice := next((name for name in (*runner.columns, *s.keep) if columns_of.count(name) > 1), None):
                 raise ConfigError(f"there are two columns {twice!r}", where=file.path, remedy="rename one of them")
         written = [ROW, *s.keep, *(o.column for o in runner.outputs), *([ERROR] if s.on_bad == "column" else [])]
-        if twice := next((name for name in written if written.count(name) > 1), None):
+        if twice := repeated(written):
             what = f"an output file would have two columns {twice!r}"
             raise ConfigError(what, where=self.folder, remedy="rename the output: --result NAME=COLUMN")
         return runner

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from delegate.errors import ConfigError, InputError, did_you_mean
 from delegate_ray.runtime.columns import as_lists, write, write_numpy
-from delegate_ray.runtime.rows import Columns, RowRunner
+from delegate_ray.runtime.rows import Columns, RowRunner, repeated
 from delegate_ray.runtime.threads import load
 
 OnBad = Literal["raise", "drop", "column"]  # what happens with a row that does not fit or fails
@@ -86,7 +86,7 @@ class Predictor:
         program = load(os.fspath(path), _cpus() if threads is None else threads, settings)
         self._runner = RowRunner(program, os.fspath(path), columns or {}, results, method, batch, 1024)
         written = [*self._keep, *(o.column for o in self._runner.outputs), *([ERROR] if on_bad == "column" else [])]
-        if twice := next((name for name in written if written.count(name) > 1), None):
+        if twice := repeated(written):
             what = f"the result would have two columns {twice!r}"
             raise ConfigError(what, where=os.fspath(path), remedy="give the output another column by `results`")
 
@@ -111,13 +111,9 @@ class Predictor:
         if not is_table and not isinstance(batch, Mapping):
             what = f"a batch is a {type(batch).__name__}, and must be a dict of arrays or an Arrow table"
             raise ConfigError(what, where="the batch", remedy='pass batch_format="numpy" or "pyarrow" to map_batches')
-        if (
-            twice := next((n for n in batch.column_names if batch.column_names.count(n) > 1), None)
-            if is_table
-            else None
-        ):
-            raise ConfigError(f"there are two columns {twice!r}", where="the batch", remedy="rename one of them")
         names = batch.column_names if is_table else list(batch)
+        if twice := repeated(names):
+            raise ConfigError(f"there are two columns {twice!r}", where="the batch", remedy="rename one of them")
         self._runner.require_columns(names, "the batch")
         if missing := next((name for name in self._keep if name not in names), None):
             raise ConfigError(

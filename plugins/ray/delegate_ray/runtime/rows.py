@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -235,6 +236,11 @@ class RowRunner:
         value = self._method.definition.values[index]
         sizes = tuple(ANY if isinstance(size, Expr) else size for size in value.shape)
         return Cell(name, value.dtype, sizes[1:] if self.has_rows else sizes)
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that occurs more than once; None if there is none."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 class _Collected:

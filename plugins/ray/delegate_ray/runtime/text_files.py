@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -27,7 +28,7 @@ _BLANK = frozenset({b"\n", b"\r\n", b"\r"})
 Record = tuple[int, bytes]  # its place in the file, and its bytes
 
 
-class _Text:
+class _Text(ABC):
     """A format whose records are one or more lines each."""
 
     headers = 0  # records before the rows
@@ -45,13 +46,13 @@ class _Text:
             end = file.tell()
         return Contents(digest_of_input(path), max(count, 0), names, (*places, end))
 
+    @abstractmethod
     def records(self, lines: Iterable[bytes]) -> Iterator[Record]:
         """Yield the records that the lines of a file form, without blank ones."""
-        raise NotImplementedError
 
+    @abstractmethod
     def names(self, records: Sequence[bytes]) -> tuple[str, ...]:
         """Return the names of the columns from the first records; raises ValueError if there are none."""
-        raise NotImplementedError
 
     def part(self, file: InputFile, part: Part) -> bytes:
         """Return the lines of a part."""
