@@ -166,6 +166,27 @@ def test_training(make: Callable[[], nn.Module]) -> None:
     assert sqnr(program.module()(x).detach(), compiled(x)) >= 27
 
 
+class NormFirst(nn.Module):
+    """A norm before its convolution, which cannot be folded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.conv = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(self.norm(x).relu())
+
+
+def test_norms_before_convolutions_are_not_compared_with_patterns_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchao.quantization.pt2e import qat_utils
+
+    monkeypatch.delattr(qat_utils, "_get_aten_graph_module_for_pattern")  # exports a pattern; there are 96
+    module, program, compiled, inputs = quantized(NormFirst, (2, 8, 12, 12), Settings("xnnpack"))
+    assert "aten.batch_norm.default" in [str(node.target) for node in program.graph.nodes]
+    require_whole(compiled)
+    assert sqnr(module(*inputs).detach(), compiled(*inputs)) >= 30
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["weight_only_int8", "dynamic_int8"])
 def test_training_of_convolutions_with_norms_whose_activations_are_floats(scheme: str) -> None:
