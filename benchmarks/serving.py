@@ -49,7 +49,8 @@ MOST = 64  # rows of a batch
 BATCHES = (1, 2, 4, 8, 16, 32)
 PARTS = ("latency", "batching", "load", "hostile", "long")
 ROUNDS = 10  # of own calls and the server
-SECONDS = 10  # of a load
+RUNS = 5  # of a load, and of many clients that find the most requests
+SECONDS = 4  # of a load
 SMALL = "small"
 SHARED = "delegate-benchmark-"  # first letters of the shared memory
 
@@ -218,12 +219,13 @@ def metric(port: int, name: str) -> float:
 
 
 def batching(path: Path, message: bytes, options: Options, clients: int, count: int) -> None:
-    """Print the rate of many clients beside the best batch of own calls, each the best of several rounds in turns.
+    """Print the rate of many clients beside that of the best batch of own calls; they take turns.
 
     The bound is the rate of a server whose only work is to receive requests and to call the program, on the cores that
     it shares with the clients. A server that drops requests has the CPU time of receiving them.
     """
     own, served, times = list[Rate](), list[float](), list[float]()
+    share = count // ROUNDS  # requests of a round
     transports = list[float]()  # CPU seconds of client and server per request
     clients_cpu = seconds = 0.0
     with (
@@ -239,37 +241,36 @@ def batching(path: Path, message: bytes, options: Options, clients: int, count: 
         for _ in range(ROUNDS):
             own.append(offline(program, rows))
             start, used = time.perf_counter(), time.process_time()
-            times += (part := drive(port, message, clients, count // ROUNDS))
-            served.append(len(part) / (time.perf_counter() - start))
+            times += drive(port, message, clients, share)
+            served.append(share / (time.perf_counter() - start))
             seconds += time.perf_counter() - start
             clients_cpu += time.process_time() - used
             used = time.process_time()
-            drive(floor_port, message, clients, count // ROUNDS)
+            drive(floor_port, message, clients, share)
             used, before, floor_cpu = time.process_time() - used, floor_cpu, float(floor.stdout.readline())
-            transports.append((used + floor_cpu - before) / (count // ROUNDS))
+            transports.append((used + floor_cpu - before) / share)
         cpu = metric(port, "process_cpu_seconds_total") - cpu
-    images = len(times)
-    best, rate, call = max(rate.images for rate in own), max(served), min(rate.cpu for rate in own)
+    images, call = len(times), statistics.median(rate.cpu for rate in own)
+    best, rate, transport = (statistics.median(row) for row in ([r.images for r in own], served, transports))
     p50, p99 = (percentile(times, part) * 1e3 for part in (50, 99))
-    print(f"| {clients} clients | images/s, best | p50, ms | p99, ms | cores | CPU per image, us |")
+    print(f"| {clients} clients | images/s | p50, ms | p99, ms | cores | CPU per image, us |")
     print("|---|---|---|---|---|---|")
     print(f"| own calls, {rows} rows | {best:.0f} | | | | {call * 1e6:.0f} |")
     print(f"| server | {rate:.0f} | {p50:.1f} | {p99:.1f} | {cpu / seconds:.2f} | {cpu / images * 1e6:.0f} |")
     print(f"| clients | | | | {clients_cpu / seconds:.2f} | {clients_cpu / images * 1e6:.0f} |")
-    print(f"| server that does nothing, with clients | | | | | {min(transports) * 1e6:.0f} |")
-    bound = min(best, len(os.sched_getaffinity(0)) / (call + min(transports)))
-    print(
-        f"\nthe server has {rate / best:.2f} of own calls, and {rate / bound:.2f} of the bound, {bound:.0f} images/s\n"
-    )
+    print(f"| server that does nothing, with clients | | | | | {transport * 1e6:.0f} |")
+    ratio = statistics.median(a / b.images for a, b in zip(served, own, strict=True))
+    bound = min(best, len(os.sched_getaffinity(0)) / (call + transport))
+    print(f"\nthe server has {ratio:.2f} of own calls; the bound is {bound / best:.2f}\n")
 
 
-def most_requests(port: int, message: bytes, clients: int) -> float:
-    """Return the requests per second of many clients, the most of several rounds."""
+def most_requests(port: int, message: bytes, clients: int, count: int) -> float:
+    """Return the requests per second of many clients, the most of several runs."""
     rates = []
-    for _ in range(ROUNDS):
+    for _ in range(RUNS):
         start = time.perf_counter()
-        drive(port, message, clients, 500)
-        rates.append(500 / (time.perf_counter() - start))
+        drive(port, message, clients, count // RUNS)
+        rates.append(count // RUNS / (time.perf_counter() - start))
     return max(rates)
 
 
@@ -300,45 +301,55 @@ def measure_queue(port: int, message: bytes, own: Times, rows: int, rate: float)
     return PerfectQueue({n: [t + work * n for t in seconds] for n, seconds in own.items()}, way, rows)
 
 
-def load(path: Path, image: Any, message: bytes, options: Options, clients: int, shares: Sequence[float]) -> None:
-    """Print the times of requests at shares of the most requests per second, beside those of a perfect queue."""
+def load(
+    path: Path, image: Any, message: bytes, options: Options, clients: int, count: int, shares: Sequence[float]
+) -> None:
+    """Print the times of requests at shares of the most requests per second, beside those of a perfect queue.
+
+    Each round measures the most requests again, because other work on the machine changes them.
+    """
+    kinds = {"random": random_gaps, "even": even_gaps}
+    rounds: dict[tuple[float, str], list[tuple[float, ...]]] = {(s, kind): [] for s in shares for kind in kinds}
     with delegate.load(path, options=options.load) as program, server(f"net={path}", *options.arguments) as port:
         own = measure_calls(program, image, 500, options.batch)
-        most = most_requests(port, message, clients)
-        queue = measure_queue(port, message, own, options.batch, most)
-        print(f"at most {most:.0f} requests/s of {clients} clients, in calls of up to {options.batch} rows\n")
-        print("| load | arrivals | requests/s | p50, ms | p99, ms | p99 / p50 | perfect queue: p50 | p99 | p99 / p50 |")
-        print("|---|---|---|---|---|---|---|---|---|")
-        for share in shares:
-            rate, count = share * most, int(SECONDS * share * most)
-            for name, gaps in (("random", random_gaps), ("even", even_gaps)):
-                times = drive(port, message, 4 * clients, count, gaps(rate))[int(WARM * count) :]
-                cells = f"{spread(times)} | {spread(queue.latencies(gaps(rate), count))}"
-                print(f"| {share:.0%} | {name} | {rate:.0f} | {cells} |", flush=True)
+        for _ in range(RUNS):
+            most = most_requests(port, message, clients, count)
+            queue = measure_queue(port, message, own, options.batch, most)
+            for (share, kind), rows in rounds.items():
+                rate, requests, gaps = share * most, int(SECONDS * share * most), kinds[kind]
+                times = drive(port, message, 4 * clients, requests, gaps(rate))[int(WARM * requests) :]
+                rows.append((rate, *spread(times), *spread(queue.latencies(gaps(rate), requests))))
+    print(f"calls of up to {options.batch} rows, medians of {RUNS} rounds\n")
+    print("| load | arrivals | requests/s | p50, ms | p99, ms | p99 / p50 | perfect queue: p50 | p99 | p99 / p50 |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for (share, kind), rows in rounds.items():
+        rate, *cells = (statistics.median(column) for column in zip(*rows, strict=True))
+        print(f"| {share:.0%} | {kind} | {rate:.0f} | {' | '.join(f'{cell:.3g}' for cell in cells)} |")
     for share in shares:
         ratio = equal_times_percentile(share, 99) / equal_times_percentile(share, 50)
         print(f"\nequal service times and random arrivals have p99 / p50 = {ratio:.1f} at {share:.0%} load, exactly")
     print()
 
 
-def hostile(path: Path, message: bytes, options: Options, clients: int) -> None:
+def hostile(path: Path, message: bytes, options: Options, clients: int, count: int) -> None:
     """Print the times of requests without and with hostile clients."""
     with server(f"net={path}", *options.arguments) as port:
-        rate = 0.4 * most_requests(port, message, clients)
+        rate = 0.4 * most_requests(port, message, clients, count)
         print("| 40 % load | requests/s | p50, ms | p99, ms | p99 / p50 |\n|---|---|---|---|---|")
         for _ in range(2):
             for name in ("alone", "with hostile clients"):
                 with client("hostile", str(port)) if name != "alone" else nullcontext():
                     time.sleep(1)
                     times = drive(port, message, 4 * clients, int(SECONDS * rate), random_gaps(rate))
-                    print(f"| {name} | {rate:.0f} | {spread(times)} |", flush=True)
+                    cells = " | ".join(f"{cell:.3g}" for cell in spread(times))
+                    print(f"| {name} | {rate:.0f} | {cells} |", flush=True)
     print()
 
 
-def spread(times: Sequence[float]) -> str:
-    """Return the cells of p50, p99 and their ratio."""
+def spread(times: Sequence[float]) -> tuple[float, float, float]:
+    """Return p50 and p99 in ms, and their ratio."""
     p50, p99 = (percentile(times, part) * 1e3 for part in (50, 99))
-    return f"{p50:.2f} | {p99:.2f} | {p99 / p50:.1f}"
+    return p50, p99, p99 / p50
 
 
 def long(path: Path, options: Options, clients: int, count: int) -> None:
@@ -384,7 +395,7 @@ class Rate(NamedTuple):
     cpu: float
 
 
-def offline(program: Any, rows: int, seconds: float = 0.3) -> Rate:
+def offline(program: Any, rows: int, seconds: float = 0.5) -> Rate:
     """Return the rate of own calls of a number of rows."""
     images = np.zeros((rows, 3, SIZE, SIZE), np.float32)
     program(images)
@@ -437,7 +448,6 @@ def main() -> None:
     parser.add_argument("--loads", type=float, nargs="+", default=[0.4, 0.8], help="shares of the most requests/s")
     parser.add_argument("--count", type=int, default=100_000, help="requests of the long run")
     arguments = parser.parse_args()
-    gc.freeze()  # a full collection examines all of torch, and would stop the clients for 0.3 s
     parts = arguments.parts or PARTS[:-1]
     image = np.random.default_rng(0).standard_normal((1, 3, SIZE, SIZE), np.float32)
     name = input_of(arguments.model)
@@ -446,6 +456,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "net.dlg")
         save(path, arguments.backend, arguments.model)
+        gc.freeze()  # a full collection examines all of torch, and would stop the clients for 0.1 s
         if "latency" in parts:
             latency(path, image, name, arguments.requests, single)
         if {"batching", "load", "hostile"} & {*parts}:
@@ -453,9 +464,9 @@ def main() -> None:
             if "batching" in parts:
                 batching(path, message, batched, arguments.clients, arguments.requests)
             if "load" in parts:
-                load(path, image, message, batched, arguments.clients, arguments.loads)
+                load(path, image, message, batched, arguments.clients, arguments.requests, arguments.loads)
             if "hostile" in parts:
-                hostile(path, message, batched, arguments.clients)
+                hostile(path, message, batched, arguments.clients, arguments.requests)
         if "long" in parts:
             long(path, single, arguments.clients, arguments.count)
 
