@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,6 +86,27 @@ def test_files_of_several_types_are_loaded_in_float32(tmp_path):
     head = read(folder, without_tokenizer=True).load().lm_head.weight
     assert head.dtype is torch.float32
     assert_same(head[0], torch.full_like(head[0], 1 / 3), tolerance=0)
+
+
+def test_a_folder_is_loaded_once_for_an_export_and_its_model_is_not_kept(tmp_path, monkeypatch):
+    folder, loads = save(tmp_path / "m", "llama", torch.float32, num_hidden_layers=1), []
+    load = transformers.AutoModelForCausalLM.from_pretrained
+
+    def recorded(*args: object, **options: object) -> object:
+        loads.append(args)
+        return load(*args, **options)
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", recorded)
+    source = read(folder, without_tokenizer=True)
+    first = source.load()
+    assert len(loads) == 1
+    for a, b in zip(_numbers(first), _numbers(source.load()), strict=True):
+        assert_same(b, a, tolerance=0)
+    assert len(loads) == 2
+    model = weakref.ref(first)
+    del first
+    gc.collect()
+    assert model() is None
 
 
 _EXPORT = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,8 @@ class Source:
     Args:
         config: the configuration of the model.
         load: returns the model. Linear layers and the embedding have the type of their file, and all else is float32.
-            Weights of a folder are mapped from their file in each call. So they take memory until the caller deletes
-            the model.
+            The first call returns the model that `read` loaded, later calls load it again. The weights of a folder are
+            mapped from their file, and take memory until the caller deletes the model.
         tokenizer: the text of its tokenizer.json; empty: there is none.
         ends: the tokens that end an answer.
         chat: the text around the messages of a chat; None: the model has no chat template.
@@ -69,8 +68,11 @@ def read(path: Path, without_tokenizer: bool = False) -> Source:
                 remedy = "save the tokenizer next to the weights, or use --no-tokenizer and pass token numbers"
             raise ExportError(f"there is no {pattern}", where=str(path), remedy=remedy)
     config = _config(path / "config.json")
-    load, ends = partial(_load, path, config), _ends(path, config)
-    load()  # raises the errors of its files
+    ends, loaded = _ends(path, config), [_load(path, config)]  # raises the errors of the files
+
+    def load() -> transformers.PreTrainedModel:
+        return loaded.pop() if loaded else _load(path, config)
+
     source = Source(config, load, ends=ends, name=_name(path.resolve()))
     if without_tokenizer:
         return source
