@@ -37,6 +37,7 @@ from delegate.backends.mutation import MutationGuard
 from delegate.backends.region import SizeDecided
 from delegate.backends.state import IN_PROCESS, BackendState
 from delegate.cache.runtime.environment import code_of, files_of, versions_of
+from delegate.edge.decompose import WITHOUT_LIBRARIES
 from delegate.edge.node import describe, symbolic_numbers
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
@@ -305,7 +306,8 @@ class SelectedBackend:
 def sizes_open(nodes: Iterable[Node]) -> AbstractContextManager[None]:
     """Return a context in which comparisons of dynamic sizes of these nodes raise SizeDecided.
 
-    A plain number that is computed from such a size raises it as well.
+    A plain number that is computed from such a size raises it as well. Torch itself compares no batch size to choose a
+    library for a convolution, if a backend has it compute the results of a region again.
     """
     for node in nodes:
         for number in symbolic_numbers(node.meta.get(META_VALUE)):
@@ -317,7 +319,7 @@ def sizes_open(nodes: Iterable[Node]) -> AbstractContextManager[None]:
 def _open(environment: symbolic_shapes.ShapeEnv) -> Iterator[None]:
     _LOGGER.addFilter(_says_more)
     try:
-        with environment.error_on_new_guards():
+        with environment.error_on_new_guards(), WITHOUT_LIBRARIES:
             yield
     finally:
         _LOGGER.removeFilter(_says_more)

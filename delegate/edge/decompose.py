@@ -9,6 +9,7 @@ import contextlib
 import functools
 import math
 import operator
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
@@ -125,7 +126,7 @@ class Decomposer:
 
     def _make(self, call: Callable[..., Any], values: list[Any], mode: FakeTensorMode | None) -> Graph:
         fake = mode or contextlib.nullcontext()
-        with without_mkldnn(), fake, _unguarded(mode), torch.no_grad(), enable_python_dispatcher():
+        with WITHOUT_LIBRARIES, fake, _unguarded(mode), torch.no_grad(), enable_python_dispatcher():
             graph: Graph = make_fx(call, decomposition_table=dict(self.table))(*values).graph
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided_.default):
             node.replace_all_uses_with(node.args[0])  # composites set strides by as_strided_; strides are irrelevant
@@ -137,8 +138,8 @@ class Decomposer:
 def _unguarded(mode: FakeTensorMode | None) -> Iterator[None]:
     """Return a context without guards, so that a comparison in a composite is no assumption of all calls.
 
-    For example, conv2d compares the number of rows with 16 to choose a library. A guard is no error, either, if a
-    backend decomposes during a support check; see `delegate.backends.selected.sizes_open`.
+    A guard is no error, either, if a backend decomposes during a support check; see
+    `delegate.backends.selected.sizes_open`.
     """
     known = None if mode is None else mode.shape_env
     if known is None:
@@ -166,15 +167,36 @@ class _Call:
         return function(*args, **kwargs)
 
 
-@contextlib.contextmanager
-def without_mkldnn() -> Iterator[None]:
-    """Return a context without MKL-DNN: with MKL-DNN, composites such as lstm call its own operators."""
-    enabled = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(enabled)
+class _LibrarySwitch:
+    """A context in which torch chooses neither MKL-DNN nor NNPACK for an operator.
+
+    With MKL-DNN, composites such as lstm call its own operators. For both, a convolution compares a batch size with 16.
+    The switch is of the process, so the last thread that leaves the context restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._entered, self._enabled = threading.Lock(), 0, (True, True)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._entered:
+                self._enabled = torch._C._get_mkldnn_enabled(), torch._C._get_nnpack_enabled()
+                self._set(False, False)
+            self._entered += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._entered -= 1
+            if not self._entered:
+                self._set(*self._enabled)
+
+    @staticmethod
+    def _set(mkldnn: bool, nnpack: bool) -> None:
+        torch._C._set_mkldnn_enabled(mkldnn)
+        torch._C._set_nnpack_enabled(nnpack)
+
+
+WITHOUT_LIBRARIES = _LibrarySwitch()
 
 
 def _own(value: Any) -> Any:

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import delegate.edge.cached_attention
 import delegate.edge.low_rank  # noqa: F401 - both register an operator of ours
-from delegate.edge.decompose import core_decompositions, without_mkldnn
+from delegate.edge.decompose import WITHOUT_LIBRARIES, core_decompositions
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _NATIVE = frozenset({"aten", "prims", "quantized_decomposed"})
@@ -116,7 +116,7 @@ def _traced(op: OpOverload, args: list[Any]) -> tuple[str, ...]:
     """Return the operators that make_fx traces; empty if the operator does not accept these arguments."""
     logging.disable(logging.CRITICAL)  # torch logs every failure of a fake tensor
     try:
-        with without_mkldnn(), FakeTensorMode() as mode, torch.no_grad():
+        with WITHOUT_LIBRARIES, FakeTensorMode() as mode, torch.no_grad():
             values = [_fake(mode, a) for a in args]
             tensors = [a for a in values if isinstance(a, torch.Tensor)]
             graph = make_fx(lambda *_: op(*values), decomposition_table=dict(core_decompositions()))(*tensors).graph

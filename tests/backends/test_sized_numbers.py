@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 import torch
+from torch import nn
 
 import delegate
 from delegate.accuracy.reference import EagerRegion
@@ -11,7 +14,7 @@ from delegate.backends.aot import RegionRefused
 from delegate.backends.exported import exported_program
 from delegate.backends.region import one_node_region
 from delegate.backends.selected import sizes_open
-from delegate.edge.decompose import Decomposer
+from delegate.edge.decompose import WITHOUT_LIBRARIES, Decomposer
 from delegate.testing import assert_same
 from delegate.verdict import Reason
 from tests.support.availability import require
@@ -54,9 +57,9 @@ def test_kernels_are_right_at_other_sizes(case):
 def test_the_report_says_why():
     x = torch.rand(4, 6)
 
-    class Scaled(torch.nn.Module):
+    class Scaled(nn.Module):
         def forward(self, x):
-            return torch.nn.functional.elu(x * 2, x.shape[0] * 0.1)
+            return nn.functional.elu(x * 2, x.shape[0] * 0.1)
 
     exported = torch.export.export(Scaled(), (x,), dynamic_shapes=({0: torch.export.Dim("n", min=2, max=8)},))
     program = delegate.to_backend(exported, "xnnpack")
@@ -68,7 +71,7 @@ def test_the_report_says_why():
 def test_a_backend_may_decompose_what_compares_sizes():
     """conv2d asks whether there are 16 rows, which decides nothing."""
     x, shapes = torch.rand(5, 3, 8, 8), ({0: torch.export.Dim("n", min=1, max=64)},)
-    exported = torch.export.export(torch.nn.Conv2d(3, 8, 3), (x,), dynamic_shapes=shapes)
+    exported = torch.export.export(nn.Conv2d(3, 8, 3), (x,), dynamic_shapes=shapes)
     node = next(n for n in exported.graph.nodes if "conv" in n.name and n.op == "call_function")
     known = node.meta["val"].shape[0].node.shape_env
     with sizes_open([node]):
@@ -76,7 +79,48 @@ def test_a_backend_may_decompose_what_compares_sizes():
     assert not known.guards
 
 
-class Celu(torch.nn.Module):
+CONVOLUTIONS = {
+    "1d": (nn.Conv1d(4, 4, 3), 1),
+    "2d": (nn.Conv2d(4, 4, 3), 2),
+    "of a pixel": (nn.Conv2d(4, 8, 1), 2),
+    "in groups": (nn.Conv2d(4, 4, 3, groups=4), 2),
+    "in steps": (nn.Conv2d(4, 4, 3, stride=2, dilation=2), 2),
+    "transposed": (nn.ConvTranspose2d(4, 8, 2, stride=2), 2),
+    "3d": (nn.Conv3d(4, 4, 3), 3),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_backend_may_have_torch_compute_what_compares_sizes(name):
+    """The exporters of torch do."""
+    module, dims = CONVOLUTIONS[name]
+    x, shapes = torch.rand(5, 4, *[8] * dims), ({0: torch.export.Dim("n", min=1, max=64)},)
+    exported = torch.export.export(nn.ReLU(), (x,), dynamic_shapes=shapes)
+    node = next(n for n in exported.graph.nodes if n.op == "call_function")
+    value, known = node.meta["val"], node.meta["val"].shape[0].node.shape_env
+    weights = {k: value.fake_mode.from_tensor(w.detach(), static_shapes=True) for k, w in module.named_parameters()}
+    with sizes_open([node]):
+        result = torch.func.functional_call(module, weights, (value,))
+    assert result.shape[0].node.expr == value.shape[0].node.expr
+    assert not known.guards
+
+
+def test_the_last_that_leaves_torchs_libraries_off_switches_them_on():
+    """Two threads that lower at the same time may have left them off."""
+
+    def enabled() -> tuple[bool, bool]:
+        return torch._C._get_mkldnn_enabled(), torch._C._get_nnpack_enabled()
+
+    before = enabled()
+    with ExitStack() as first, ExitStack() as second:
+        for stack in (first, second):
+            stack.enter_context(WITHOUT_LIBRARIES)
+        first.close()
+        assert enabled() == (False, False)
+    assert before == enabled() == (True, True)
+
+
+class Celu(nn.Module):
     def forward(self, x):
         return torch.celu(x - 1, max(x.shape[0] - 2, 1) / x.shape[0] ** 0.5)
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from delegate.testing import Case
+from tests.support.lowering import assert_runs, assert_same, compiled
 
 
 class Block(nn.Module):
@@ -27,6 +28,47 @@ def conv() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Hardswish(), nn.MaxPool2d(2), nn.Flatten()
     )
+
+
+class SqueezeExcite(nn.Module):
+    """Weighs channels by their means, in convolutions of one pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.reduce, self.expand = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 1), nn.Conv2d(4, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x).relu()
+        weights: torch.Tensor = self.expand(self.reduce(x.mean((2, 3), keepdim=True)).relu()).sigmoid()
+        return x * weights
+
+
+class UNet(nn.Module):
+    """Joins an image with the same image in half the size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.smaller = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, stride=2, padding=1)
+        self.larger, self.last = nn.ConvTranspose2d(16, 8, 2, stride=2), nn.Conv2d(16, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).relu()
+        result: torch.Tensor = self.last(torch.cat([x, self.larger(self.smaller(x).relu())], 1))
+        return result
+
+
+IMAGES: Mapping[str, nn.Module] = {"squeeze and excite": SqueezeExcite(), "u-net": UNet()}
+
+
+def check_batches(name: str, backend: str, tolerance: float) -> None:
+    """Assert that a backend runs all of a module of `IMAGES`, with eager's results, in batches of any size."""
+    module, batches = IMAGES[name], [torch.randn(size, 3, 8, 8) for size in (2, 1, 16, 20)]
+    shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)
+    program = compiled(module, (batches[0],), backends=backend, dynamic_shapes=shapes)
+    assert_runs(program, backend)
+    with torch.no_grad():
+        for batch in batches:
+            assert_same(program(batch), module(batch), tolerance)
 
 
 BLOCKS: Mapping[str, Case] = {
