@@ -41,10 +41,25 @@ Table = Mapping[Any, Callable[..., Any]]
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
+def composites_registered() -> int:
+    """Return the number of composite operators that torch and other libraries have registered."""
+    return len(torch._C._dispatch_get_registrations_for_dispatch_key(_COMPOSITE.name))
+
+
+def _torch_decompositions() -> Table:
+    """Return torch's decompositions; torch takes long to collect composite operators, so they are cached."""
+    return _read_torch_decompositions(composites_registered())
+
+
+@functools.lru_cache(1)
+def _read_torch_decompositions(_: int) -> Table:
+    return dict(torch.export.default_decompositions())
+
+
 @functools.cache
 def core_decompositions(preserve_ops: Set[str] = frozenset()) -> Table:
     """Return torch's decompositions to core ATen, without those of preserved operators."""
-    table = _override_decompositions(dict(torch.export.default_decompositions()))
+    table = _override_decompositions(dict(_torch_decompositions()))
     return {op: how for op, how in table.items() if str(op) not in preserve_ops}
 
 
@@ -207,7 +222,7 @@ def _own(value: Any) -> Any:
 @functools.cache
 def _preserved_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., Any]]:
     """Return the preserved composite operators, which torch would otherwise expand inside of others."""
-    ops = (op for op in torch.export.default_decompositions() if str(op) in preserve_ops)
+    ops = (op for op in _torch_decompositions() if str(op) in preserve_ops)
     return {op: _special_op_to_preserve_cia for op in ops if op.has_kernel_for_dispatch_key(_COMPOSITE)}
 
 
@@ -221,7 +236,7 @@ def keeping_composites() -> contextlib.AbstractContextManager[None]:
 
 @functools.cache
 def _all_operators() -> frozenset[str]:
-    return frozenset(map(str, torch.export.default_decompositions()))
+    return frozenset(map(str, _torch_decompositions()))
 
 
 def _writes(body: Graph) -> bool:

@@ -116,6 +116,19 @@ def test_a_decomposition_that_gives_something_else_is_an_error(monkeypatch):
         Decomposer().expand([n for n in ep.graph.nodes if "silu" in n.name])
 
 
+def test_torchs_operators_are_read_again_after_a_registration(monkeypatch):
+    reads = []
+    read = torch.export.default_decompositions
+    monkeypatch.setattr(torch.export, "default_decompositions", lambda: reads.append(1) or read())
+    core_decompositions(frozenset({"a name"}))
+    core_decompositions(frozenset({"another name"}))
+    assert len(reads) <= 1
+    library = torch.library.Library("registered_later", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
+    assert torch.ops.registered_later.twice.default in core_decompositions(frozenset({"a third name"}))
+
+
 @pytest.mark.parametrize("pick", [lambda found: found[0], lambda found: found[1][1], lambda found: found[1]])
 def test_a_list_among_the_results(pick) -> None:
     """`histogramdd` gives a tensor and a list of tensors."""

@@ -26,6 +26,7 @@ from delegate.backends.aot import RegionFailed
 from delegate.backends.lowering import LoweringTable
 from delegate.backends.onnx.aot.translations.row import Translation
 from delegate.backends.onnx.runtime.blob import OnnxModel, Shape, Tensor, Weight
+from delegate.edge.decompose import composites_registered
 from delegate.edge.program import META_VALUE
 from delegate.errors import BackendUnavailable
 
@@ -108,7 +109,7 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), _torchlib_read_once(), _no_approximate_rules():
+        with warnings.catch_warnings(), _tables_read_once(), _no_approximate_rules():
             warnings.simplefilter("ignore")
             _trace_again_only_for(program)
             exported = torch.onnx.export(
@@ -147,25 +148,29 @@ def _trace_again_only_for(program: ExportedProgram) -> None:
 
 
 @contextlib.contextmanager
-def _torchlib_read_once() -> Iterator[None]:
-    """Let the exporter reuse the table of translations that it read for the first region.
+def _tables_read_once() -> Iterator[None]:
+    """Let the exporter reuse the tables of translations and of decompositions that it read for the first region.
 
-    Otherwise it reads the source and the signature of every function again for each export, which takes most of the
-    time for a small region.
+    Otherwise it reads the source and the signature of every function, and all operators of torch, again for each
+    export. This takes most of the time for a small region.
     """
     try:
+        from torch.onnx._internal.exporter import _decomp
         from torch.onnx._internal.exporter._registration import ONNXRegistry
 
         read: Any = vars(ONNXRegistry)["from_torchlib"]
-    except (ImportError, KeyError):  # of another version
+        create = _decomp.create_onnx_friendly_decomposition_table
+    except (ImportError, KeyError, AttributeError):  # of another version
         yield
         return
     once = _read_once(ONNXRegistry.from_torchlib)
     ONNXRegistry.from_torchlib = staticmethod(once)  # type: ignore[method-assign]
+    _decomp.create_onnx_friendly_decomposition_table = functools.partial(_decompositions, create)
     try:
         yield
     finally:
         ONNXRegistry.from_torchlib = read  # type: ignore[method-assign]
+        _decomp.create_onnx_friendly_decomposition_table = create
 
 
 @contextlib.contextmanager
@@ -201,6 +206,19 @@ def _read_once(read: Callable[..., Any]) -> Callable[..., Any]:
         return copied
 
     return table
+
+
+def _decompositions(create: Callable[..., Any], translated: Set[Any]) -> dict[Any, Any]:
+    """Return the decompositions of operators that are not translated, out of a cached table of all decompositions."""
+    known = _all_decompositions(create, composites_registered(), len(torch._decomp.decomposition_table))
+    return {target: how for target, how in known.items() if target not in translated}
+
+
+@functools.lru_cache(1)
+def _all_decompositions(create: Callable[..., Any], *_: int) -> Mapping[Any, Any]:
+    """Return the decompositions of all operators; the other arguments change when an operator is registered."""
+    decompositions: Mapping[Any, Any] = create(frozenset())
+    return decompositions
 
 
 def _cast_results(model: Any, program: ExportedProgram) -> None:
