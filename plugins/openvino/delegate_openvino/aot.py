@@ -34,7 +34,7 @@ from delegate.backends.quantizable import QuantizationScheme
 from delegate.backends.region import ranges_of_sizes, size_range
 from delegate.edge.node import arguments, is_static, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
-from delegate_openvino.convert import NotConverted, one_line, shape_of, to_openvino, whole_operators
+from delegate_openvino.convert import NotConverted, plain, shape_of, to_openvino, whole_operators
 from delegate_openvino.elements import ELEMENTS
 from delegate_openvino.executed import notes_on_floats
 from delegate_openvino.integers import IN_INTEGERS, PATTERNS, group_of_region, operators_on_integers
@@ -160,7 +160,7 @@ class OpenVinoBackend(AskingBackend):
         try:
             converted = to_openvino(region)
         except NotConverted as refusal:
-            raise RegionFailed(str(refusal)) from refusal
+            raise RegionFailed(f"OpenVINO does not convert it: {refusal}") from refusal
         in_floats = _try(converted.model, region, self.options, group_of_region(region))
         with TemporaryDirectory() as folder:
             graph, weights = Path(folder, "model.xml"), Path(folder, "model.bin")
@@ -214,7 +214,7 @@ def _try(model: openvino.Model, region: Region, options: OpenVinoOptions, group:
     try:
         compiled = openvino.Core().compile_model(model, "CPU", settings(specs, model))
     except Exception as error:  # whatever OpenVINO raises across its boundary
-        raise RegionFailed(f"OpenVINO cannot load it: {one_line(error)}") from error
+        raise RegionFailed(f"OpenVINO cannot load it: {plain(error)}") from error
     if not (same := _same_types(compiled, region)):
         raise RegionFailed(same.message)
     for symbol, known in region.range_constraints.items():
@@ -240,7 +240,7 @@ def _run_on_nothing(compiled: openvino.CompiledModel, region: Region, symbol: An
             request.set_input_tensor(index, openvino.Tensor(ELEMENTS[node.meta["val"].dtype], shape(node)))
         request.infer()
     except Exception as error:  # whatever OpenVINO raises across its boundary
-        raise RegionFailed(f"OpenVINO cannot run it if the size {symbol} is 0: {one_line(error)}") from error
+        raise RegionFailed(f"OpenVINO cannot run it if the size {symbol} is 0: {plain(error)}") from error
     for index, node in enumerate(region.outputs):
         if list(request.get_output_tensor(index).shape) != shape(node):
             raise RegionFailed(f"OpenVINO returns other sizes than torch if the size {symbol} is 0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -24,6 +25,7 @@ from delegate_openvino.integers import CutRegion
 _CAST = torch.ops.aten._to_copy.default
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "_unsafe_view"))
+_PARTIAL_WRITES = frozenset({"aten.slice_scatter.default", "aten.select_scatter.default"})
 _LARGEST_SCALED = 1e33  # times 2**16 + 1 it is within float32
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 # Operators whose numbers OpenVINO's frontend rounds to a 16-bit dtype of the operands: the frontend's own, and others.
@@ -91,6 +93,8 @@ def to_openvino(region: Region) -> Converted:
     decoder = TorchFXPythonDecoder(module)  # the frontend does not keep it alive
     try:
         model = _frontend().convert(_frontend().load(decoder))
+        if len(model.get_parameters()) != len(floats.inputs):
+            raise NotConverted("its model has not all inputs")
         for parameter, node in zip(model.get_parameters(), floats.inputs, strict=True):
             parameter.set_element_type(ELEMENTS[node.meta["val"].dtype])
             parameter.set_partial_shape(shape_of(node))
@@ -98,8 +102,10 @@ def to_openvino(region: Region) -> Converted:
         model = cut.fill(model, floats)
         _part_results(model)
         model.validate_nodes_and_infer_types()
+    except NotConverted:
+        raise
     except Exception as error:  # whatever OpenVINO raises across its boundary
-        raise NotConverted(one_line(error)) from error
+        raise NotConverted(plain(error)) from error
     return Converted(model, module, tuple(cut.notes))
 
 
@@ -133,7 +139,7 @@ def _module(region: Region) -> GraphModule:
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             _squeeze_to_scalar(copies[node])
-            copies[node] = _with_whole_numbers(graph, copies[node])
+            copies[node] = _with_whole_numbers(graph, _concatenated(graph, copies[node]))
             _round_before_truncation(graph, copies[node])
             mask = masks.get(node)
             if mask is not None:
@@ -145,6 +151,48 @@ def _squeeze_to_scalar(node: Node) -> None:
     """Replace a view of no dimensions by a squeeze: after a product, OpenVINO 2026.4 crashes when it compiles it."""
     if op_name(node) in _VIEWS and tensor(node).dim() == 0 and (rank := tensor(node.all_input_nodes[0]).dim()):
         node.target, node.args, node.kwargs = torch.ops.aten.squeeze.dims, (node.args[0], list(range(rank))), {}
+
+
+def _concatenated(graph: Graph, node: Node) -> Node:
+    """Replace a write to a part of a tensor by a concatenation: OpenVINO 2026.4 does not load the second of two writes.
+
+    A write with a step, along a dynamic size, or to everything stays.
+    """
+    if op_name(node) not in _PARTIAL_WRITES:
+        return node
+    args, value = arguments(node), tensor(node)
+    whole, part = args["self"], args["src"]
+    dim = args["dim"] % value.dim()
+    size = value.shape[dim]
+    bounds = [args[name] for name in ("start", "end", "index", "step") if args.get(name) is not None]
+    is_plain = isinstance(size, int) and all(isinstance(bound, int) for bound in bounds) and args.get("step", 1) == 1
+    if not is_plain or tensor(part).dtype is not value.dtype:
+        return node
+    if "index" in args:
+        start = args["index"] % size
+        end = start + 1
+    else:
+        start, end, _ = slice(args["start"], args["end"]).indices(size)
+    if not 0 < end - start < size:
+        return node
+
+    aten = torch.ops.aten
+
+    def add(target: Any, *arguments: Any, result: torch.Tensor) -> Node:
+        added = graph.call_function(target, arguments)
+        added.meta["val"] = result
+        return added
+
+    graph.erase_node(node)
+    if "index" in args:
+        part = add(aten.unsqueeze.default, part, dim, result=tensor(part).unsqueeze(dim))
+    pieces = [
+        add(aten.slice.Tensor, whole, dim, first, last, result=tensor(whole).narrow(dim, first, last - first))
+        for first, last in ((0, start), (end, size))
+        if first < last
+    ]
+    pieces.insert(int(start > 0), part)
+    return add(aten.cat.default, pieces, dim, result=value)
 
 
 def _with_whole_numbers(graph: Graph, node: Node) -> Node:
@@ -241,8 +289,19 @@ def shape_of(node: Node) -> openvino.PartialShape:
     return openvino.PartialShape([s if isinstance(s, int) else -1 for s in node.meta["val"].shape])
 
 
-def one_line(error: BaseException) -> str:
-    """Return a message of OpenVINO without the positions in its source."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Check ")]
-    messages = [line for line in lines if not line.startswith(("FrontEnd API failed", "Exception from", "Summary"))]
-    return " ".join(" ".join(messages or lines).split())[:300]
+# A message of OpenVINO, and what it means to a user.
+_MEANINGS = (
+    (re.compile(r"No conversion rule found for operations: (.+)"), "its frontend has no rule for {}"),
+    (re.compile(r"normalize step failed .*?node: (?:\w+::)*(\w+)"), "its frontend leaves {} unconverted"),
+    (re.compile(r"Unsupported operation of type: (\w+)"), "its device has no operator {}"),
+)
+_POSITION = re.compile(r"(Exception from|Check '.*?' failed at) \S+:\d+:?|FrontEnd API failed with \S+|Summary:")
+
+
+def plain(error: BaseException) -> str:
+    """Return a message of OpenVINO in one line, without positions in its source; the meaning of a known message."""
+    message = " ".join(str(error).split())
+    for pattern, meaning in _MEANINGS:
+        if found := pattern.search(message):
+            return meaning.format(found[1])
+    return " ".join(_POSITION.sub(" ", message).split())[:300]
