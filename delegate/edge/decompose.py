@@ -99,14 +99,20 @@ class Decomposer:
         Raises:
             LoweringError: torch cannot trace an operator on its inputs.
         """
-        with _override_composite_implicit_decomp(_preserved_composites(self.preserve_ops)):  # takes as long as a trace
-            return [self._expand(node) for node in nodes]
+        with contextlib.ExitStack() as stack:
 
-    def _expand(self, node: Node) -> tuple[Node, ...]:
+            @functools.cache  # once for all nodes, and only if one is traced: it takes as long as a trace
+            def preserve() -> None:
+                composites = _preserved_composites(self.preserve_ops)
+                stack.enter_context(_override_composite_implicit_decomp(composites))
+
+            return [self._expand(node, preserve) for node in nodes]
+
+    def _expand(self, node: Node, preserve: Callable[[], None]) -> tuple[Node, ...]:
         leaves: list[Node] = []
         map_arg((node.args, node.kwargs), leaves.append)
         leaves = list(dict.fromkeys(leaves))
-        body = self._trace(node, leaves)
+        body = self._trace(node, leaves, preserve)
         if not self.accepts(body):
             return (node,)
         added, results = _inline(body, node, leaves)
@@ -115,11 +121,12 @@ class Decomposer:
         _replace_uses(node, results)
         return added
 
-    def _trace(self, node: Node, leaves: list[Node]) -> Graph:
+    def _trace(self, node: Node, leaves: list[Node], preserve: Callable[[], None]) -> Graph:
         key = trace_key(node)
         body = self._traced.get(key) if key is not None else None
         if body is not None:
             return body
+        preserve()
         values = [_own(leaf.meta[META_VALUE]) for leaf in leaves]
         call = _Call(node, leaves)
         try:
