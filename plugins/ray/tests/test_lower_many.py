@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +165,49 @@ def test_a_damaged_record(folder: Path) -> None:
     (folder / "out" / "jobs.json").write_text("[]")
     with pytest.raises(ConfigError, match="this is no record of lowered models"):
         CliRunner().invoke(APP, ["jobs.yaml", "-o", "out"], catch_exceptions=False)
+
+
+def test_a_program_of_another_command_is_lowered_again(folder: Path) -> None:
+    """Also if it has the size of the recorded one: a command that was killed has written it, but not the record."""
+    (folder / "jobs.yaml").write_text("models: {saved: relu.pt2}\nconfigurations: {p: {backends: []}}")
+    assert states(run("--json")) == {"saved.p": "lowered"}
+    program = folder / "out" / "saved.p.dlg"
+    data = program.read_bytes()
+    program.write_bytes(bytes(len(data)))
+    assert states(run("--json")) == {"saved.p": "lowered"}
+    assert states(run("--json")) == {"saved.p": "unchanged"}
+    with delegate.load(program) as loaded:
+        assert_same(loaded(np.array([-1, 2], np.float32)), np.array([0, 2], np.float32))
+
+
+def test_jobs_end_with_a_killed_command(folder: Path) -> None:
+    """The second start continues, and no process of the first one writes a program later."""
+    (folder / "nets.py").write_text(
+        "import os, time, torch\nfrom pathlib import Path\n"
+        "def relu():\n    return torch.nn.ReLU(), (torch.ones(2),)\n"
+        "def slow():\n    Path('pid').write_text(str(os.getpid()))\n    time.sleep(60)\n"
+    )
+    (folder / "jobs.yaml").write_text(
+        "models: {relu: 'nets:relu', slow: 'nets:slow'}\nconfigurations: {p: {backends: []}}"
+    )
+    line = [sys.executable, "-c", "from delegate.cli.main import main; main()", "lower-many", "jobs.yaml", "-o", "out"]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while not Path("pid").exists() or not Path("pid").read_text():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+    child = int(Path("pid").read_text())
+    until = time.monotonic() + 10
+    while is_running(child):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    (folder / "jobs.yaml").write_text("models: {relu: 'nets:relu'}\nconfigurations: {p: {backends: []}}")
+    assert states(run("--json")) == {"relu.p": "unchanged"}
+
+
+def is_running(process: int) -> bool:
+    """Return True if there is such a process, which has not ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

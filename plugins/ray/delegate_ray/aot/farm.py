@@ -23,7 +23,8 @@ import delegate
 from delegate.errors import ConfigError, DelegateError
 from delegate.files import require_folder, write_text
 from delegate.plugins import PORTABLE, one_line
-from delegate_ray.aot.jobs import LoweringJob
+from delegate.probing.lifeline import end_with_parent
+from delegate_ray.aot.jobs import LoweringJob, digest_of
 
 RECORD = "jobs.json"
 _SHARE = 0.001  # of a resource, since a device can take part in several jobs
@@ -40,6 +41,7 @@ class Outcome:
         partitions: backend -> number of partitions.
         portable: number of nodes on portable kernels.
         size: bytes of the program file.
+        digest: its checksum.
         seconds: duration of the job.
         error: its error and remedy if it failed.
         traceback: that of the error, if Python raised it.
@@ -53,6 +55,7 @@ class Outcome:
     partitions: dict[str, int] = field(default_factory=dict)
     portable: int = 0
     size: int = 0
+    digest: str = ""
     seconds: float = 0.0
     error: str = ""
     traceback: str = ""
@@ -100,6 +103,7 @@ def _lower(job: LoweringJob) -> Outcome:
         partitions=dict(Counter(p.backend for p in program.report.partitions)),
         portable=sum(n.backend == PORTABLE for n in program.report.nodes),
         size=os.path.getsize(job.output),
+        digest=digest_of(job.output),
     )
 
 
@@ -144,7 +148,7 @@ class Record:
             known = self._outcomes.get((job.model, job.configuration))
             if known is None or known.state == FAILED or known.key != job.key or known.output != job.output:
                 continue
-            if os.path.isfile(job.output) and os.path.getsize(job.output) == known.size:
+            if known.digest == digest_of(job.output):  # else another command, or a killed one, has written it
                 same.append(replace(known, state=UNCHANGED))
         return same
 
@@ -175,32 +179,37 @@ def in_processes(jobs: Iterable[LoweringJob], count: int) -> Iterator[Outcome]:
         count: the maximum number of processes at a time.
     """
     context = multiprocessing.get_context("spawn")
-    waiting, running = deque(jobs), dict[Connection, tuple[Any, LoweringJob]]()
+    waiting, running = deque(jobs), dict[Connection, tuple[Any, Connection, LoweringJob]]()
     try:
         while waiting or running:
             while waiting and len(running) < count:
                 job = waiting.popleft()
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(job, theirs), daemon=True)
+                life, held = context.Pipe(duplex=False)  # that the child gets ends with this process
+                process = context.Process(target=_child, args=(job, theirs, life), daemon=True)
                 process.start()
                 theirs.close()
-                running[ours] = process, job
+                life.close()
+                running[ours] = process, held, job
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
-                process, job = running.pop(ready)
+                process, held, job = running.pop(ready)
                 try:
                     outcome: Outcome = ready.recv()
-                except EOFError:
+                except (EOFError, OSError):  # the latter within an outcome
                     process.join()
                     outcome = failed(job, f"its process ended with {_ending(process.exitcode)}: check the memory")
                 process.join()
+                held.close()
                 yield outcome
     finally:
-        for process, _ in running.values():
+        for process, _, _ in running.values():
             process.kill()
 
 
-def _child(job: LoweringJob, outcomes: Connection) -> None:
+def _child(job: LoweringJob, outcomes: Connection, life: Connection) -> None:
+    """Lower a model, unless the parent dies: a program without a record could be taken for that of a later job."""
+    end_with_parent(life.fileno())
     outcomes.send(lower(job))
 
 
@@ -224,6 +233,8 @@ def on_ray(jobs: Sequence[LoweringJob], cpus: int) -> Iterator[Outcome]:
     import ray
     from ray.exceptions import RayError
 
+    from delegate_ray.runtime.connection import first_answer
+
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     carried = {name for resources in nodes for name in resources}
     task = ray.remote(max_calls=1)(_lower_on_node)  # a process of its own
@@ -241,7 +252,7 @@ def on_ray(jobs: Sequence[LoweringJob], cpus: int) -> Iterator[Outcome]:
         running[task.options(**chosen).remote(job)] = job
     try:
         while running:
-            (answer,), _ = ray.wait(list(running))
+            answer = first_answer(list(running))
             job = running.pop(answer)
             try:
                 yield ray.get(answer)

@@ -156,7 +156,7 @@ def _job(
     files = [source if _is_file(source) else _module_file(source, folder)]
     files += [_data_file(data, folder) for data in (*_data(settings), *filter(None, [model.calibration]))]
     files += [text.rpartition("=")[2] for text in verify]
-    described = [settings.model_dump_json(), model.source, model.verify, [_digest(file) for file in files], versions]
+    described = [settings.model_dump_json(), model.source, model.verify, [digest_of(file) for file in files], versions]
     key = hashlib.sha256(json.dumps(described).encode()).hexdigest()
     path = str(output / _file_name(names))
     return LoweringJob(*names, source, calibration, verify, settings, path, str(folder), key, delegate.__version__)
@@ -244,7 +244,7 @@ def _module_file(source: str, folder: Path) -> str | None:
     return None if spec is None else spec.origin
 
 
-def _digest(path: str | None) -> str:
+def digest_of(path: str | None) -> str:
     """Return the checksum of a file, or of the files in a folder; empty if there is none."""
     if path is None or not os.path.exists(path):
         return ""

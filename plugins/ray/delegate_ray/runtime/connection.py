@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 import ray._private.worker
 
 import delegate
-from delegate.errors import ConfigError
+from delegate.errors import BackendFailed, ConfigError
 from delegate.plugins import one_line
 
 _CONNECT = 5.0  # seconds
+_LOOK = 5.0  # seconds without an answer until a check of the head
+_PATIENCE = 20.0  # seconds until a head that does not answer is an error; after 60 s Ray ends this process
+_PAUSE = 1.0  # seconds between two checks of a head that does not answer
 _START = "start one, `ray start --head`, or correct the address; for a cluster with a token set RAY_AUTH_MODE=token"
 
 
@@ -44,6 +49,37 @@ def connected(address: str) -> Iterator[None]:
     finally:
         ray.shutdown()
         ray._private.worker._worker_logs_enabled = True
+
+
+def first_answer(answers: Sequence[Any]) -> Any:
+    """Return the first answer that is there; raises BackendFailed if the head of the cluster has died."""
+    while True:
+        ready, _ = ray.wait(answers, timeout=_LOOK)
+        if ready:
+            return ready[0]
+        require_head()
+
+
+def require_head() -> None:
+    """Wait for the head of the cluster, since Ray's calls do not return without it; raises BackendFailed after 20 s."""
+    begin = time.monotonic()
+    while not _has_head():
+        if time.monotonic() - begin > _PATIENCE:
+            what = f"the head of the Ray cluster has not answered for {_PATIENCE:g} s"
+            remedy = "start the cluster again, and then the same command, which continues"
+            raise BackendFailed(what, where="--ray", remedy=remedy)
+        time.sleep(_PAUSE)
+
+
+def _has_head() -> bool:
+    if ray.util.client.ray.is_connected():  # a proxy of the head, whose errors Ray raises
+        return True
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT).close()
+    except OSError:
+        return False
+    return True
 
 
 def require_version(version: str) -> None:
