@@ -8,8 +8,12 @@ import json
 import os
 import random
 import resource
+import struct
 import subprocess
 import sys
+import time
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +176,9 @@ def test_bad_rows_at_the_beginning(data: Data, results: Read) -> None:
 
 def test_bad_lines_of_text(data: Data, results: Read) -> None:
     Path("d.csv").write_text("a,b,c,d\n1,2,3,4\n1,2,3\n1,2,x,4\n5,6,7,8\n1e999,0,0,0\n")
-    Path("d.jsonl").write_text('{"x": [1, 2, 3, 4]}\n{"x": [1, 2]}\n{"x": [1, [2], 3, 4]}\n{}\n{"x"\n[1]\n')
+    lines = ('{"x": [1, 2, 3, 4]}', '{"x": [1, 2]}', '{"x": [1, [2], 3, 4]}', "{}", '{"x"', "[1]")
+    large = [f'{{"x": [1, 2, {number}, 4]}}' for number in ("1e400", "9" * 250 + "e99", "-1e+0309", "Infinity")]
+    Path("d.jsonl").write_text("\n".join((*lines, *large)))
     messages = {}
     for name, columns in (("d.csv", "a,b,c,d"), ("d.jsonl", "x")):
         batch(data.programs["net"], "-i", name, "--column", f"x={columns}", "--bad-rows", "column")
@@ -194,6 +200,8 @@ def test_bad_lines_of_text(data: Data, results: Read) -> None:
     ]
     assert "the line is not JSON" in messages["d.jsonl"][4]
     assert "the line is no JSON object" in messages["d.jsonl"][5]
+    assert messages["d.jsonl"][6] == "input 'x': 1e400 is out of the range of float64"
+    assert ["out of the range" in (message or "") for message in messages["d.jsonl"][6:]] == [True, True, True, False]
 
 
 def test_a_folder_of_images(data: Data, results: Read) -> None:
@@ -214,6 +222,32 @@ def test_a_folder_of_images(data: Data, results: Read) -> None:
     assert "the cell has the shape [3, 6, 3]" in table["error"].to_pylist()[11]
     Path("images/10.jpg").write_bytes(b"changed")
     assert "a job with another input" in fails(*command)
+
+
+def write_deep_png(path: str, kind: int, values: int) -> None:
+    """Write a PNG file of 5 x 6 pixels with 16 bits for each value, which Pillow can only read.
+
+    Args:
+        path: of the file.
+        kind: the type of color in the header.
+        values: of each pixel.
+    """
+    header = struct.pack(">IIBBBBB", 6, 5, 16, kind, 0, 0, 0)
+    pixels = (b"\0" + struct.pack(">H", 1000) * 6 * values) * 5
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(pixels)), (b"IEND", b""))
+    parts = [struct.pack(">I", len(c)) + name + c + struct.pack(">I", zlib.crc32(name + c)) for name, c in chunks]
+    Path(path).write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+
+@pytest.mark.parametrize(("kind", "values"), [(0, 1), (2, 3), (4, 2), (6, 4)], ids=["gray", "RGB", "LA", "RGBA"])
+def test_images_of_16_bits(data: Data, results: Read, kind: int, values: int) -> None:
+    Path("images").mkdir()
+    write_deep_png("images/a.png", kind, values)
+    PIL.Image.fromarray(np.zeros((5, 6, 3), np.uint8)).save("images/b.png")
+    batch(data.programs["images"], "-i", "images", "--bad-rows", "column")
+    table = results(Path("out"))
+    assert table["error"].to_pylist() == ["input 'image': the image has more than 8 bits for each value", None]
+    assert [value is None for value in table["output"].to_pylist()] == [True, False]
 
 
 def test_images_that_would_change(data: Data, results: Read) -> None:
@@ -250,6 +284,18 @@ def test_quotes_in_values(data: Data, results: Read) -> None:
     table = results(Path("out"))
     assert table["text"].to_pylist() == texts
     assert table["output"].to_pylist() == [2.0 * n for n in range(len(texts))]
+
+
+@pytest.mark.parametrize("size", [200_000, 3_000_000])
+def test_long_texts(data: Data, results: Read, size: int) -> None:
+    """They are longer than a value of Python's reader, and than a block of Arrow's; a bad line changes no other."""
+    Path("d.csv").write_text(f"a,text\n1,{'b' * size}\n2\n3,c\n")
+    limit = csv.field_size_limit()
+    batch(data.programs["scalar"], "-i", "d.csv", "--column", "x=a", "--keep", "text", "--bad-rows", "column")
+    table = results(Path("out"))
+    assert table["output"].to_pylist() == [2.0, None, 6.0]
+    assert [len(text or "") for text in table["text"].to_pylist()] == [size, 0, 1]
+    assert csv.field_size_limit() == limit
 
 
 def test_records_are_those_of_a_csv_reader() -> None:
@@ -396,6 +442,72 @@ def test_an_input_that_changes_during_the_job(data: Data, monkeypatch: pytest.Mo
         assert not json.loads(Path(f"out{moved}/manifest.json").read_text())["finished"]
 
 
+def test_two_jobs_in_one_folder(data: Data, results: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job that began first ends with an error at its next file, so no rows are mixed."""
+    np.save("first.npy", data.x)
+    np.save("second.npy", data.x + 1)
+    command = ["batch", str(data.programs["net"]), "-o", "out", "--rows", "10", "-i"]
+    original = working._batch
+
+    def begin_another(*args: Any) -> Any:
+        monkeypatch.setattr(working, "_batch", original)
+        assert CliRunner().invoke(app, [*command, "second.npy"]).exit_code == 0
+        return original(*args)
+
+    monkeypatch.setattr(working, "_batch", begin_another)
+    stderr = CliRunner().invoke(app, [*command, "first.npy"]).stderr
+    assert "the output folder has no longer the manifest of this job" in stderr
+    assert json.loads(Path("out/manifest.json").read_text())["finished"]
+    assert_same(tensor(results(Path("out")), "output"), eager(data, "net", data.x + 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: path.unlink(), "output files of the job have been removed"),
+        (lambda path: path.write_bytes(Path("other/part-000000.parquet").read_bytes()), "no output file of the job"),
+    ],
+    ids=["removed", "replaced"],
+)
+def test_output_files_that_change_during_the_job(
+    data: Data, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], Any], message: str
+) -> None:
+    np.save("d.npy", data.x)
+    command = ["batch", str(data.programs["net"]), "-i", "d.npy", "--rows", "10"]
+    assert CliRunner().invoke(app, [*command, "-o", "other", "--bad-rows", "drop"]).exit_code == 0
+    original = working._batch
+
+    def change_first(*args: Any) -> Any:
+        if (first := Path("out/part-000000.parquet")).exists():
+            monkeypatch.setattr(working, "_batch", original)
+            change(first)
+        return original(*args)
+
+    monkeypatch.setattr(working, "_batch", change_first)
+    done = CliRunner().invoke(app, [*command, "-o", "out"])
+    assert done.exit_code == 1
+    assert message in done.stderr
+    assert not json.loads(Path("out/manifest.json").read_text())["finished"]
+
+
+def test_a_command_that_is_killed_continues(data: Data, results: Read) -> None:
+    np.save("d.npy", np.tile(data.x, (2000, 1)))
+    command = ["batch", str(data.programs["static"]), "-i", "d.npy", "-o", "out", "--rows", "5000"]
+    line = [sys.executable, "-m", "delegate", *command]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while not Path("out/part-000001.parquet").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    complete = len([*Path("out").glob("part-*")])
+    assert complete < 20
+    stdout = batch(*command[1:4], "--rows", 5000)
+    assert stdout == f"continuing: {complete} of 20 files are complete\n100000 rows in 20 files in out\n"
+    table = results(Path("out"))
+    assert table["row"].to_pylist() == list(range(100_000))
+    assert_same(tensor(table, "output"), np.tile(eager(data, "static", data.x).numpy(), (2000, 1)))
+
+
 def test_a_full_disk_leaves_finished_files_whole(data: Data, results: Read) -> None:
     """The limit for the size of a file plays the full disk: the last file has more rows than the others."""
     Path("in").mkdir()
@@ -426,6 +538,7 @@ ERRORS = [  # program, arguments, message
     ("net", ["-i", "d.txt"], "'.txt' is not a format of inputs"),
     ("net", ["-i", "damaged.parquet"], "the input cannot be read"),
     ("net", ["-i", "empty.npy"], "the input has no rows"),
+    ("net", ["-i", "nothing.npy"], "the input cannot be read: ValueError: it is empty"),
     ("net", ["-i", "."], "the folder has files of several formats: .csv, .npy"),
     ("net", ["-i", "two"], "its columns are not those of"),
     ("net", ["-i", "nested"], "the input folder has a folder with the name of a file"),
@@ -463,6 +576,7 @@ def test_errors_before_any_work(data: Data, program: str, args: list[str], messa
     np.save("wide.npy", np.zeros((3, 5), np.float32))
     np.save("text.npy", np.array([["a"] * 4] * 3))
     np.save("empty.npy", np.zeros((0, 4), np.float32))
+    Path("nothing.npy").touch()
     Path("damaged.parquet" if "." not in args else "a.csv").write_text("x\n1\n")
     if "." not in args:
         np.save("complex.npy", np.zeros((3, 4), np.complex64))

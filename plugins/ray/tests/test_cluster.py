@@ -27,6 +27,7 @@ from .conftest import ROWS, Data, Read, tensor
 pytest.importorskip("ray")
 import ray
 from delegate_ray.runtime import cluster as clusters
+from delegate_ray.runtime import connection
 from delegate_ray.runtime.connection import connected
 
 
@@ -264,3 +265,39 @@ def test_a_node_of_three_dies(
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_the_head_dies(data: Data, cluster_environment: None, results: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command ends with an error before Ray ends its process, and continues without Ray."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setattr(connection, "_PATIENCE", 2.0)
+    monkeypatch.setattr(connection, "_LOOK", 1.0)
+    node = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        original = clusters.Cluster._give
+
+        def give(self: Any, actor: Any) -> None:
+            original(self, actor)
+            if Path("out/part-000002.parquet").exists() and cluster.head_node is not None:
+                cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
+                cluster.head_node = None
+
+        monkeypatch.setattr(clusters.Cluster, "_give", give)
+        np.save("d.npy", np.tile(data.x, (2000, 1)))
+        command = (data.programs["net"], "-i", "d.npy", "--rows", 2_000)
+        done = run(*command, "--ray", cluster.address)
+        assert "the head of the Ray cluster has not answered for 2 s (--ray): start the cluster again" in done.stderr
+        assert done.exit_code == 1
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    complete = len([*Path("out").glob("part-*")])
+    assert 3 <= complete < 50
+    assert run(*command).stdout.startswith(f"continuing: {complete} of 50 files are complete\n")
+    table = results(Path("out"))
+    assert table["row"].to_pylist() == list(range(100_000))
+    with torch.no_grad():
+        assert_same(tensor(table, "output"), data.modules["net"](torch.from_numpy(data.x)).repeat(2000, 1))

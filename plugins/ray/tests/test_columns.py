@@ -70,6 +70,7 @@ I8 = np.array([1, 2, 127], np.int8)
         (np.array([1, 1e300, np.inf]), DType.float32, {1: "1e+300 is out of the range of float32"}),
         (np.array([1, 70000, 3]), DType.float16, {1: "70000 is out of the range of float16"}),
         (np.array([1, 1e39, 3]), DType.bfloat16, {1: "1e+39 is out of the range of float32"}),
+        (np.array([1, 3.4e38, np.inf]), DType.bfloat16, {1: "3.3999999521443642e+38 is out of the range of bfloat16"}),
         (pa.array(["1", "1e39", "-inf"]), DType.float32, {1: "'1e39' is out of the range of float32"}),
         ([1, 2**64, 3], DType.int64, {1: f"{2**64} is out of the range of int64"}),
         ([1, [2], 3], DType.float32, np.array([1, 2, 3], np.float32)),
@@ -108,6 +109,48 @@ def test_lists_with_nulls(kind: pa.DataType) -> None:
     rows, errors = read(column[:3], Cell("x", DType.float32, (2,)))
     assert errors == {1: "input 'x': the cell is null", 2: "input 'x': the cell has nulls"}
     assert_same(rows.cells[0], PAIR)
+
+
+NUMBERS = np.arange(18, dtype=np.int32).reshape(3, 6) % 5
+FEW = np.array([1.5, 2, 1.5], np.float32)
+DECIMALS = [Decimal("1.5"), Decimal("2"), Decimal("1.5")]
+
+
+def tensors(values: np.ndarray, shape: tuple[int, ...], order: list[int] | None = None) -> pa.Array:
+    """Return rows of six numbers as an Arrow column of tensors."""
+    kind = pa.from_numpy_dtype(values.dtype)
+    storage = pa.array(values.tolist(), pa.list_(kind, 6))
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(kind, shape, permutation=order), storage)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (pa.array(DECIMALS), FEW),
+        (pa.array([[value] for value in DECIMALS]), FEW[:, None]),
+        (pa.array(FEW.tolist(), pa.float16()), FEW),
+        (pa.array(FEW.tolist()).dictionary_encode(), FEW),
+        (pa.array(["1.5", "2", "1.5"]), FEW),
+        (pa.array([True, False, True]), np.array([True, False, True])),
+        (pa.array(NUMBERS.tolist(), pa.list_view(pa.int32())), NUMBERS),
+        (pa.array(NUMBERS.tolist(), pa.large_list(pa.int8())), NUMBERS),
+        (tensors(NUMBERS, (3, 2)), NUMBERS.reshape(3, 3, 2)),
+        (tensors(NUMBERS > 2, (2, 3)), NUMBERS.reshape(3, 2, 3) > 2),
+        (tensors(NUMBERS, (2, 3), [1, 0]), NUMBERS.reshape(3, 2, 3).transpose(0, 2, 1)),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
+)
+def test_a_null_changes_no_other_row(column: pa.Array, values: np.ndarray) -> None:
+    cell = Cell("x", DType[values.dtype.name], values.shape[1:])
+    rows, errors = read(column, cell)
+    assert not errors
+    assert_same(np.stack([c for c in rows.cells if c is not None]) if rows.dense is None else rows.dense, values)
+    is_tensor = isinstance(column, pa.ExtensionArray)
+    null = pa.nulls(1, column.storage.type if is_tensor else column.type)
+    null = pa.ExtensionArray.from_storage(column.type, null) if is_tensor else null
+    rows, errors = read(pa.concat_arrays([column[:1], null, column[1:]]), cell)
+    assert errors == {1: "input 'x': the cell is null"}
+    assert_same(np.stack([c for c in rows.cells if c is not None]), values)
 
 
 def test_lists_of_other_values() -> None:

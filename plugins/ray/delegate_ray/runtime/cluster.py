@@ -14,8 +14,8 @@ from ray.exceptions import RayError, RayTaskError
 
 from delegate.errors import BackendFailed, ConfigError, DelegateError
 from delegate.plugins import one_line
-from delegate_ray.runtime.connection import require_version
-from delegate_ray.runtime.job import Finished, Job, require_manifest
+from delegate_ray.runtime.connection import first_answer, require_head, require_version
+from delegate_ray.runtime.job import Finished, Job
 from delegate_ray.runtime.parts import Part
 from delegate_ray.runtime.work import check_first_rows, work
 
@@ -41,7 +41,9 @@ class Worker:
             DelegateError: the program cannot be loaded.
         """
         require_version(self._job.version)
-        require_manifest(self._job)
+        if not self._job.has_manifest():
+            what = "a node does not have the output folder of the job"
+            raise ConfigError(what, where=self._job.folder, remedy="use a folder that all nodes share")
         for file in self._job.files:
             file.require_unchanged()
         self._runner = self._job.runner(is_shared=True)
@@ -85,7 +87,7 @@ class Cluster:
             for _ in range(self._count):
                 self._start()
             while self._running:
-                (answer,), _ = ray.wait(list(self._running))
+                answer = first_answer(list(self._running))
                 actor, part = self._running.pop(answer)
                 try:
                     finished = ray.get(answer)
@@ -127,6 +129,7 @@ class Cluster:
             raise BackendFailed(f"{what}: {type(error).__name__}: {first}", where="--ray", remedy=remedy) from error
         if part is not None:
             self._waiting.append(part)  # the others first, since it may end its actors
+        require_head()
         self._start()
 
 

@@ -20,6 +20,7 @@ from delegate.kernels.half_precision import from_bfloat16, to_bfloat16
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
 
+_INFINITE = np.uint32(0x7F7F8000).view(np.float32)  # the smallest float32 that bfloat16 rounds to infinity
 ANY = -1  # a size of a cell that may differ between rows
 _KINDS = {
     "f": "fiu",
@@ -205,7 +206,8 @@ def _dense(column: Any, cell: Cell) -> Array | None:
     elif not isinstance(column, pa.Array) or column.null_count:
         return None
     elif isinstance(column, pa.FixedShapeTensorArray):
-        array = column.to_numpy_ndarray()
+        array = _flat_lists(column.storage)
+        array = None if array is None else _as_tensors(array, column.type)
     elif isinstance(column, pa.ExtensionArray):  # such as Ray's tensors
         array = column.to_numpy(zero_copy_only=False)
     elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
@@ -239,6 +241,12 @@ def _flat_lists(column: Any) -> Array | None:
     if not is_number or column.null_count:
         return None
     return _numbers(column).reshape(sizes)
+
+
+def _as_tensors(rows: Array, kind: pa.FixedShapeTensorType) -> Array:
+    """Return rows of numbers as tensors. Arrow's own functions take no bool, and a scalar's mixes permuted sizes up."""
+    array = rows.reshape(len(rows), *kind.shape)
+    return array if kind.permutation is None else array.transpose(0, *(1 + axis for axis in kind.permutation))
 
 
 def _numbers(column: pa.Array) -> Array:
@@ -289,8 +297,13 @@ def _read_cell(value: Any, cell: Cell) -> Array:
 
 def _from_scalar(scalar: pa.Scalar) -> Any:
     """Return the value of an Arrow cell. Lists of equal lengths become arrays over the memory of the column."""
+    if isinstance(scalar, pa.FixedShapeTensorScalar) and scalar.is_valid:
+        array = _flat_lists(scalar.value.values)
+        return scalar.value.as_py() if array is None else _as_tensors(array[None], scalar.type)[0]
     if isinstance(scalar, pa.ExtensionScalar) and scalar.is_valid and hasattr(scalar, "to_numpy"):
         return scalar.to_numpy()
+    if pa.types.is_decimal(scalar.type):
+        return scalar.cast(pa.float64()).as_py()
     array = _flat_lists(scalar.values) if isinstance(scalar, pa.ListScalar) and scalar.is_valid else None
     return scalar.as_py() if array is None else array
 
@@ -346,7 +359,11 @@ def _converted(array: Array, dtype: DType) -> Array:
     if array.dtype.kind not in _KINDS[kind] and array.size:
         raise _Misfit(f"the cell is {array.dtype}, and the program takes {dtype.name}")
     if dtype is DType.bfloat16:
-        return to_bfloat16(_converted(array, DType.float32)).view()
+        wide = _converted(array, DType.float32)
+        is_over = (np.abs(wide) >= _INFINITE) & ~np.isinf(wide)
+        if is_over.any():
+            raise _Misfit(f"{wide[is_over].flat[0]} is out of the range of bfloat16")
+        return to_bfloat16(wide).view()
     if array.dtype == target:
         return array
     if kind in "iu" and array.size:

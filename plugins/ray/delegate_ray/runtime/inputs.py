@@ -58,7 +58,10 @@ class _Npy:
 
 
 def _map(path: str) -> Any:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except EOFError as error:
+        raise ValueError("it is empty") from error
     if not isinstance(array, np.ndarray) or not array.ndim:
         raise ValueError("it is no array with rows")
     return array
@@ -85,11 +88,18 @@ def _decode(path: str) -> Any:
 
     try:
         with PIL.Image.open(path) as image:
-            if image.mode.startswith(("I", "F")):  # Pillow would clip the values
+            if image.mode.startswith(("I", "F")) or _is_deep_png(path):  # Pillow would clip the values, or drop bits
                 return ValueError("the image has more than 8 bits for each value")
             return np.asarray(image.convert("RGB"))
     except Exception as error:  # decoders raise all kinds
         return ValueError(f"the image cannot be read: {one_line(error)}")
+
+
+def _is_deep_png(path: str) -> bool:
+    """Return True for a PNG file with 16 bits for each value, of which Pillow reads 8 without a sign in the mode."""
+    with open(path, "rb") as file:
+        head = file.read(25)
+    return head.startswith(b"\x89PNG") and head[24:] == b"\x10"
 
 
 _JSON_LINES = JsonLines()

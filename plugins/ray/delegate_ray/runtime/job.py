@@ -160,11 +160,28 @@ class Job:
         """Check the input once more, and record in the manifest that all parts are complete.
 
         Raises:
-            InputError: the input has changed during the job.
+            InputError: the input has changed during the job, or another job has written into the folder.
         """
         for file in self.files:
             file.require_same_bytes()
+        if len(self.finished()) != len(self.parts):
+            what = "output files of the job have been removed"
+            raise InputError(what, where=self.folder, remedy="start the same command again")
+        self.require_manifest()
         write_manifest(self, is_finished=True)
+
+    def has_manifest(self) -> bool:
+        """Return True if the output folder, as this process sees it, has the manifest of this job."""
+        try:
+            return self.identity.encode() in Path(self.folder, MANIFEST).read_bytes()
+        except OSError:
+            return False
+
+    def require_manifest(self) -> None:
+        """Raise InputError if another command has begun another job in the output folder."""
+        if not self.has_manifest():
+            what = "the output folder has no longer the manifest of this job, so another command may write into it"
+            raise InputError(what, where=self.folder, remedy="choose another output folder for one of the jobs")
 
 
 def create(program: Path, source: Path, folder: Path, settings: Settings) -> Job:
@@ -209,17 +226,6 @@ def write_manifest(job: Job, *, is_finished: bool = False) -> None:
     described = _described(job.files, job.program_digest, job.settings)
     data = {**described, "identity": job.identity, "finished": is_finished}
     write_text(os.path.join(job.folder, MANIFEST), json.dumps(data, indent=2) + "\n", "the manifest")
-
-
-def require_manifest(job: Job) -> None:
-    """Raise ConfigError unless the output folder, as this process sees it, has the manifest of the job."""
-    try:
-        data = json.loads(Path(job.folder, MANIFEST).read_text())
-    except (OSError, ValueError):
-        data = {}
-    if not isinstance(data, dict) or data.get("identity") != job.identity:
-        what = "a node does not have the output folder of the job"
-        raise ConfigError(what, where=job.folder, remedy="use a folder that all nodes share")
 
 
 def digest_of(path: str) -> str:

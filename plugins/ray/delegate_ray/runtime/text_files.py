@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ _VALUE = rb'(?:"(?:[^"]|"")*+"[^,]*+|(?!")[^,]*+)'
 _WHOLE = re.compile(_VALUE + rb"(?:," + _VALUE + rb")*+")  # a line that ends outside of quotes
 _CLOSING = re.compile(rb'(?:[^"]|"")*+"[^,]*+(?:,' + _VALUE + rb")*+")  # the same after a line that ends in quotes
 _BLANK = frozenset({b"\n", b"\r\n", b"\r"})
+_MAY_BE_LARGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")  # JSON that can have a float of 1e309 or more
 Record = tuple[int, bytes]  # its place in the file, and its bytes
 
 
@@ -134,10 +136,13 @@ class Csv(_Text):
 
 def _parse_csv(data: bytes) -> Iterator[list[str]]:
     """Yield the values of each record; bytes that are not UTF-8 become lone surrogates."""
+    limit = csv.field_size_limit(max(1, len(data)))  # of the process, and too small for a long text
     try:
         yield from filter(None, csv.reader(io.StringIO(data.decode(errors="surrogateescape"), newline="")))
     except csv.Error as error:
         raise ValueError(f"a record cannot be read: {error}") from error
+    finally:
+        csv.field_size_limit(limit)
 
 
 def checked_text(text: str) -> str | ValueError:
@@ -177,7 +182,17 @@ class JsonLines(_Text):
 
 def _parse(line: bytes) -> dict[str, Any] | Exception:
     try:
-        record = json.loads(line)
+        record = json.loads(line, parse_float=_finite if _MAY_BE_LARGE.search(line) else None)
+    except OverflowError as error:
+        return ValueError(str(error))
     except (ValueError, RecursionError) as error:
         return ValueError(f"the line is not JSON: {one_line(error)}")
     return record if isinstance(record, dict) else ValueError("the line is no JSON object")
+
+
+def _finite(text: str) -> float:
+    """Return a number of JSON; raises OverflowError in place of infinity."""
+    value = float(text)
+    if math.isinf(value):
+        raise OverflowError(f"{text[:40]} is out of the range of float64")
+    return value

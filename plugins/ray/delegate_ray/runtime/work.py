@@ -66,7 +66,7 @@ def work(job: Job, runner: RowRunner, part: Part) -> Finished:
     """Write the output file of a part.
 
     Raises:
-        InputError: a row is bad and the policy is to raise, or the input has changed.
+        InputError: a row is bad and the policy is to raise, or the input or the folder has changed.
         PartitionError: the file cannot be written, for example since the disk is full.
         BackendError: a backend failed.
     """
@@ -88,6 +88,7 @@ def work(job: Job, runner: RowRunner, part: Part) -> Finished:
                     size += records.nbytes
                 writer.write_table(pa.Table.from_batches(group))
                 writer.add_key_value_metadata(job.metadata(bad))
+            job.require_manifest()
     except OSError as error:
         what = f"the output file cannot be written: {error.strerror or error}"
         remedy = "the files before it are complete: free space, and start the same command again"
