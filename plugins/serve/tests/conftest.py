@@ -170,6 +170,20 @@ class Pair(torch.nn.Module):
         return {"sum": x + y, "product": x * y}
 
 
+class Flips(torch.nn.Module):
+    """Has inputs of all types after one byte, so that their binary data is not aligned."""
+
+    def forward(self, flag: torch.Tensor, rows: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"flag": ~flag, **{name: row.flip(0) for name, row in rows.items()}}
+
+
+class Double(torch.nn.Module):
+    """Takes any sizes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+
 class Net(torch.nn.Module):
     """An image classifier on XNNPACK."""
 
@@ -243,7 +257,17 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
     counter = Counter()
     types = {name.lower(): export(Flip(), torch.zeros(2, 3).to(dtype)) for name, dtype in TYPES.items()}
+    rows = {name: torch.zeros(4).to(dtype) for name, dtype in TYPES.items()}
+    anything = torch.export.Dim.DYNAMIC
+    sizes = {
+        name: torch.export.export(
+            Double(), (torch.zeros(2, 2, 2, dtype=TYPES[name]),), dynamic_shapes=((anything, anything, anything),)
+        )
+        for name in ("FP32", "INT32")
+    }
     lowered = {
+        "flips": delegate.to_backend(torch.export.export(Flips(), (torch.tensor(True), rows)), []),
+        "sizes": delegate.to_backend(sizes, []),
         "types": delegate.to_backend(types, []),
         "pair": delegate.to_backend(export(Pair(), torch.zeros(2), torch.zeros(2)), []),
         "net": delegate.to_backend(export(Net(), torch.zeros(2, 3, 8, 8), dynamic=True), "xnnpack"),
@@ -263,6 +287,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def served(programs: dict[str, Path]) -> Iterator[Served]:
     """A server of several models without batching."""
-    server = Served({name: programs[name] for name in ("types", "pair", "net", "lookup")}, Settings(max_body=1 << 20))
+    server = Served(
+        {name: programs[name] for name in ("types", "pair", "net", "lookup", "flips", "sizes")},
+        Settings(max_body=1 << 20),
+    )
     yield server
     server.close()

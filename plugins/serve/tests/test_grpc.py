@@ -217,6 +217,21 @@ def test_a_full_queue_and_a_shutdown(serve: Any, programs: dict[str, Path]) -> N
         assert [future.result() for future in (running, waiting)] == [[2.0, 5.0], [2.0, 5.0]]
 
 
+def test_requests_of_clients_that_leave(serve: Any, programs: dict[str, Path]) -> None:
+    """They are no failures of the server."""
+    served = serve({"net": programs["net"]}, batch=8, batch_delay=0.5)
+    image = triton.InferInput("image", [1, 3, 8, 8], "FP32").set_data_from_numpy(np.zeros((1, 3, 8, 8), np.float32))
+    with client(served) as connection:
+        call = connection.async_infer("net", [image], lambda result, error: None)
+        while not served.metric('delegate_queue_requests{model="net"}'):
+            sleep(0.001)
+        call.cancel()
+        while not served.metric('delegate_request_seconds_count{model="net"}'):
+            sleep(0.001)
+    assert served.metric('delegate_requests_total{model="net",status="499"}') == 1
+    assert served.metric('delegate_requests_total{model="net",status="500"}') == 0
+
+
 def test_a_port_in_use(programs: dict[str, Path]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -121,6 +121,14 @@ def test_sizes_out_of_range(served: Any, shape: list[int], message: str) -> None
     assert message in reply.error
 
 
+@pytest.mark.parametrize("name", ["FP32", "INT32"])
+def test_sizes_of_no_elements(served: Any, name: str) -> None:
+    """The other sizes are those of no array, though their product is 0."""
+    row = {"name": "x", "datatype": name, "shape": [0, 2**62, 2**62], "data": []}
+    reply = served.infer(f"sizes.{name}", {"inputs": [row]})
+    assert (reply.status, reply.error) == (400, "the shape of input 'x' is too large")
+
+
 def test_more_rows_than_the_export_allows(served: Any) -> None:
     data = np.zeros((65, 3, 8, 8), np.float32)
     assert "must be 1 to 64" in binary(served, "net", tensor("image", shape=[65, 3, 8, 8]), data.tobytes()).error

@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 
 import delegate
@@ -68,6 +69,23 @@ def test_types_as_json(served: Any, name: str, is_flat: bool) -> None:
     assert (output["name"], output["datatype"], output["shape"]) == ("output", name, [2, 3])
     expected = np.array(VALUES[name], numpy_type(name))[:, ::-1].reshape(-1)
     assert np.array(output["data"], numpy_type(name)).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("kind", [triton, triton_grpc], ids=["http", "grpc"])
+def test_data_that_is_not_aligned(served: Any, kind: Any) -> None:
+    """Inputs of all types after an input of one byte, and results that include a tensor without dimensions."""
+    arrays = {f"rows['{name}']": np.array([0, *VALUES[name][0]], numpy_type(name)) for name in VALUES}
+    inputs = [kind.InferInput("flag", [], "BOOL").set_data_from_numpy(np.array(True))]
+    inputs += [
+        kind.InferInput(name, [4], name[6:-2]).set_data_from_numpy(np.array(array)) for name, array in arrays.items()
+    ]
+    port = served.port if kind is triton else served.grpc.port
+    with kind.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        answer = client.infer("flips", inputs)
+    assert answer.as_numpy("flag").tolist() is False
+    for name, array in arrays.items():
+        result = answer.as_numpy(name[6:-2])
+        assert (result.dtype, result.tobytes()) == (array.dtype, array[::-1].tobytes()), name
 
 
 def test_json_and_binary_data_in_one_request(served: Any) -> None:

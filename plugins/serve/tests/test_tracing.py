@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,14 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
+from delegate_serve.runtime.bodies import Disconnected
+from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.settings import Telemetry
 from delegate_serve.runtime.tracing import Tracing
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
 from tests.support.collector import collecting
 
@@ -94,6 +99,27 @@ def test_errors_and_samples(programs: dict[str, Path], serve: Serve) -> None:
     assert dict(span.attributes or {})["http.response.status_code"] == 400
     assert "has the shape" in str(span.status.description)
     infer(triton, served.client(), {"traceparent": "00-nonsense"})
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (None, 200),
+        (RequestError(429, "later"), 429),
+        (Disconnected(), 499),
+        (asyncio.CancelledError(), 499),
+        (ValueError("no request"), 500),
+    ],
+    ids=repr,
+)
+def test_the_status_of_a_span_is_that_of_the_answer(error: BaseException | None, status: int) -> None:
+    own, exporter = tracing()
+    with suppress(type(error) if error else ValueError), own.request("net"):
+        if error is not None:
+            raise error
+    (span,) = exporter.get_finished_spans()
+    assert dict(span.attributes or {}) == {"delegate.model": "net", "http.response.status_code": status}
+    assert (span.status.status_code is StatusCode.ERROR) == (status in (429, 500))
 
 
 def test_a_collector(programs: dict[str, Path], serve: Serve) -> None:

@@ -37,12 +37,12 @@ _FLOATS = frozenset({DType.float16, DType.bfloat16, DType.float32, DType.float64
 
 
 def from_json(data: Any, dtype: DType, shape: Sequence[int], where: str) -> Array:
-    """Return the numbers of a JSON array, flat or nested, as an array of this type and shape.
+    """Return the numbers of a JSON array, flat or nested, as a flat array of this type.
 
     Args:
         data: what the JSON parser returned.
         dtype: the type of the array; bfloat16 as its bits in uint16.
-        shape: the shape of the array.
+        shape: the shape that nested arrays have, and whose product is the number of elements.
         where: the tensor, for messages.
 
     Raises:
@@ -56,7 +56,7 @@ def from_json(data: Any, dtype: DType, shape: Sequence[int], where: str) -> Arra
         raise RequestError(400, f"{where} has elements that are no {NAMES[dtype]}: {found}")
     try:
         if dtype not in _FLOATS:
-            return np.array(numbers, dtype.numpy).reshape(shape)
+            return np.array(numbers, dtype.numpy)
         wide = np.array(numbers, np.float64)
         with np.errstate(over="ignore"):
             narrow = wide.astype(np.float32 if dtype is DType.bfloat16 else dtype.numpy)
@@ -67,7 +67,7 @@ def from_json(data: Any, dtype: DType, shape: Sequence[int], where: str) -> Arra
     finite = np.isfinite(from_bfloat16(narrow) if dtype is DType.bfloat16 else narrow)
     if not (finite == np.isfinite(wide)).all():
         raise RequestError(400, f"{where} has a number that is out of the range of {NAMES[dtype]}")
-    return narrow.reshape(shape)
+    return narrow
 
 
 def _flat(data: Any, shape: Sequence[int], where: str) -> list[Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+GONE = 499  # the status of clients that have left, as nginx counts them
+
 
 class RequestError(Exception):
     """A request that is answered with an error.

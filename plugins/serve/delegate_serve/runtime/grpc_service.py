@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ from delegate.errors import ConfigError
 from delegate_serve.runtime.bodies import Reservation
 from delegate_serve.runtime.catalog import Catalog
 from delegate_serve.runtime.datatypes import NAMES
-from delegate_serve.runtime.errors import RequestError
+from delegate_serve.runtime.errors import GONE, RequestError
 from delegate_serve.runtime.messages import CLASSES, SERVICE
 from delegate_serve.runtime.model import VERSION, ServedModel
 from delegate_serve.runtime.requests import check, store
@@ -197,6 +198,9 @@ class Service:
             return response
         except RequestError as error:
             status = error.status
+            raise
+        except asyncio.CancelledError:
+            status = GONE
             raise
         finally:
             reservation.release()

@@ -28,7 +28,7 @@ import orjson
 import delegate
 from delegate_serve.runtime.bodies import EXTENSION, JSON_SIZE, Body, Disconnected, Message, Receive
 from delegate_serve.runtime.catalog import Catalog
-from delegate_serve.runtime.errors import RequestError
+from delegate_serve.runtime.errors import GONE, RequestError
 from delegate_serve.runtime.metrics import CONTENT_TYPE, Metrics
 from delegate_serve.runtime.model import VERSION, ServedModel
 from delegate_serve.runtime.requests import decode, encode, truth
@@ -40,7 +40,6 @@ Send = Callable[[Message], Awaitable[None]]
 _LOG = logging.getLogger("delegate")
 _SLOW_JSON = 64 << 10  # bytes of JSON from which on another thread parses and writes it
 _SLOW_TEXT = 4 << 10  # bytes of a prompt from which on another thread reads it
-_GONE = 499  # the status of clients that have left, as nginx counts them
 _CHAT = "v1/chat/completions"
 _COMPLETIONS = ("v1/completions", _CHAT)
 _NO_PATH = "there is no such path: the paths begin with /v2 or /v1, and /metrics has the metrics"
@@ -224,7 +223,7 @@ class Application:
             status = error.status
             raise
         except (Disconnected, asyncio.CancelledError):
-            status = _GONE
+            status = GONE
             raise
         finally:
             body.release()
@@ -240,7 +239,7 @@ class Application:
                 request = await _in_thread_if(size > _SLOW_TEXT, language.check, fields, is_chat)
                 text, stream = await language.answer(request)
             except (RequestError, asyncio.CancelledError) as error:
-                status = error.status if isinstance(error, RequestError) else _GONE
+                status = error.status if isinstance(error, RequestError) else GONE
                 language.metrics.answered(status, monotonic() - start)
                 raise
             stack.callback(lambda: language.metrics.answered(200, monotonic() - start))

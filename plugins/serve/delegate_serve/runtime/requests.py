@@ -160,7 +160,7 @@ class _Data:
         data = self._data[self._used : self._used + size]
         self._used += size
         array = _reshape(data.view(tensor.dtype.numpy) if size else np.empty(0, tensor.dtype.numpy), shape, where)
-        return array if array.flags.aligned else array.copy()
+        return array if array.flags.aligned else array.copy().view()  # a program takes only views as bits of bfloat16
 
     def require_end(self) -> None:
         """Raise RequestError if data is left."""

@@ -6,6 +6,7 @@ headers of a request that belongs to a trace of its client.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 import delegate
-from delegate_serve.runtime.errors import RequestError
+from delegate_serve.runtime.bodies import Disconnected
+from delegate_serve.runtime.errors import GONE, RequestError
 from delegate_serve.runtime.settings import Telemetry
 from delegate_serve.runtime.timeline import CURRENT, CallTimes, Timeline
 
@@ -58,16 +60,25 @@ class Tracing:
     @contextmanager
     def request(self, model: str, kind: SpanKind = SpanKind.SERVER) -> Iterator[None]:
         """Record the request of a `with` block as a span, and its call as children."""
-        with self._tracer.start_as_current_span(f"infer {model}", kind=kind, record_exception=False) as span:
+        with self._tracer.start_as_current_span(
+            f"infer {model}", kind=kind, record_exception=False, set_status_on_exception=False
+        ) as span:
             span.set_attribute("delegate.model", model)
             timeline = Timeline() if span.is_recording() else None
             token = CURRENT.set(timeline)
-            status = 200
+            status = 500
             try:
                 yield
+                status = 200
             except RequestError as error:
                 status = error.status
                 span.set_status(Status(StatusCode.ERROR, error.message))
+                raise
+            except (Disconnected, asyncio.CancelledError):
+                status = GONE  # no failure
+                raise
+            except Exception as error:
+                span.set_status(Status(StatusCode.ERROR, type(error).__name__))
                 raise
             finally:
                 CURRENT.reset(token)
