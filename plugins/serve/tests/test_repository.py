@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton
 from delegate_serve.runtime import programs as programs_module
 from delegate_serve.runtime.pool import Pool
 from delegate_serve.runtime.settings import MIB
@@ -117,6 +119,32 @@ def test_clients_load_and_unload(serve: Any, programs: dict[str, Path]) -> None:
                 client.load_model("pear")
             with pytest.raises(InferenceServerException, match="a model is loaded from its file, without parameters"):
                 client.load_model("pair", config="{}")
+
+
+@pytest.mark.parametrize("verb", ["load", "unload"])
+@pytest.mark.parametrize("kind", [triton, triton_grpc], ids=["http", "grpc"])
+def test_a_client_that_leaves_stops_no_change(serve: Any, programs: dict[str, Path], kind: Any, verb: str) -> None:
+    """The old program is closed after its requests, also if the client does not wait for that."""
+    served = serve({"net": programs["net"]}, control=True, batch=8, batch_delay=1.0)
+    old = served.models.by_name["net"].worker
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(served.infer, "net", NET)
+        while not served.metric('delegate_queue_requests{model="net"}'):
+            sleep(0.001)
+        if kind is triton:
+            change = getattr(served.client(network_timeout=0.3), f"{verb}_model")
+        else:
+            client = triton_grpc.InferenceServerClient(f"127.0.0.1:{served.grpc.port}")
+            change = partial(getattr(client, f"{verb}_model"), client_timeout=0.3)
+        with pytest.raises((TimeoutError, InferenceServerException)):
+            change("net")
+        assert answer.result().status == 200
+    until = monotonic() + 5
+    while old.is_alive:
+        assert monotonic() < until
+        sleep(0.001)
+    state = {"load": "READY", "unload": "UNAVAILABLE"}[verb]
+    assert [row["state"] for row in served.models.index()] == [state]
 
 
 def test_load_takes_a_new_file(serve: Any, programs: dict[str, Path], tmp_path: Path) -> None:

@@ -151,11 +151,11 @@ class Service:
     async def _load(self, request: Any) -> Any:
         if request.parameters:
             raise RequestError(400, "a model is loaded from its file, without parameters")
-        await self._models.load(request.model_name)
+        await asyncio.shield(self._models.load(request.model_name))  # also if the client leaves
         return CLASSES["Empty"]()
 
     async def _unload(self, request: Any) -> Any:
-        await self._models.unload(request.model_name)
+        await asyncio.shield(self._models.unload(request.model_name))
         return CLASSES["Empty"]()
 
     async def _region_status(self, request: Any) -> Any:
