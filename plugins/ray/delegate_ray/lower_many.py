@@ -40,9 +40,9 @@ def lower_many(
     from delegate_ray.aot.jobs import read_jobs
 
     with ExitStack() as stack:
+        jobs = read_jobs(file, folder)  # before Ray adds packages of its own to those whose versions count
         if ray is not None:
             stack.enter_context(connect(ray))
-        jobs = read_jobs(file, folder)
         record = farm.Record(folder, jobs)
         outcomes = [] if again else record.unchanged()
         same = {(o.model, o.configuration) for o in outcomes}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +222,17 @@ def test_models_are_lowered_on_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert_same(program(np.array([-1, 2], np.float32)), np.array([0, 2], np.float32))
     with pytest.raises(ConfigError, match=r"no node of the cluster has 100 CPUs \(job relu\.p\)"):
         next(farm.on_ray(jobs, 100))
+
+
+def test_programs_of_a_cluster_are_those_of_one_machine(address: str) -> None:
+    """A command continues with or without Ray."""
+    torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.ones(2),)), "relu.pt2")
+    Path("jobs.yaml").write_text("models: {relu: relu.pt2}\nconfigurations: {p: {backends: []}}")
+    line = [sys.executable, "-m", "delegate", "lower-many", "jobs.yaml", "-o", "out", "--json"]
+    for args, state in (["--ray", address], "lowered"), ([], "unchanged"), (["--ray", address], "unchanged"):
+        done = subprocess.run([*line, *args], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert [job["state"] for job in json.loads(done.stdout)["jobs"]] == [state]
 
 
 @pytest.mark.slow
