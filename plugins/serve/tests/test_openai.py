@@ -223,3 +223,12 @@ def test_as_many_conversations_as_sessions(lm: Any) -> None:
             sleep(0.01)
         assert api.completions.create(model="lm", prompt="x", max_tokens=2).choices[0].text is not None
     assert lm.metric('delegate_requests_total{model="lm",status="200"}') >= 1
+
+
+def test_streams_of_clients_that_leave_have_a_status_of_their_own(lm: Any) -> None:
+    deadline = monotonic() + 20
+    with client(lm) as api:
+        while not lm.metric('delegate_requests_total{model="lm",status="499"}'):  # a stream may end before its client
+            assert monotonic() < deadline
+            if lm.models.languages["lm"].requests == 0:
+                api.completions.create(model="lm", prompt="x", max_tokens=120, temperature=0, stream=True).close()

@@ -235,14 +235,9 @@ class Application:
         start, stack = monotonic(), AsyncExitStack()
         async with stack:
             language = await stack.enter_async_context(self._models.use_language(fields.get("model")))
-            try:
-                request = await _in_thread_if(size > _SLOW_TEXT, language.check, fields, is_chat)
-                text, stream = await language.answer(request)
-            except (RequestError, asyncio.CancelledError) as error:
-                status = error.status if isinstance(error, RequestError) else GONE
-                language.metrics.answered(status, monotonic() - start)
-                raise
-            stack.callback(lambda: language.metrics.answered(200, monotonic() - start))
+            stack.push(lambda _, error, __: language.metrics.answered(_status_of(error), monotonic() - start))
+            request = await _in_thread_if(size > _SLOW_TEXT, language.check, fields, is_chat)
+            text, stream = await language.answer(request)
             if stream is None:
                 return Answer(200, [text])
             stack.push_async_callback(stream.aclose)
@@ -270,6 +265,15 @@ async def _fields(body: Body, receive: Receive, default: bytes = b"") -> tuple[d
     if not isinstance(fields, dict):
         raise RequestError(400, "the request should be a JSON object")
     return fields, len(data)
+
+
+def _status_of(error: BaseException | None) -> int:
+    """Return the HTTP status of a request that ends with an error, or without one."""
+    if isinstance(error, RequestError):
+        return error.status
+    if isinstance(error, Disconnected | asyncio.CancelledError):
+        return GONE
+    return 200 if error is None else 500
 
 
 async def _joined(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
