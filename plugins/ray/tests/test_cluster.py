@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import delegate
 from delegate.cli.app import app
-from delegate.errors import ConfigError
+from delegate.errors import BackendFailed, ConfigError
 from delegate.testing import assert_same
 
 from .conftest import ROWS, Data, Read, tensor
@@ -88,6 +88,13 @@ def test_reports_of_ray_are_no_output(address: str, capsys: pytest.CaptureFixtur
     with connected(address):
         print_to_stdstream(report, ignore_prefix=False)
     assert not capsys.readouterr().out
+
+
+def test_errors_of_ray_have_a_remedy(address: str) -> None:
+    died = r"the Ray cluster failed: WorkerCrashedError: .*: start the same command again"
+    with pytest.raises(BackendFailed, match=died), connected(address):
+        ray.get(ray.remote(max_retries=0)(lambda: os._exit(1)).remote())
+    assert not ray.is_initialized()
 
 
 def test_actors_have_no_memory_that_rows_do_not_need(

@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 import ray._private.worker
+from ray.exceptions import RayError
 
 import delegate
 from delegate.errors import BackendFailed, ConfigError
@@ -31,9 +32,11 @@ def connected(address: str) -> Iterator[None]:
 
     Raises:
         ConfigError: there is no cluster, or it has another version of Ray or Python.
+        BackendFailed: the cluster fails during the block.
     """
     if ray.is_initialized():
-        yield
+        with _named_errors():
+            yield
         return
     try:
         host, colon, port = address.removeprefix("ray://").rpartition(":")
@@ -45,10 +48,22 @@ def connected(address: str) -> Iterator[None]:
         raise ConfigError(what, where="--ray", remedy=_START) from error
     ray._private.worker._worker_logs_enabled = False  # else the logs of a node that dies go to stdout
     try:
-        yield
+        with _named_errors():
+            yield
     finally:
         ray.shutdown()
         ray._private.worker._worker_logs_enabled = True
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    """Raise BackendFailed for an error of Ray, such as that of a cluster which has started again."""
+    try:
+        yield
+    except RayError as error:
+        first, _, _ = str(error).partition("\n")[0].partition(". ")  # the rest lists possible causes
+        what = f"the Ray cluster failed: {type(error).__name__}: {first}"
+        raise BackendFailed(what, where="--ray", remedy="start the same command again") from error
 
 
 def first_answer(answers: Sequence[Any]) -> Any:
