@@ -158,10 +158,16 @@ def test_lists_of_other_values() -> None:
         "the cell has text": ["1", "2"],
         "the cell has nulls": [1, None],
         "the cell has lists of different lengths": [[1], [1, 2]],
+        "the cell has both numbers and truth values": [1.5, True],
         f"{2**64} is out of the range of float32": [1, 2**64],
     }
     _, errors = read(list(cases.values()), Cell("x", DType.float32, (2,)))
     assert [errors[row] for row in range(len(cases))] == [f"input 'x': {text}" for text in cases]
+    nested = [[[1, 2], [3, True]], [[True, False], [True, True]], [[1, 0], [1, 1]]]
+    for dtype, good in ((DType.int64, 2), (DType.bool, 1)):
+        rows, errors = read(nested, Cell("x", dtype, (2, 2)))
+        assert set(errors) == {0, 1, 2} - {good}
+        assert_same(rows.cells[good], np.array(nested[good], dtype.numpy))
     dates = pa.array([[1, 2]], pa.list_(pa.date32()))
     _, errors = read(dates, Cell("x", DType.float32, (2,)))
     assert "the column has the type list<" in errors[0]

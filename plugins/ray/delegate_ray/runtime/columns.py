@@ -292,6 +292,8 @@ def _read_cell(value: Any, cell: Cell) -> Array:
         array = np.empty(0, object)
     if array.dtype.kind in "OUS":
         raise _Misfit(_why_no_number(value, cell.dtype) or "the cell has lists of different lengths")
+    if array.dtype.kind in "iufc" and isinstance(value, list) and _has_truth_values(value):
+        raise _Misfit("the cell has both numbers and truth values")
     return _fit(array, cell, array.shape)
 
 
@@ -321,6 +323,12 @@ def _why_no_number(value: Any, dtype: DType) -> str | None:
     if isinstance(value, int | float | np.number | np.bool_):
         return None
     return f"the cell has a value of the type {type(value).__name__}"
+
+
+def _has_truth_values(items: list[Any]) -> bool:
+    """Return True if nested lists have True or False, which NumPy would take for numbers among numbers."""
+    kinds = set(map(type, items))
+    return bool in kinds or (list in kinds and any(map(_has_truth_values, items)))
 
 
 def _parse(text: str, cell: Cell) -> Any:
