@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -119,6 +120,28 @@ def test_clients_load_and_unload(serve: Any, programs: dict[str, Path]) -> None:
                 client.load_model("pear")
             with pytest.raises(InferenceServerException, match="a model is loaded from its file, without parameters"):
                 client.load_model("pair", config="{}")
+
+
+def test_a_closed_program_has_no_memory(serve: Any, programs: dict[str, Path], tmp_path: Path) -> None:
+    """Its file is not mapped any more: neither a thread that has run it, nor its description keeps it."""
+    path = tmp_path / "lookup.dlg"
+    shutil.copy(programs["lookup"], path)
+    served = serve({"lookup": path}, control=True, threads=2)
+
+    def mappings() -> int:
+        gc.collect()
+        return Path("/proc/self/maps").read_text().count(str(path))
+
+    body = {"inputs": [{"name": "ids", "shape": [1, 3], "datatype": "INT64", "data": [0, 1, 7]}]}
+    for _ in range(3):
+        with ThreadPoolExecutor(4) as pool:
+            assert [reply.status for reply in pool.map(served.infer, ["lookup"] * 20, [body] * 20)] == [200] * 20
+        assert mappings() == 1
+        assert served.request("POST", "/v2/repository/models/lookup/load").status == 200
+    assert served.request("POST", "/v2/repository/models/lookup/unload").status == 200
+    assert mappings() == 0
+    assert served.request("POST", "/v2/repository/models/lookup/load").status == 200
+    assert served.infer("lookup", body).status == 200
 
 
 @pytest.mark.parametrize("verb", ["load", "unload"])

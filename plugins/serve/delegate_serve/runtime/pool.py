@@ -83,4 +83,5 @@ class Pool:
                 with self._lock:
                     _, _, call = heappop(self._calls)
                 call()
+                del call  # else a thread that waits keeps the memory of a program that is closed
             self._own.calls = None

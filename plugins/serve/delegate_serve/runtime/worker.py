@@ -114,6 +114,7 @@ class Worker:
             self._batches.all_are_due()
             self._submit()
             self._idle.wait_for(lambda: not self._is_running and not self._batches.waiting)
+            self._method = self._check = _closed  # a model stays as a description, without the memory of its program
 
     def _can_run_at_once(self, leaves: Sequence[Any]) -> bool:
         """Return True if the server has nothing else to do, and such a call is short; it is running then."""
@@ -226,6 +227,10 @@ class Worker:
             return RequestError(500, f"{what}: {error}", has_begun=True)
         _LOG.exception("%s", what, exc_info=error)
         return RequestError(500, f"{what}: {type(error).__name__}", has_begun=True)
+
+
+def _closed(_: Sequence[Any]) -> list[Any]:
+    raise AssertionError("a request runs on a closed worker")
 
 
 def _finish(answers: Sequence[_Result]) -> None:
