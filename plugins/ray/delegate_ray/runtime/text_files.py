@@ -26,7 +26,8 @@ _VALUE = rb'(?:"(?:[^"]|"")*+"[^,]*+|(?!")[^,]*+)'
 _WHOLE = re.compile(_VALUE + rb"(?:," + _VALUE + rb")*+")  # a line that ends outside of quotes
 _CLOSING = re.compile(rb'(?:[^"]|"")*+"[^,]*+(?:,' + _VALUE + rb")*+")  # the same after a line that ends in quotes
 _BLANK = frozenset({b"\n", b"\r\n", b"\r"})
-_MAY_BE_LARGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")  # JSON that can have a float of 1e309 or more
+_FORM = bytes.maketrans(b"E123456789", b"e000000000")  # of numbers
+_LARGE = (b"e000", b"e+000", b"0" * 200)  # forms of which one is in each float of 1e309 or more
 Record = tuple[int, bytes]  # its place in the file, and its bytes
 
 
@@ -182,7 +183,9 @@ class JsonLines(_Text):
 
 def _parse(line: bytes) -> dict[str, Any] | Exception:
     try:
-        record = json.loads(line, parse_float=_finite if _MAY_BE_LARGE.search(line) else None)
+        form = line.translate(_FORM)
+        may_be_large = any(part in form for part in _LARGE)
+        record = json.loads(line, parse_float=_finite if may_be_large else None)
     except OverflowError as error:
         return ValueError(str(error))
     except (ValueError, RecursionError) as error:
