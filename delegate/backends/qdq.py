@@ -47,7 +47,7 @@ DECODES_BY = (
 RUN_TIME = frozenset((*CHOOSES, *QUANTIZES_BY, *DECODES_BY))
 AFFINE = frozenset(name for name in RUN_TIME if name.startswith("torchao."))
 _VIEWS = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
-SHIFT = {torch.int8: 0, torch.uint8: 128}  # the number that makes int8 of a type
+SHIFT = {torch.int8: 0, torch.uint8: 128}  # the number whose subtraction makes int8 of a type
 _ANY_SCALE = (float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max))
 
 
@@ -88,7 +88,7 @@ def coded(node: Node, values: Any, scales: tuple[float, float] = _ANY_SCALE) -> 
     shift = SHIFT.get(source.dtype)
     if shift is None:
         return f"values of {source.dtype}, but only int8 and uint8 are supported".replace("torch.", "")
-    numbers = (source.to(torch.int16) - shift).to(torch.int8).numpy()
+    numbers = (source ^ shift).view(torch.int8).numpy() if shift else source.numpy()
     scale, zero = _parameters(op_name(node), values, source.shape)
     if scale is None:
         return f"blocks of {values['block_size']}, which do not divide {list(source.shape)}"

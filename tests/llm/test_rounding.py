@@ -36,7 +36,8 @@ def drawn(count: int, seed: int) -> list[int]:
 def noise_db(source: Source, rounding: str) -> float:
     """Return the SQNR of logits with int4 weights, on tokens that were not calibrated on."""
     rows = calibration_rows(drawn(2048, 0), 300, "") if rounding == "gptq" else None
-    quantized = quantize_weights(source.load(), "int4", rounding=rounding, rows=rows)
+    quantized = source.load()
+    quantize_weights(quantized, "int4", rounding=rounding, rows=rows)
     tokens = torch.tensor([drawn(128, 1)])
     results = []
     for model in (quantized, source.load()):

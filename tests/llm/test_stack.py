@@ -92,7 +92,8 @@ SMALL = {
 def test_layers_of_families_are_equal(family: str, traced: int, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **SMALL}))
     with libraries():
-        model = quantize_weights(read(tmp_path / "config.json").load(), "int4")
+        model = read(tmp_path / "config.json").load()
+        quantize_weights(model, "int4")
     decoder = Decoder(model, 16, 1, "int8").eval()
     calls: list[int] = []
     for layer in model.base_model.layers:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.language_models import configuration
+from delegate.llm.runtime.model import Model
+from tests.support.language_models import PROMPT, configuration, reference
+from tests.support.placing import decibels
+from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
 
 with libraries():
@@ -16,6 +19,7 @@ with libraries():
 
     from delegate.llm.aot import weights
     from delegate.llm.aot.decoder import Decoder
+    from delegate.llm.aot.export import Options, export
     from delegate.llm.aot.source import read
 
 
@@ -34,7 +38,8 @@ def resident() -> int:
 def test_parts_of_the_rows_have_the_integers_of_torchao(kind, options, granularity, tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "PART", 640)  # neither divides the rows nor the other way round
     source = read(configuration(tmp_path, "qwen3", intermediate_size=192))
-    mine = weights.quantize_weights(source.load(), kind, **options)
+    mine = source.load()
+    weights.quantize_weights(mine, kind, **options)
     for name, module in source.load().base_model.layers[0].named_modules():
         if isinstance(module, torch.nn.Linear):
             theirs = torch.nn.Sequential(torch.nn.Linear(module.in_features, module.out_features, bias=False))
@@ -45,6 +50,19 @@ def test_parts_of_the_rows_have_the_integers_of_torchao(kind, options, granulari
             assert str(own._quantization_type()) == str(theirs[0].weight._quantization_type())
             for part in own.tensor_data_names:
                 assert torch.equal(getattr(own, part), getattr(theirs[0].weight, part))
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_rows_of_zeros_stay_in_integers(kind, tmp_path):
+    """The row of the padding token is 0. The smallest float32 as its scale made libraries reject the head."""
+    source = read(configuration(tmp_path, "qwen3"))
+    assert not source.load().get_output_embeddings().weight[298].any()
+    with libraries():
+        program = export(source, tmp_path / "m.dlg", Options(context=64, chunk=8, weights=kind, head_weights=kind))
+    assert {node.backend for node in program.report.nodes if node.method == "head"} == {"xnnpack"}
+    expected = reference(source)(torch.tensor([PROMPT]), use_cache=False).logits[0, -1]
+    logits = torch.from_numpy(Model(tmp_path / "m.dlg").conversation().feed(PROMPT))
+    assert decibels(logits, expected) > 5
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="this system has no /proc")

@@ -24,7 +24,7 @@ from delegate.llm.aot.lora import Detach, Slots
 from delegate.llm.aot.rounding import ROUNDINGS, calibration_rows
 from delegate.llm.aot.source import Source
 from delegate.llm.aot.stack import export_stack
-from delegate.llm.aot.weights import BLOCKS, INTEGERS, WEIGHTS, quantize_weights
+from delegate.llm.aot.weights import BLOCKS, INTEGERS, WEIGHTS, quantize_weights, release_free_memory
 from delegate.llm.runtime.text import parse_tokens
 from delegate.plugins import one_line
 from delegate.registry import default_registry
@@ -126,11 +126,10 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
         remedy = f"use --context {positions} or less"
         raise ConfigError(f"the model supports {positions} positions, not {options.context}", remedy=remedy)
     rows = None if options.calibration is None else _calibration(source, options.calibration)
-    model = source.load()
-    _fix_rope(model, options.context)
-    types = dict.fromkeys((options.weights, options.prefill_weights or options.weights))
-    decoders = {weights: _decoder(model, weights, options, rows) for weights in types}
-    decode, prefill = decoders[options.weights], decoders[options.prefill_weights or options.weights]
+    decode = prefill = _decoder(source, options.weights, options, rows)
+    if options.prefill_weights not in (None, options.weights):
+        prefill = _decoder(source, options.prefill_weights, options, rows, decode)
+    release_free_memory()
     prefill.keys, prefill.values = decode.keys, decode.values  # one tensor for each state, so none is compared
     exported = {
         "prefill": _export(prefill, _calls(options)),
@@ -150,10 +149,18 @@ def methods(source: Source, options: Options) -> dict[str, ExportedProgram]:
     return exported
 
 
-def _decoder(model: transformers.PreTrainedModel, weights: str, options: Options, rows: Tensor | None) -> Decoder:
-    """Return the decoder with this type of weights, and the slots of adapters."""
+def _decoder(
+    source: Source, weights: str, options: Options, rows: Tensor | None, other: Decoder | None = None
+) -> Decoder:
+    """Return the decoder with this type of weights, and the slots of adapters.
+
+    Its embedding and head are those of the other decoder if both are quantized.
+    """
     slots = None
-    model = quantize_weights(model, weights, options.head_weights, options.block, options.rounding, rows)
+    model = source.load()
+    _fix_rope(model, options.context)
+    tables = None if other is None or options.weights == "float32" else other.model
+    quantize_weights(model, weights, options.head_weights, options.block, options.rounding, rows, tables)
     if options.lora_rank:
         slots = Slots(model, options.lora_rank, options.lora_targets, options.conversations)
         model = slots.model
@@ -268,8 +275,8 @@ def measure_engines(source: Source, options: Options, progress: Callable[[str], 
     if options.calibration is not None:
         _calibration(source, options.calibration)  # its errors come before the measurement
     quick = replace(options, rounding="nearest", calibration=None)  # equally fast
-    small = shortened(source.load())
-    exported = methods(replace(source, config=small.config, load=lambda: small), quick)
+    small = replace(source, config=shortened(source.load()).config, load=lambda: shortened(source.load()))
+    exported = methods(small, quick)
     measured = {name: program for name, program in exported.items() if name in GRAPHS}
     decode, prefill = ("decode", "verify"), ("prefill",)  # guesses are checked with the numbers of decode
     layers: tuple[tuple[tuple[str, ...], ...], ...] = ((decode, prefill),)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import tokenizers
 import torch
 from safetensors import safe_open
-from torch import nn
+from torch import Tensor, nn
 
 from delegate.errors import ExportError
 from delegate.llm.aot.chat_template import read_chat_format
@@ -20,7 +21,7 @@ from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.runtime.chat import ChatFormat
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi", "phi3")
-HALF = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them; float32 has all their numbers
+HALF = {torch.bfloat16, torch.float16}  # float32 has all their numbers
 # Ropes whose angles do not depend on the length of the text; longrope's do above a length, which the export rejects.
 ROPES = ("default", "linear", "llama3", "yarn", "longrope")
 
@@ -31,9 +32,10 @@ class Source:
 
     Args:
         config: the configuration of the model.
-        load: returns the model. Linear layers and the embedding have the type of their file, and all else is float32.
-            The first call returns the model that `read` loaded, later calls load it again. The weights of a folder are
-            mapped from their file, and take memory until the caller deletes the model.
+        load: returns a model. Linear layers and the embedding have the type of their file, and all else is float32.
+            The first call returns the model that `read` loaded, later calls load it again. Weights of a folder are
+            mapped from their file, each separately. So a weight takes memory only while it is read and the caller has
+            not deleted it.
         tokenizer: the text of its tokenizer.json; empty: there is none.
         ends: the tokens that end an answer.
         chat: the text around the messages of a chat; None: the model has no chat template.
@@ -60,7 +62,7 @@ def read(path: Path, without_tokenizer: bool = False) -> Source:
     """
     if path.is_file():
         model = _build(_config(path), path)
-        return Source(model.config, lambda: model)
+        return Source(model.config, lambda: copy.deepcopy(model, {id(p): p for p in model.parameters()}))
     for pattern in ("config.json", "*.safetensors", *(() if without_tokenizer else ("tokenizer.json",))):
         if not any(path.glob(pattern)):
             remedy = "pass a folder in the format of transformers, or a configuration in JSON for random weights"
@@ -128,9 +130,12 @@ def _build(config: transformers.PretrainedConfig, path: Path) -> transformers.Pr
 
 
 def _load(path: Path, config: transformers.PretrainedConfig) -> transformers.PreTrainedModel:
-    options = {"config": config, "use_safetensors": True, "local_files_only": True, "output_loading_info": True}
+    kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     try:
-        model, loading = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=_type(path), **options)
+        weights = _weights(path)
+        model, loading = kind.from_pretrained(
+            None, config=config, state_dict=weights, dtype=_type(weights.values()), output_loading_info=True
+        )
     except Exception as error:  # damaged files, which safetensors and transformers report in several classes
         raise ExportError("its weights cannot be read", where=str(path), remedy=str(error)) from error
     wrong = [*loading["missing_keys"], *loading["mismatched_keys"]]
@@ -146,13 +151,25 @@ def _load(path: Path, config: transformers.PretrainedConfig) -> transformers.Pre
     return model.eval().requires_grad_(False)
 
 
-def _type(path: Path) -> torch.dtype:
+def _weights(path: Path) -> dict[str, Tensor]:
+    """Return the weights of a folder; each has a mapping of its own, which is closed when the weight is deleted."""
+    files = {"model.safetensors"}
+    if not (path / "model.safetensors").exists():  # a folder may have files of other programs, too
+        files = {*json.loads((path / "model.safetensors.index.json").read_text())["weight_map"].values()}
+    weights: dict[str, Tensor] = {}
+    for file in (path / name for name in sorted(files)):
+        with safe_open(file, "pt") as opened:
+            names = list(opened.keys())
+        for name in names:
+            with safe_open(file, "pt") as opened:
+                weights[name] = opened.get_tensor(name)
+    return weights
+
+
+def _type(weights: Iterable[Tensor]) -> torch.dtype:
     """Return the type in which weights are loaded: that of their file, if it is one type of half precision."""
-    types = set()
-    for file in path.glob("*.safetensors"):
-        with safe_open(file, "pt") as weights:
-            types |= {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118 - not a dict
-    return HALF.get(types.pop(), torch.float32) if len(types) == 1 else torch.float32
+    types = {weight.dtype for weight in weights}
+    return types.pop() if len(types) == 1 and types <= HALF else torch.float32
 
 
 def _tokenizer(path: Path, vocabulary: int) -> bytes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import copy
+import ctypes
+import os
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,48 +49,56 @@ def quantize_weights(
     block: int = BLOCKS[0],
     rounding: str = "nearest",
     rows: Tensor | None = None,
-) -> transformers.PreTrainedModel:
-    """Return the model with quantized linear layers and embedding; it shares all other weights with the original.
+    tables: transformers.PreTrainedModel | None = None,
+) -> None:
+    """Quantize the linear layers and the embedding of a model, in place.
 
-    Each weight is widened to float32 only while it is quantized.
+    Each weight is widened to float32 only while it is quantized, and released after that.
 
     Args:
-        model: the model, which stays as it is; its linear layers and its embedding in float32, float16 or bfloat16.
+        model: the model; its linear layers and its embedding in float32, float16 or bfloat16.
         weights: one of `WEIGHTS`; of float32, nothing is quantized, and all weights are widened.
         head_weights: of the head, "int8" or "int4". A head in int8 shares its integers with the embedding that it is
             tied to; the embedding is always int8.
         block: of int4, one of `BLOCKS`.
         rounding: of int4, one of `ROUNDINGS`.
         rows: calibration data for "gptq": tokens, (rows, length).
+        tables: a model of the same source and head weights that was quantized before; its embedding and head are used.
 
     Raises:
         ConfigError: the weights of a row are not divisible into blocks.
     """
     if weights == "float32":
-        return copy.deepcopy(model, {id(p): nn.Parameter(p.float(), requires_grad=False) for p in model.parameters()})
-    kinds = dict.fromkeys((m for m in model.modules() if isinstance(m, nn.Linear)), weights)
-    kinds[model.get_output_embeddings()] = head_weights
-    _check_blocks(model, {module for module, kind in kinds.items() if kind == "int4"}, block)
-    tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
-    quantized = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-    head = quantized.get_output_embeddings()
-    layers = [module for module in quantized.modules() if isinstance(module, nn.Linear) and module is not head]
-    embedding = quantized.get_input_embeddings()
+        model.float()
+        return
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear) and module is not head]
+    in_blocks = {*(layers if weights == "int4" else ()), *((head,) if head_weights == "int4" else ())}
+    _check_blocks(model, in_blocks, block)
+    tied = embedding.weight is head.weight
     if weights == "int4" and rows is not None:
         embedding.weight = nn.Parameter(embedding.weight.float(), requires_grad=False)
-        quantize_in_order(quantized, layers, rows, block)
+        quantize_in_order(model, layers, rows, block)
+        for layer in layers:
+            _replace_scales_of_zeros(layer.weight)
         layers = []
-    for layer in (*layers, head):
-        kind = head_weights if layer is head else weights
-        integers = _in_integers(layer.weight.detach(), block if kind == "int4" else None, rounding)
-        layer.weight = nn.Parameter(integers, requires_grad=False)
+    for layer in layers:
+        _quantize(layer, block if weights == "int4" else None, rounding)
+    if tables is not None:
+        model.set_input_embeddings(tables.get_input_embeddings())
+        model.set_output_embeddings(tables.get_output_embeddings())
+        return
+    _quantize(head, block if head_weights == "int4" else None, rounding)
     if tied and head_weights == "int8":
         values, scales = head.weight.qdata, head.weight.scale
     else:
         values, scales = _rows_in_integers(embedding.weight.detach())
     factor = getattr(embedding, "scalar_embed_scale", 1.0)
-    quantized.set_input_embeddings(Rows(values, scales.reshape(-1, 1).to(torch.float32), factor))
-    return quantized
+    model.set_input_embeddings(Rows(values, scales.reshape(-1, 1).to(torch.float32), factor))
+
+
+def _quantize(layer: nn.Linear, block: int | None, rounding: str) -> None:
+    layer.weight = nn.Parameter(_in_integers(layer.weight.detach(), block, rounding), requires_grad=False)
 
 
 def _in_integers(weight: Tensor, block: int | None, rounding: str) -> Tensor:
@@ -106,12 +116,31 @@ def _in_integers(weight: Tensor, block: int | None, rounding: str) -> Tensor:
         part = IntxUnpackedToInt8Tensor.from_hp(
             rows, (1, size), kind, activation_quantization="int8_asym_per_token", **fitted
         )
+        _replace_scales_of_zeros(part)
         numbers = [getattr(part, name) for name in part.tensor_data_names]
         whole = whole or [new.new_empty(len(weight), *new.shape[1:]) for new in numbers]
         for own, new in zip(whole, numbers, strict=True):
             own[place] = new
     result: Tensor = IntxUnpackedToInt8Tensor(*whole, *(getattr(part, name) for name in part.tensor_attribute_names))
     return result
+
+
+def _replace_scales_of_zeros(weight: Any) -> None:
+    """Set the scales of zeros to 1, since libraries reject the smallest float32 as a scale.
+
+    The row of a padding token has zeros only, and pruned weights have such blocks.
+    """
+    rows, blocks = weight.scale.shape
+    weight.scale[(weight.qdata.view(rows, blocks, -1) == 0).all(-1)] = 1
+
+
+def release_free_memory() -> None:
+    """Return the free memory of the heap to the operating system, if the C library can.
+
+    The heap retains memory of temporary arrays that lies between weights: half as much as the weights.
+    """
+    if trim := getattr(ctypes.CDLL(None) if os.name == "posix" else None, "malloc_trim", None):
+        trim(0)
 
 
 def _rows_in_integers(weight: Tensor) -> tuple[Tensor, Tensor]:
