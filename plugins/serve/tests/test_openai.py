@@ -97,12 +97,16 @@ def test_a_completion(lm: Any, model: Model) -> None:
         assert [row.id for row in api.models.list()] == ["lm"]
         answer = api.completions.create(model="lm", prompt="Hello", max_tokens=12, temperature=0)
         again = api.completions.create(model="lm", prompt=model.tokens("Hello"), max_tokens=12, temperature=0)
-        sampled = api.completions.create(model="lm", prompt="Hello", max_tokens=12, seed=3, top_p=0.9)
+        sampled, fewest = (
+            api.completions.create(model="lm", prompt="Hello", max_tokens=12, seed=3, top_p=0.9, extra_body=more)
+            for more in ({}, {"top_k": 2})
+        )
     assert answer.choices[0].text == again.choices[0].text == completed(model, "Hello", 12)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (5, 12, 17)
     assert sampled.choices[0].text == completed(model, "Hello", 12, Sampler(1.0, top_p=0.9, seed=3))
+    assert fewest.choices[0].text == completed(model, "Hello", 12, Sampler(1.0, top_k=2, top_p=0.9, seed=3))
 
 
 def test_an_adapter(serve: Any, language: Path, adapter: Path, model: Model) -> None:
@@ -186,7 +190,14 @@ def test_the_end_of_the_context(lm: Any) -> None:
         ("completions", {"top_p": 0}, 400, "top_p is 0"),
         ("completions", {"seed": 1.5}, 400, "'seed' should be a number"),
         ("completions", {"n": 2}, 400, "the parameter 'n' is not supported"),
+        ("completions", {"n": True}, 400, "the parameter 'n' is not supported"),
         ("completions", {"logprobs": 5}, 400, "the parameter 'logprobs' is not supported"),
+        ("completions", {"logprobs": 0}, 400, "the parameter 'logprobs' is not supported"),
+        ("completions", {"min_p": 0.1}, 400, "the parameter 'min_p' is not supported"),
+        ("completions", {"top_k": -1}, 400, "top_k is -1: it must be 0 or more"),
+        ("completions", {"top_k": 2.5}, 400, "'top_k' should be a number"),
+        ("completions", {"stream_options": True}, 400, "'stream_options' should be a JSON object"),
+        ("completions", {"stream_options": {"include_usage": 1}}, 400, "'include_usage' should be true or false"),
         ("completions", {"stop": list("abcde")}, 400, "stop should be a text, or an array of up to 4"),
         ("chat/completions", {"messages": []}, 400, "the messages should be those of the user and the assistant"),
         ("chat/completions", {"messages": ["hi"]}, 400, "a message should be a JSON object"),
@@ -194,6 +205,8 @@ def test_the_end_of_the_context(lm: Any) -> None:
         ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "a text as"),
         ("chat/completions", {"messages": [{"role": "assistant", "content": "x"}]}, 400, "in turns"),
         ("chat/completions", {"tools": [{"type": "function"}]}, 400, "the parameter 'tools' is not supported"),
+        ("chat/completions", {"tool_choice": "required"}, 400, "the parameter 'tool_choice' is not supported"),
+        ("chat/completions", {"reasoning_effort": "low"}, 400, "the parameter 'reasoning_effort' is not supported"),
     ],
 )
 def test_wrong_requests(lm: Any, path: str, changed: Any, status: int, message: str) -> None:
@@ -202,6 +215,8 @@ def test_wrong_requests(lm: Any, path: str, changed: Any, status: int, message: 
         reply = lm.request("POST", f"/v1/{path}", body | changed | {"stream": stream})
         assert reply.status == status
         assert message in reply.json["error"]["message"]
+    reply = lm.request("POST", "/v1/completions", body | {"stream": "yes"})
+    assert (reply.status, reply.json["error"]["message"]) == (400, "'stream' should be true or false")
     assert lm.request("POST", "/v1/completions", b"{").status == 400
     assert lm.request("GET", "/v1/completions").status == 405
 

@@ -40,15 +40,26 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # parameter that is not supported -> t
     "best_of": (None, 1),
     "echo": (None, False),
     "suffix": (None, ""),
-    "logprobs": (None, False, 0),
+    "logprobs": (None, False),  # 0 requests the logarithm of each token's probability
     "top_logprobs": (None, 0),
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
     "logit_bias": (None, {}),
     "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
     "functions": (None, []),
+    "function_call": (None, "none", "auto"),
+    "modalities": (None, ["text"]),
     "response_format": (None, {"type": "text"}),
 }
+_NUMBERS = {"temperature": (int, float), "top_p": (int, float), "top_k": (int,), "seed": (int,)}
+_PARAMETERS = frozenset(
+    {
+        "model", "prompt", "messages", "max_tokens", "max_completion_tokens", "stop", "stream", "stream_options",
+        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+        "parallel_tool_calls",
+    }
+).union(_NEUTRAL, _NUMBERS)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +171,12 @@ class LanguageModel:
 
     def check(self, body: Mapping[str, Any], is_chat: bool) -> Completion:
         """Return the request of a body; raise RequestError if it is wrong, or needs what the model does not have."""
-        for name, neutral in _NEUTRAL.items():
-            if body.get(name) not in neutral:
+        for name, value in body.items():
+            if value is not None and not (name in _PARAMETERS and _is_neutral(value, _NEUTRAL.get(name, (value,)))):
                 raise RequestError(400, f"the parameter {name!r} is not supported")
+        options = body.get("stream_options") or {}
+        if not isinstance(options, dict):
+            raise RequestError(400, "'stream_options' should be a JSON object")
         tokens = self._chat_tokens(body.get("messages")) if is_chat else self._prompt_tokens(body.get("prompt"))
         room = int(self._model.about["context"]) - len(tokens)
         if room < 0 or not tokens:
@@ -179,15 +193,14 @@ class LanguageModel:
             self._sampler(body),
             _stops(body.get("stop")),
             is_chat,
-            body.get("stream") is True,
-            isinstance(options := body.get("stream_options"), dict) and options.get("include_usage") is True,
+            _flag(body, "stream"),
+            _flag(options, "include_usage"),
         )
 
     def _sampler(self, body: Mapping[str, Any]) -> Sampler:
-        numbers = {name: body.get(name) for name in ("temperature", "top_p", "seed")}
-        given = {name: value for name, value in numbers.items() if value is not None}
+        given = {name: body[name] for name in _NUMBERS if body.get(name) is not None}
         for name, value in given.items():
-            if type(value) not in ((int,) if name == "seed" else (int, float)):
+            if type(value) not in _NUMBERS[name]:
                 raise RequestError(400, f"{name!r} should be a number")
         try:
             return Sampler(**{"temperature": 1.0, **given})
@@ -374,6 +387,18 @@ def _message(message: Any) -> tuple[str, str]:
     if role not in ("system", "user", "assistant") or not isinstance(content, str):
         raise RequestError(400, "a message should have a role (system, user or assistant) and a text as its content")
     return role, content
+
+
+def _is_neutral(value: Any, neutral: Sequence[Any]) -> bool:
+    """Return true if a value is one of these; Python's 0 and False are equal, those of JSON are not."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral)
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if not isinstance(value, bool | None):
+        raise RequestError(400, f"{name!r} should be true or false")
+    return bool(value)
 
 
 def _stops(stops: Any) -> tuple[str, ...]:
