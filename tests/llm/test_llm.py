@@ -452,7 +452,7 @@ def test_folders_that_are_none(change, error, match, folder, tmp_path):
             "llama",
             {"hidden_size": 56},
             {"weights": "int8", "head_weights": "int4"},
-            "56 weights of a row are not divisible into blocks of 32 .layer lm_head",
+            r"56 weights of a row are not divisible into blocks of 32 .layer lm_head\): use int8 for --weights",
         ),
         ("llama", {}, {"lora_rank": -1}, "adapters of rank -1"),
         ("llama", {}, {"lora_targets": ["q_proj"]}, "adapters of rank 0.*--lora-rank"),

@@ -100,7 +100,9 @@ def test_files_of_several_types_are_loaded_in_float32(tmp_path):
         with torch.no_grad():
             model.lm_head.weight[0] = 1 / 3
         model.save_pretrained(folder)
-    head = read(folder, without_tokenizer=True).load().lm_head.weight
+    model = read(folder, without_tokenizer=True).load()
+    assert model.name_or_path == str(folder)  # the base of its adapters
+    head = model.lm_head.weight
     assert head.dtype is torch.float32
     assert_same(head[0], torch.full_like(head[0], 1 / 3), tolerance=0)
 

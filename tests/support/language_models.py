@@ -37,6 +37,17 @@ FAMILIES = {
     "phi3": {"sliding_window": 50, "original_max_position_embeddings": 64, "rope_parameters": {"rope_type": "longrope",
              "rope_theta": 1e4, "partial_rotary_factor": 0.5, "original_max_position_embeddings": 64,
              "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}},
+    "llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4,
+                          "head_dim": 12, "rope_theta": 5e3, "rope_scaling": {"type": "linear", "factor": 3.0}},
+    "mistral with one group": {"model_type": "mistral", "sliding_window": None, "num_key_value_heads": 1,
+                               "head_dim": 24, "tie_word_embeddings": True, "rope_parameters": {"rope_type": "yarn",
+                               "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32,
+                               "attention_factor": 0.8}},
+    "phi with norms": {"model_type": "phi", "qk_layernorm": True},
+    "phi3 without groups": {"model_type": "phi3", "num_key_value_heads": 4, "sliding_window": 6, "rope_parameters": {
+                            "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}},
+    "qwen2 with a window in one layer": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 5,
+                                         "max_window_layers": 1, "tie_word_embeddings": True},
 }  # fmt: skip
 PROMPT = [5, 17, 3, 42, 8, 77, 121, 9, 200, 31, 64]
 TOKENS = 24

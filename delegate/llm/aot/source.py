@@ -138,6 +138,7 @@ def _load(path: Path, config: transformers.PretrainedConfig) -> transformers.Pre
         )
     except Exception as error:  # damaged files, which safetensors and transformers report in several classes
         raise ExportError("its weights cannot be read", where=str(path), remedy=str(error)) from error
+    model.name_or_path = config.name_or_path = str(path)  # by which PEFT names the base of an adapter
     wrong = [*loading["missing_keys"], *loading["mismatched_keys"]]
     if wrong:
         what = f"weights are missing or have another shape: {wrong[0]}"

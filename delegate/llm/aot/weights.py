@@ -161,10 +161,11 @@ def _parts(weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _check_blocks(model: transformers.PreTrainedModel, layers: Collection[nn.Module], block: int) -> None:
+    smaller = "a smaller --block, or " if block > BLOCKS[0] else ""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and module in layers and module.in_features % block:
             raise ConfigError(
                 f"the {module.in_features} weights of a row are not divisible into blocks of {block}",
                 where=f"layer {name}",
-                remedy="use a smaller --block, or int8 for --weights and --head-weights",
+                remedy=f"use {smaller}int8 for --weights and --head-weights",
             )
