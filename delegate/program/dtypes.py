@@ -63,9 +63,10 @@ def is_small(values: Array) -> bool:
 
 def packed(values: Array) -> Array:
     """Pack two numbers into a byte, the first in the lower half. The last of an odd count has its own byte."""
-    flat = values.reshape(-1).view(np.uint8) & 15
-    flat = np.pad(flat, (0, flat.size % 2))
-    return np.asarray(flat[0::2] | (flat[1::2] << 4), np.uint8)
+    flat = values.reshape(-1).view(np.uint8)
+    pairs = flat[0::2] & np.uint8(15)
+    pairs[: flat.size // 2] |= flat[1::2] << np.uint8(4)
+    return pairs
 
 
 def unpacked(pairs: Array) -> Array:

@@ -164,7 +164,7 @@ def folders(tmp_path_factory):
         ("layers", {}),
         ("layers", {"weights": "int8"}),
         ("layers", {"prefill_weights": "int8"}),
-        ("tables", {"weights": "int8", "prefill_weights": "int4", "head_weights": "int4"}),
+        ("tables", {"weights": "int8", "prefill_weights": "int4"}),
     ],
     ids=str,
 )
