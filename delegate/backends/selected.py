@@ -332,7 +332,8 @@ def _says_more(record: logging.LogRecord) -> bool:
 
 def decided_by(backend: str, error: SizeDecided) -> str:
     """Return the condition on sizes that a backend evaluated, which ends in torch's words, e.g. "s77 > 4 == True"."""
-    return f"{backend} decides by the sizes of the export: {str(error).rpartition(': ')[2]}"
+    condition = str(error).splitlines()[0].rpartition(": ")[2]  # torch adds the node that it executes
+    return f"{backend} decides by the sizes of the export: {condition}"
 
 
 def _require_claim(claim: object, node: Node, backend: str) -> None:

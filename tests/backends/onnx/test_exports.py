@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import re
+
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from delegate.backends.gpu.webgpu.aot.operators import OPERATORS
 from delegate.backends.onnx.aot.model import to_onnx
 from delegate.backends.onnx.aot.translations import table_of
+from delegate.backends.region import SizeDecided
+from delegate.backends.selected import decided_by
 from tests.support.functions import Function
 
 pytest.importorskip("onnx", reason="onnx is not installed: pip install 'delegate[onnx]'")
@@ -23,3 +29,19 @@ def test_torchs_operators_are_read_once(monkeypatch):
     monkeypatch.setattr(torch.export, "default_decompositions", lambda: pytest.fail("read again"))
     assert operators(torch.abs) == ["Abs"]
     assert "Mul" in operators(torch.special.entr)  # which the exporter decomposes
+
+
+def test_a_decision_by_a_size_is_reported_as_such():
+    """A convolution of torch compares the batch size to choose a library; the exporter wraps the error in its own."""
+    shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)
+    exported = torch.export.export(torch.nn.Conv2d(3, 4, 1), (torch.randn(2, 3, 8, 8),), dynamic_shapes=shapes)
+    file = io.BytesIO()
+    torch.export.save(exported, file)  # a copy has made no comparison yet
+    copied = torch.export.load(file)
+    known = next(n.meta["val"].shape[0].node.shape_env for n in copied.graph.nodes if n.op == "call_function")
+    FakeTensorMode.cache_clear()
+    with known.error_on_new_guards(), pytest.raises(SizeDecided) as caught:
+        to_onnx(copied, table_of(OPERATORS))
+    assert re.fullmatch(
+        r"webgpu decides by the sizes of the export: s\d+ >= 16 == False", decided_by("webgpu", caught.value)
+    )

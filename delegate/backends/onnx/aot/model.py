@@ -26,6 +26,7 @@ from delegate.backends.aot import RegionFailed
 from delegate.backends.lowering import LoweringTable
 from delegate.backends.onnx.aot.translations.row import Translation
 from delegate.backends.onnx.runtime.blob import OnnxModel, Shape, Tensor, Weight
+from delegate.backends.region import SizeDecided
 from delegate.edge.decompose import composites_registered
 from delegate.edge.program import META_VALUE
 from delegate.errors import BackendUnavailable
@@ -126,7 +127,10 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
             "exporting to ONNX needs onnx and onnxscript", where=str(error), remedy=INSTALL
         ) from error
     except Exception as error:  # the exporter wraps whatever its translations raise
-        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        cause = error.__cause__ or error
+        if isinstance(cause, SizeDecided):
+            raise cause from None
+        reason = " ".join(str(cause).partition("While executing")[0].split())[:300]  # torch adds nodes and tracebacks
         raise RegionFailed(f"torch cannot export the partition to ONNX: {reason}") from error
     finally:
         logger.setLevel(level)
