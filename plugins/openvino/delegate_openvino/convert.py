@@ -302,6 +302,6 @@ def plain(error: BaseException) -> str:
     """Return a message of OpenVINO in one line, without positions in its source; the meaning of a known message."""
     message = " ".join(str(error).split())
     for pattern, meaning in _MEANINGS:
-        if found := pattern.search(message):
-            return meaning.format(found[1])
+        if match := pattern.search(message):
+            return meaning.format(match[1])
     return " ".join(_POSITION.sub(" ", message).split())[:300]
