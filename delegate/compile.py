@@ -30,6 +30,7 @@ from delegate.lowering.layer_accuracy import layer_accuracies
 from delegate.lowering.quantized import blamed, quantized
 from delegate.lowering.request import LoweringRequest
 from delegate.lowering.strategies import create_strategy, lock_of
+from delegate.lowering.weights import with_own_weights
 from delegate.option_rules import rules_to_json
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.saved import SavedPlan
@@ -63,6 +64,8 @@ def to_backend(
     progress: Callable[[str], None] | None = None,
 ) -> CompiledProgram:
     """Partition a model among backends, compile the partitions, and run the other nodes on portable kernels.
+
+    The program has copies of the weights, so that training may continue.
 
     Example::
 
@@ -105,10 +108,29 @@ def to_backend(
     request = LoweringRequest.of(
         model, backends, config, kernels=kernels, placement=placement, verify=verify, cache=cache, progress=progress
     )
+    return _lower(request, is_cacheable=verify is None, is_owned=False)
+
+
+@restore_torch_on_error()
+@stage("lower")
+def lower_owned(model: Model, backends: Request = None, *, verify: Any = None, **options: Any) -> CompiledProgram:
+    """Lower as `to_backend` does, but use the memory of the model's weights, which nothing may change from now on."""
+    request = LoweringRequest.of(model, backends, verify=verify, **options)
+    return _lower(request, is_cacheable=verify is None, is_owned=True)
+
+
+def _lower(request: LoweringRequest, *, is_cacheable: bool, is_owned: bool) -> CompiledProgram:
+    """Lower a model.
+
+    Args:
+        request: the arguments of `to_backend`.
+        is_cacheable: the program may come from the cache, and go there.
+        is_owned: nothing else changes the weights of the model, so the program needs no copies of them.
+    """
     sources, selection, strategy, registry = request.sources, request.selection, request.strategy, request.registry
 
-    artifacts = open_artifact_cache(selection, registry, cache)
-    is_cacheable = strategy.is_cacheable and verify is None
+    artifacts = open_artifact_cache(selection, registry, request.cache)
+    is_cacheable = is_cacheable and strategy.is_cacheable
     programs = ProgramCache(artifacts, selection, registry) if artifacts is not None and is_cacheable else None
     key = None if programs is None else programs.key(sources, strategy.cache_key)
     if programs is not None and key is not None and (cached := programs.get(key)) is not None:
@@ -124,6 +146,8 @@ def to_backend(
     program, lowered, measured = _compile_and_verify(placed.compiler, verifying)
     strategy.require_applied(placed.compiler.plans)
     program = with_load_options(program, partition_options(placed.options, program), registry)
+    if not is_owned:
+        program = with_own_weights(program, sources.values())
 
     known = fingerprints(placed.exported)
     report = replace(placed.compiler.report(), placements=placed.placements, fingerprints=known)
@@ -167,7 +191,7 @@ def _result(
 ) -> CompiledProgram:
     """Return the compiled program for the user, and warn about it; the debugger lowers it again by the request."""
     for sentence in result.warnings:
-        warnings.warn(sentence, stacklevel=5)
+        warnings.warn(sentence, stacklevel=6)
     _warn_of_portable(report, selection)
     specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
     again = replace(request, strategy=create_strategy(result.plan, selection.placement))
@@ -298,4 +322,4 @@ def _warn_of_portable(report: Report, selection: Selection) -> None:
     """
     names = [n.name for n in report.nodes if n.backend == PORTABLE and n.op not in CONTROL_FLOW]
     if selection.on_portable == "warn" and names and selection.backends:
-        warnings.warn(portable_message(names), RuntimeWarning, stacklevel=6)
+        warnings.warn(portable_message(names), RuntimeWarning, stacklevel=7)

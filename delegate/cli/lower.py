@@ -121,8 +121,8 @@ def lower(
     )
     _require_one_decision({"--locked": locked, "--bundle": bundle, "--costs": costs, "--ray": ray})
     with output.working("importing torch"):
-        import delegate
         from delegate.cli.models import load_model, read_sample, read_settings
+        from delegate.compile import lower_owned
     import_modules(imports)
     with output.working(f"exporting {model}"):
         source = load_model(model, inputs or ())
@@ -131,7 +131,7 @@ def lower(
     is_measured = measure or (settings is not None and settings.placement.policy == "measured")
     placement = _placement(is_measured, lock, locked, bundle, costs or [], ray)
     with output.working(f"lowering {model}") as progress, options.tracing(trace):
-        program = delegate.to_backend(
+        program = lower_owned(
             source,
             backend or None,
             config=settings,

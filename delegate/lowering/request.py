@@ -65,13 +65,13 @@ class LoweringRequest:
         cls,
         model: Model,
         backends: Request,
-        config: ConfigSource,
+        config: ConfigSource = None,
         *,
-        kernels: KernelRequest | None,
-        placement: PlacementRequest | None,
-        verify: Any,
-        cache: bool | None,
-        progress: Callable[[str], None] | None,
+        kernels: KernelRequest | None = None,
+        placement: PlacementRequest | None = None,
+        verify: Any = None,
+        cache: bool | None = None,
+        progress: Callable[[str], None] | None = None,
     ) -> LoweringRequest:
         """Check the arguments of `to_backend`; raises ExportError, ConfigError, KernelError or BackendError."""
         registry = default_registry()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from delegate.compile import to_backend
+from delegate.compile import lower_owned
 from delegate.compiled import CompiledProgram
 from delegate.errors import ConfigError, ExportError
 from delegate.llm.aot.decoder import TYPES, Decoder, Head
@@ -300,6 +300,6 @@ def export(source: Source, path: Path, options: Options, engines: Sequence[Metho
         DelegateError: the options are wrong, or the model cannot be exported, lowered or written.
     """
     backends = partitioners(engines) if engines else options.backends and list(options.backends)
-    program = to_backend(methods(source, options), backends)
+    program = lower_owned(methods(source, options), backends)
     program.save(path)
     return program

@@ -19,7 +19,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import delegate
 from delegate.errors import ConfigError, DelegateError
 from delegate.files import require_folder, write_text
 from delegate.plugins import PORTABLE, one_line
@@ -86,6 +85,7 @@ def _outcome(job: LoweringJob, work: Callable[[LoweringJob], Outcome]) -> Outcom
 
 def _lower(job: LoweringJob) -> Outcome:
     from delegate.cli.models import load_model, read_sample
+    from delegate.compile import lower_owned
 
     os.chdir(job.folder)
     sys.path.insert(0, job.folder)
@@ -95,7 +95,7 @@ def _lower(job: LoweringJob) -> Outcome:
     if job.calibration is not None and settings.quantization is not None:
         section = settings.quantization.model_copy(update={"calibration": job.calibration})
         settings = settings.model_copy(update={"quantization": section})
-    program = delegate.to_backend(model, config=settings, verify=sample)
+    program = lower_owned(model, config=settings, verify=sample)
     program.save(job.output)
     return replace(
         failed(job, ""),
