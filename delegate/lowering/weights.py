@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -11,21 +12,21 @@ from torch.export import ExportedProgram
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from delegate.program.model import Program
+from delegate.program.segments import flat, place_of
 
 
 def with_own_weights(program: Program, models: Iterable[ExportedProgram]) -> Program:
     """Return the program with copies of the segments that use the memory of the models' tensors."""
     ranges = sorted({_range(tensor) for model in models for tensor in _tensors(model)})
     starts = [start for start, _ in ranges]
+    ends = list(accumulate((end for _, end in ranges), max))
 
     def own(segment: memoryview | bytes) -> memoryview | bytes:
-        if isinstance(segment, bytes) or not segment.nbytes:
-            return segment
-        array = np.frombuffer(segment, np.uint8)
-        place = bisect_right(starts, array.ctypes.data) - 1
-        if place < 0 or array.ctypes.data >= ranges[place][1]:
-            return segment
-        return array.copy().data.toreadonly()
+        view = flat(segment)
+        address, size = place_of(view)
+        before = bisect_right(starts, address)  # ranges that start before the segment
+        is_shared = size and before and address < ends[before - 1]
+        return np.asarray(view).copy().data.toreadonly() if is_shared else segment
 
     return program._replace(segments=tuple(map(own, program.segments)))
 

@@ -115,20 +115,21 @@ def split(directory: Directory, area: memoryview, owner: Callable[[int], str]) -
                 f"segment {index} was altered: its checksum does not match", where=owner(index), remedy=_REMEDY
             )
         if isinstance(area.obj, mmap.mmap):
-            _CHECKED.setdefault(area.obj, {})[_place(views[index])] = digest
+            _CHECKED.setdefault(area.obj, {})[place_of(views[index])] = digest
     return views
 
 
 def checksum(segment: memoryview) -> bytes:
     """Return the checksum of a segment. It is cached for segments of checked files."""
     checked = _CHECKED.get(segment.obj, {}) if isinstance(segment.obj, mmap.mmap) else {}
-    return checked.get(_place(segment)) or checksums([segment])[0]
+    return checked.get(place_of(segment)) or checksums([segment])[0]
 
 
 _CHECKED = WeakKeyDictionary[mmap.mmap, dict[tuple[int, int], bytes]]()  # checksums by place in memory
 
 
-def _place(view: memoryview) -> tuple[int, int]:
+def place_of(view: memoryview) -> tuple[int, int]:
+    """Return the address of contiguous bytes, and their number."""
     return (np.frombuffer(view, np.uint8).ctypes.data if view.nbytes else 0), view.nbytes
 
 
