@@ -185,14 +185,15 @@ def test_jobs_end_with_a_killed_command(folder: Path) -> None:
     (folder / "nets.py").write_text(
         "import os, time, torch\nfrom pathlib import Path\n"
         "def relu():\n    return torch.nn.ReLU(), (torch.ones(2),)\n"
-        "def slow():\n    Path('pid').write_text(str(os.getpid()))\n    time.sleep(60)\n"
+        "def slow():\n    Path('new').write_text(str(os.getpid()))\n    os.replace('new', 'pid')\n    time.sleep(60)\n"
     )
     (folder / "jobs.yaml").write_text(
         "models: {relu: 'nets:relu', slow: 'nets:slow'}\nconfigurations: {p: {backends: []}}"
     )
     line = [sys.executable, "-c", "from delegate.cli.main import main; main()", "lower-many", "jobs.yaml", "-o", "out"]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while not Path("pid").exists() or not Path("pid").read_text():
+        record = Path("out", "jobs.json")
+        while not record.exists() or "relu" not in record.read_text() or not Path("pid").exists():
             assert process.poll() is None
             time.sleep(0.05)
         process.kill()
