@@ -103,7 +103,7 @@ def test_plans_that_measurement_drops_are_notes(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Vector, "preprocess", planted)
     config = {"backends": [*CONFIG["backends"], "xnnpack"]}
-    diagnosis = delegate.debug(exported(), config=config, cache=False, placement=delegate.Measured(budget=0.1))
+    diagnosis = delegate.debug(exported(), config=config, cache=False, placement=delegate.Measured(budget=5))
     assert diagnosis.faults == ()
     assert any(note.startswith("plan vector of method forward was dropped: ") for note in diagnosis.notes)
 
