@@ -20,7 +20,6 @@ from delegate.kernels.half_precision import from_bfloat16, to_bfloat16
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
 
-_INFINITE = np.uint32(0x7F7F8000).view(np.float32)  # the smallest float32 that bfloat16 rounds to infinity
 ANY = -1  # a size of a cell that may differ between rows
 _KINDS = {
     "f": "fiu",
@@ -368,10 +367,11 @@ def _converted(array: Array, dtype: DType) -> Array:
         raise _Misfit(f"the cell is {array.dtype}, and the program takes {dtype.name}")
     if dtype is DType.bfloat16:
         wide = _converted(array, DType.float32)
-        is_over = (np.abs(wide) >= _INFINITE) & ~np.isinf(wide)
+        narrow = to_bfloat16(wide)
+        is_over = np.isinf(from_bfloat16(narrow)) & ~np.isinf(wide)
         if is_over.any():
             raise _Misfit(f"{wide[is_over].flat[0]} is out of the range of bfloat16")
-        return to_bfloat16(wide).view()
+        return narrow.view()
     if array.dtype == target:
         return array
     if kind in "iu" and array.size:
