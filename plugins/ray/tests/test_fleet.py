@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -217,17 +218,23 @@ def test_the_command(data: Data, address: str, tmp_path: Path) -> None:
 
     A trace of the client goes through ingress and replica.
     """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as another:
+        port, grpc_port = free.getsockname()[1], another.getsockname()[1]
     x, expected = eager(data)
     with collecting() as (url, received):
         config = tmp_path / "server.yaml"
-        lines = [f"port: {port}", f"ray: {address}", f"telemetry: {{endpoint: {url!r}}}", "models:"]
-        config.write_text("\n".join([*lines, f"  net: {data.programs['net']}\n"]))
+        ports = f"port: {port}\ngrpc_port: {grpc_port}"
+        telemetry, models = f"telemetry: {{endpoint: {url!r}}}", f"models: {{net: {data.programs['net']}}}"
+        config.write_text("\n".join([ports, f"ray: {address}", telemetry, models]))
         command = [sys.executable, "-m", "delegate", "serve", "--config", str(config)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with (
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+            ExitStack() as stack,
+        ):
+            stack.callback(process.kill)  # if a check fails
             assert process.stdout is not None
             assert process.stdout.readline() == f"http://127.0.0.1:{port}/v2/models/net\n"
+            assert process.stdout.readline() == f"gRPC: 127.0.0.1:{grpc_port}\n"
             assert process.stdout.readline() == "serving 1 model on Ray, until SIGINT or SIGTERM\n"
             assert_same(patient(port, "net", x), expected)
             for _ in range(300):
@@ -238,6 +245,8 @@ def test_the_command(data: Data, address: str, tmp_path: Path) -> None:
             process.send_signal(signal.SIGHUP)
             assert process.stdout.readline() == "loaded again: net\n"
             assert_same(patient(port, "net", x), expected)
+            grpc = triton_grpc.InferenceServerClient(f"127.0.0.1:{grpc_port}")
+            assert_same(infer(grpc, triton_grpc, "net", x), expected)
             process.terminate()
             assert process.wait(60) == 0
             assert process.stdout.read().endswith("ended: all requests are answered\n")

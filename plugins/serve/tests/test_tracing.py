@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
-from delegate_serve.runtime.bodies import Disconnected
-from delegate_serve.runtime.errors import RequestError
+from delegate_serve.runtime.errors import Disconnected, RequestError
 from delegate_serve.runtime.settings import Telemetry
 from delegate_serve.runtime.tracing import Tracing
 from opentelemetry.sdk.trace import ReadableSpan

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from delegate.runtime.backend import Array
-from delegate_serve.runtime.errors import RequestError
+from delegate_serve.runtime.errors import Disconnected, RequestError
 from delegate_serve.runtime.settings import MAX_JSON, MIB
 
 Message = MutableMapping[str, Any]
@@ -40,10 +40,6 @@ class Reservation:
         if self._size:
             self._reserve(-self._size)
         self._size = 0
-
-
-class Disconnected(Exception):
-    """The client has gone before its request was complete."""
 
 
 class Body:

@@ -1,10 +1,15 @@
-"""The error of a request: its HTTP status and message."""
+"""Errors of requests, and the HTTP status of each."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-GONE = 499  # the status of clients that have left, as nginx counts them
+GONE = 499  # the status of clients that have left, as nginx counts them; no failure
+
+
+class Disconnected(Exception):
+    """The client has gone before its request was complete."""
 
 
 class RequestError(Exception):
@@ -38,3 +43,12 @@ class RequestError(Exception):
 
 def _rebuilt(status: int, message: str, retry_after: int | None, allow: str, has_begun: bool) -> RequestError:
     return RequestError(status, message, retry_after=retry_after, allow=allow, has_begun=has_begun)
+
+
+def status_of(error: BaseException | None) -> int:
+    """Return the HTTP status of a request that ends with an error, or without one."""
+    if isinstance(error, RequestError):
+        return error.status
+    if isinstance(error, Disconnected | asyncio.CancelledError):
+        return GONE
+    return 200 if error is None else 500

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import grpc
 import numpy as np
@@ -18,7 +18,7 @@ from delegate.errors import ConfigError
 from delegate_serve.runtime.bodies import Reservation
 from delegate_serve.runtime.catalog import Catalog
 from delegate_serve.runtime.datatypes import NAMES
-from delegate_serve.runtime.errors import GONE, RequestError
+from delegate_serve.runtime.errors import RequestError, status_of
 from delegate_serve.runtime.messages import CLASSES, SERVICE
 from delegate_serve.runtime.model import VERSION, ServedModel
 from delegate_serve.runtime.requests import check, store
@@ -68,7 +68,17 @@ METHODS = (
     "SystemSharedMemoryRegister",
     "SystemSharedMemoryUnregister",
 )
-Call = Callable[[bytes, Any], Awaitable[Any]]  # of a message and the context of gRPC to the bytes of the answer
+
+
+class Context(Protocol):
+    """What the methods use of the context of a request, as grpcio names it."""
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]: ...
+
+    async def abort(self, code: Any, details: str, metadata: Sequence[tuple[str, str]] = ()) -> Any: ...
+
+
+Call = Callable[[bytes, Context], Awaitable[Any]]  # of a message and its context to the bytes of the answer
 
 
 class _Failure(NamedTuple):
@@ -181,7 +191,7 @@ class Service:
 
     async def _run(self, model: ServedModel, request: Any) -> Any:
         """Run an inference request, and count it."""
-        start, status, reservation = monotonic(), 500, Reservation(self._reserve)
+        start, status, reservation = monotonic(), 200, Reservation(self._reserve)
         try:
             reservation.add(sum(map(len, request.raw_input_contents)))
             async with self._models.use(model.name) as loaded:
@@ -194,13 +204,9 @@ class Service:
                 if place is not None:
                     _add_parameters(row, store(array, tensor, place, self._regions))
                 response.raw_output_contents.append(b"" if place else array.tobytes())  # one for each output
-            status = 200
             return response
-        except RequestError as error:
-            status = error.status
-            raise
-        except asyncio.CancelledError:
-            status = GONE
+        except BaseException as error:
+            status = status_of(error)
             raise
         finally:
             reservation.release()
@@ -253,7 +259,7 @@ class GrpcServer:
 def _checked(method: Callable[[Any], Awaitable[Any]], request_class: Any, tracing: Tracing | None) -> Call:
     """Return a method of gRPC, from bytes to bytes, whose errors have the status of the protocol."""
 
-    async def answer(data: bytes, context: Any) -> bytes | _Failure:
+    async def answer(data: bytes, context: Context) -> bytes | _Failure:
         try:
             with nullcontext() if tracing is None else tracing.client(context.invocation_metadata()):
                 return (await method(request_class.FromString(data))).SerializeToString()  # type: ignore[no-any-return]
@@ -266,7 +272,7 @@ def _checked(method: Callable[[Any], Awaitable[Any]], request_class: Any, tracin
             _LOG.exception("a request over gRPC failed")
             return _Failure(grpc.StatusCode.INTERNAL, f"the request failed: {type(error).__name__}")
 
-    async def call(data: bytes, context: Any) -> Any:
+    async def call(data: bytes, context: Context) -> Any:
         answered = await answer(data, context)
         if isinstance(answered, _Failure):
             del data  # the exception of an abort lives until a garbage collection, and so does what its frames hold

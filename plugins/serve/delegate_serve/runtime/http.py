@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 import orjson
 
 import delegate
-from delegate_serve.runtime.bodies import EXTENSION, JSON_SIZE, Body, Disconnected, Message, Receive
+from delegate_serve.runtime.bodies import EXTENSION, JSON_SIZE, Body, Message, Receive
 from delegate_serve.runtime.catalog import Catalog
-from delegate_serve.runtime.errors import GONE, RequestError
+from delegate_serve.runtime.errors import Disconnected, RequestError, status_of
 from delegate_serve.runtime.metrics import CONTENT_TYPE, Metrics
 from delegate_serve.runtime.model import VERSION, ServedModel
 from delegate_serve.runtime.requests import decode, encode, truth
@@ -202,7 +202,7 @@ class Application:
 
     async def _infer(self, model: ServedModel, scope: Mapping[str, Any], receive: Receive) -> Answer:
         """Run an inference request, and count it."""
-        start, status = monotonic(), 500
+        start, status = monotonic(), 200
         body: Body = scope["extensions"][EXTENSION]
         try:
             if dict(scope["headers"]).get(b"content-encoding", b"identity").lower() != b"identity":
@@ -215,15 +215,11 @@ class Application:
                 results = await loaded.run(request)
                 is_slow = any(not o.is_binary and results[o.tensor.leaf].nbytes > _SLOW_JSON for o in request.outputs)
                 parts, size = await _in_thread_if(is_slow, encode, request, results, model.name, VERSION, self._regions)
-            status = 200
             if size is None:
                 return Answer(200, parts)
             return Answer(200, parts, "application/octet-stream", ((JSON_SIZE, b"%d" % size),))
-        except RequestError as error:
-            status = error.status
-            raise
-        except (Disconnected, asyncio.CancelledError):
-            status = GONE
+        except BaseException as error:
+            status = status_of(error)
             raise
         finally:
             body.release()
@@ -235,7 +231,7 @@ class Application:
         start, stack = monotonic(), AsyncExitStack()
         async with stack:
             language = await stack.enter_async_context(self._models.use_language(fields.get("model")))
-            stack.push(lambda _, error, __: language.metrics.answered(_status_of(error), monotonic() - start))
+            stack.push(lambda _, error, __: language.metrics.answered(status_of(error), monotonic() - start))
             request = await _in_thread_if(size > _SLOW_TEXT, language.check, fields, is_chat)
             text, stream = await language.answer(request)
             if stream is None:
@@ -265,15 +261,6 @@ async def _fields(body: Body, receive: Receive, default: bytes = b"") -> tuple[d
     if not isinstance(fields, dict):
         raise RequestError(400, "the request should be a JSON object")
     return fields, len(data)
-
-
-def _status_of(error: BaseException | None) -> int:
-    """Return the HTTP status of a request that ends with an error, or without one."""
-    if isinstance(error, RequestError):
-        return error.status
-    if isinstance(error, Disconnected | asyncio.CancelledError):
-        return GONE
-    return 200 if error is None else 500
 
 
 async def _joined(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,9 +77,12 @@ class _Aborted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """The context of gRPC in Ray Serve, with the method of that of grpcio."""
+    """The context of gRPC in Ray Serve, with the methods of that of grpcio."""
 
     context: Any
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        return self.context.invocation_metadata()  # type: ignore[no-any-return]
 
     async def abort(self, code: Any, details: str, metadata: Sequence[tuple[str, str]] = ()) -> None:
         self.context.set_code(code)

@@ -6,7 +6,6 @@ headers of a request that belongs to a trace of its client.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,8 +22,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 import delegate
-from delegate_serve.runtime.bodies import Disconnected
-from delegate_serve.runtime.errors import GONE, RequestError
+from delegate_serve.runtime.errors import GONE, RequestError, status_of
 from delegate_serve.runtime.settings import Telemetry
 from delegate_serve.runtime.timeline import CURRENT, CallTimes, Timeline
 
@@ -66,19 +64,14 @@ class Tracing:
             span.set_attribute("delegate.model", model)
             timeline = Timeline() if span.is_recording() else None
             token = CURRENT.set(timeline)
-            status = 500
+            status = 200
             try:
                 yield
-                status = 200
-            except RequestError as error:
-                status = error.status
-                span.set_status(Status(StatusCode.ERROR, error.message))
-                raise
-            except (Disconnected, asyncio.CancelledError):
-                status = GONE  # no failure
-                raise
-            except Exception as error:
-                span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+            except BaseException as error:
+                status = status_of(error)
+                if status != GONE:
+                    what = error.message if isinstance(error, RequestError) else type(error).__name__
+                    span.set_status(Status(StatusCode.ERROR, what))
                 raise
             finally:
                 CURRENT.reset(token)
