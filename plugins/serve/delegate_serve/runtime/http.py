@@ -43,6 +43,7 @@ _SLOW_TEXT = 4 << 10  # bytes of a prompt from which on another thread reads it
 _CHAT = "v1/chat/completions"
 _COMPLETIONS = ("v1/completions", _CHAT)
 _NO_PATH = "there is no such path: the paths begin with /v2 or /v1, and /metrics has the metrics"
+_NO_MODEL_PATH = "a model has no such path: /v2/models/NAME describes it, and takes /infer and /ready; /metrics has counts"
 
 
 class Answer(NamedTuple):
@@ -136,7 +137,7 @@ class Application:
             model.require_version(path[1])
             path = path[2:]
         if list(path) not in ([], ["ready"], ["infer"]):
-            raise RequestError(404, _NO_PATH)
+            raise RequestError(404, _NO_MODEL_PATH)
         if list(path) == ["infer"]:
             _require("POST", scope["method"])
             with self._models.pool.request():
