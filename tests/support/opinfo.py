@@ -62,8 +62,10 @@ def database() -> list[Any]:
         warnings.simplefilter("ignore")
         from torch.testing._internal import common_utils
         from torch.testing._internal.common_methods_invocations import op_db
+        from torch.testing._internal.opinfo import core
     # It reads the source of the whole stack for every sample, in search of a unittest: nine tenths of a sweep's time.
-    common_utils.extract_test_fn = lambda: None
+    for module in (common_utils, core):  # each has the name
+        module.extract_test_fn = lambda: None
     return list(op_db)
 
 
