@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import logging
 import os
 import signal
@@ -14,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -36,7 +39,7 @@ with warnings.catch_warnings():
     from ray import serve as ray_serve
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
-from delegate_serve.runtime.settings import ModelFile, Replicas, Settings
+from delegate_serve.runtime.settings import MIB, ModelFile, Replicas, Settings, Telemetry
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray's own threads and sockets
 
@@ -58,7 +61,7 @@ def eager(data: Data) -> tuple[np.ndarray, torch.Tensor]:
 def test_clients(data: Data, connected: None) -> None:
     """Triton's clients work over HTTP and gRPC as with a server in one process."""
     with Fleet(
-        {"net": ModelFile(data.programs["net"], Settings(batch=8))}, Settings(), None, "127.0.0.1", 0, 0
+        {"net": ModelFile(data.programs["net"], Settings(batch=8))}, Settings(max_body=MIB), None, "127.0.0.1", 0, 0
     ) as fleet:
         assert [model.name for model in fleet.deploy()] == ["net"]
         client = triton.InferenceServerClient(f"127.0.0.1:{fleet.port}")
@@ -74,6 +77,10 @@ def test_clients(data: Data, connected: None) -> None:
         assert_same(infer(grpc, triton_grpc, "net", x), expected)
         with pytest.raises(triton_grpc.InferenceServerException, match="there is no model 'nett'"):
             infer(grpc, triton_grpc, "nett", x)
+        large = np.zeros((1 << 16, 4), np.float32)
+        for client_of, kind in ((client, triton), (grpc, triton_grpc)):
+            with pytest.raises(kind.InferenceServerException, match=r"more than 1048576 bytes.*--max-body"):
+                infer(client_of, kind, "net", large)
 
 
 def test_errors_before_work(data: Data, connected: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,10 +163,8 @@ class Long(torch.nn.Module):
 @pytest.mark.slow
 def test_requests_of_clients_that_leave_are_not_run(connected: None, tmp_path: Path) -> None:
     """One may be running. The others have left before their call, and another client gets its result after one call."""
-    torch.manual_seed(0)
-    delegate.to_backend(torch.export.export(Long().eval(), (torch.zeros(4),)), []).save(tmp_path / "long.dlg")
-    x = np.ones(4, np.float32)
-    with Fleet({"long": ModelFile(tmp_path / "long.dlg")}, Settings(), None, "127.0.0.1", 0, None) as fleet:
+    file, x = write_long(tmp_path / "long.dlg"), np.ones(4, np.float32)
+    with Fleet({"long": file}, Settings(), None, "127.0.0.1", 0, None) as fleet:
         fleet.deploy()
         expected, start = patient(fleet.port, "long", x), monotonic()
         patient(fleet.port, "long", x)
@@ -172,6 +177,66 @@ def test_requests_of_clients_that_leave_are_not_run(connected: None, tmp_path: P
         total = monotonic() - start
     assert_same(found, expected)
     assert total < 5 * seconds  # thirteen calls if all of them ran
+
+
+def write_long(path: Path) -> ModelFile:
+    torch.manual_seed(0)
+    delegate.to_backend(torch.export.export(Long().eval(), (torch.zeros(4),)), []).save(path)
+    return ModelFile(path)
+
+
+@pytest.mark.slow
+def test_requests_that_have_arrived_are_answered_at_the_end(connected: None, tmp_path: Path) -> None:
+    """So are those that wait for a replica. The spans of all are sent, and further requests are refused."""
+    files, x, count = {"long": write_long(tmp_path / "long.dlg")}, np.ones(4, np.float32), 24
+    with collecting() as (url, received), ThreadPoolExecutor(count) as pool:
+        with Fleet(files, Settings(), Telemetry(url), "127.0.0.1", 0, 0) as fleet:
+            fleet.deploy()
+            expected = patient(fleet.port, "long", x)
+            places = [(triton, fleet.port), (triton_grpc, fleet.grpc_port)] * (count // 2)
+            answers = [
+                pool.submit(infer, kind.InferenceServerClient(f"127.0.0.1:{port}"), kind, "long", x)
+                for kind, port in places
+            ]
+            while waiting(fleet.port) < count:
+                sleep(0.01)
+        for answer in answers:
+            assert_same(answer.result(), expected)
+    spans = [span.name for part in received for scope in part.scope_spans for span in scope.spans]
+    assert spans.count("infer long") == 2 * spans.count("run") == 2 * (count + 1)
+
+
+def waiting(port: int) -> float:
+    """Return the number of requests for `long` that the ingress has."""
+    lines = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode().splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith('delegate_queue_requests{model="long"}'))
+
+
+@pytest.mark.slow
+def test_a_slow_request_is_answered_by_the_old_files(data: Data, connected: None) -> None:
+    """Its client needs more than the 20 s after which Ray Serve ends an ingress that has a successor."""
+    x, expected = eager(data)
+    row = {"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.reshape(-1).tolist()}
+    body = json.dumps({"inputs": [row]}).encode()
+    head = f"POST /v2/models/net/infer HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n"
+    files = {"net": ModelFile(data.programs["net"])}
+    with Fleet(files, Settings(), None, "127.0.0.1", 0, None) as fleet, ThreadPoolExecutor(1) as pool:
+        fleet.deploy()
+        patient(fleet.port, "net", x)
+        with socket.create_connection(("127.0.0.1", fleet.port), timeout=60) as slow:
+            slow.sendall(head.encode() + body[:9])
+            sleep(0.5)
+            deployed, start = pool.submit(fleet.deploy), monotonic()
+            while monotonic() - start < 23:
+                patient(fleet.port, "net", x)
+                sleep(1)
+            slow.sendall(body[9:])
+            response = http.client.HTTPResponse(slow)
+            response.begin()
+            answer = json.loads(response.read())
+            assert response.status == 200, answer
+            deployed.result()
+    assert_same(np.array(answer["outputs"][0]["data"], np.float32).reshape(expected.shape), expected)
 
 
 @pytest.mark.slow

@@ -34,6 +34,12 @@ _MICROSECONDS = 1e6
 _PORTS = {"http": 80, "https": 443}
 _PATIENCE = 1.0  # seconds for a collector of traces
 _DEFAULT = Settings()
+_IN_ONE_PROCESS = {  # an option that needs a server in one process -> the way without it
+    "shared_memory": "clients can send binary data",
+    "memory": "`replicas.loaded` is the limit for the models of a group",
+    "threads": "`replicas.cpus` is the number of threads of a replica",
+    "control": "SIGHUP loads new files",
+}
 
 
 def serve(
@@ -166,9 +172,11 @@ def _serve_here(server: ServerConfig, files: Mapping[str, ModelFile]) -> None:
 
 def _serve_on_ray(server: ServerConfig, files: Mapping[str, ModelFile]) -> None:
     """Serve on a Ray cluster, until a signal ends this process."""
-    if server.shared_memory is not None:
-        what = "--shared-memory needs a server in one process, since replicas have other machines"
-        raise ConfigError(what, remedy="leave out --shared-memory, or --ray")
+    for name, remedy in _IN_ONE_PROCESS.items():
+        if getattr(server, name):
+            option = f"--{name.replace('_', '-')}"
+            what = f"{option} needs a server in one process"
+            raise ConfigError(what, remedy=f"leave out --ray, or {option}: {remedy}")
     try:
         from delegate_ray.runtime.connection import connected
 

@@ -100,6 +100,12 @@ def fails(*args: str) -> str:
     return CliRunner().invoke(app, ["serve", "--port", "0", *args]).stderr
 
 
+@pytest.mark.parametrize("option", ["--shared-memory=a", "--memory=9", "--threads=2", "--control"])
+def test_options_that_a_cluster_does_not_have(programs: dict[str, Path], option: str) -> None:
+    name = option.partition("=")[0]
+    assert f"{name} needs a server in one process" in fails(str(programs["net"]), option, "--ray", "auto")
+
+
 def test_a_port_in_use(programs: dict[str, Path]) -> None:
     """The model is not there either: it is not looked at yet."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -240,9 +240,3 @@ def test_a_system_without_it(programs: dict[str, Path], monkeypatch: pytest.Monk
     done = CliRunner().invoke(app, ["serve", str(programs["pair"]), "--port", "0", "--shared-memory", ""])
     assert done.exit_code == 1
     assert "which this system does not have" in done.stderr
-
-
-def test_a_cluster_has_none(programs: dict[str, Path]) -> None:
-    done = CliRunner().invoke(app, ["serve", str(programs["pair"]), "--shared-memory", "a", "--ray", "auto"])
-    assert done.exit_code == 1
-    assert "needs a server in one process" in done.stderr

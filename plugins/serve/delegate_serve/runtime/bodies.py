@@ -74,7 +74,7 @@ class Body:
 
     def _allocate(self, size: int) -> None:
         if size > self._limit:
-            raise _too_large(self._limit)
+            raise too_large(self._limit)
         if self._json_size is not None and self._json_size > MAX_JSON:
             raise _too_much_json()
         self._data = aligned(size, size if self._json_size is None else self._json_size)
@@ -103,7 +103,7 @@ class Body:
             if self._data is not None:
                 self._data[self._received : self._received + len(chunk)] = np.frombuffer(chunk, np.uint8)
             elif self._received + len(chunk) > self._limit:
-                self._error = _too_large(self._limit)
+                self._error = too_large(self._limit)
             else:
                 self._chunks += chunk
         self.wrote(len(chunk))
@@ -162,7 +162,8 @@ def _number(headers: MutableMapping[bytes, bytes], name: bytes) -> int | None:
     return int(value)
 
 
-def _too_large(limit: int) -> RequestError:
+def too_large(limit: int) -> RequestError:
+    """Return the error of a request with more bytes than the limit."""
     return RequestError(413, f"the body has more than {limit} bytes: the server's option --max-body is the limit")
 
 

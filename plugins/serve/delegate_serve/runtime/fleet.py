@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ import ray
 from delegate_ray.runtime.cluster import cause_of
 from ray import serve
 from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import RayServeException
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import delegate
@@ -28,6 +30,7 @@ from delegate_serve.runtime.settings import ModelFile, Settings, Telemetry
 NAME = "delegate"  # of the application
 _INGRESS = "ingress"
 _SILENT = {"log_level": "CRITICAL", "enable_access_log": False}  # clients must not be able to fill a disk
+_MARGIN = 5.0  # seconds beyond the limit of an answer
 _GRPC = "delegate_serve.runtime.grpc_service.add_to_server"
 
 
@@ -60,6 +63,8 @@ class Fleet:
         self._settings, self._telemetry, self._host = settings, telemetry, host
         self.port = _port(host, port)
         self.grpc_port = None if grpc_port is None else _port(host, grpc_port)
+        self._limit = max((file.settings.timeout for file in self._files.values()), default=0.0) + _MARGIN
+        self._ingress: Any = None
         self.groups: dict[str, dict[str, ModelFile]] = {}
         for name, file in self._files.items():
             self.groups.setdefault(file.replicas.group or name, {})[name] = file
@@ -82,10 +87,12 @@ class Fleet:
             name=_INGRESS,
             ray_actor_options={"num_cpus": 0},
             max_ongoing_requests=self._settings.queue * len(self._files),
+            graceful_shutdown_timeout_s=self._limit,
             logging_config=_SILENT,
         )
         try:
-            serve.run(ingress.bind(descriptions, self._files, self._settings, self._telemetry, handles), name=NAME)
+            bound = ingress.bind(descriptions, self._files, self._settings, self._telemetry, handles)
+            self._ingress = serve.run(bound, name=NAME)
         except RuntimeError as error:
             remedy = "check the memory of the nodes, and the logs of Ray Serve on the head node"
             what = f"the replicas do not start: {_reason() or error}"
@@ -148,8 +155,21 @@ class Fleet:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        serve.shutdown()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None and self._ingress is not None:
+                self._drain()
+        finally:
+            serve.shutdown()
+
+    def _drain(self) -> None:
+        """Wait until the requests that have arrived are answered, at most as long as an answer may take.
+
+        `serve.shutdown` ends the proxies at once, with the requests that they wait for.
+        """
+        with suppress(RayError, RayServeException, TimeoutError):  # a cluster that has died has no requests
+            self._ingress.drain.remote(self._limit).result(timeout_s=self._limit + _MARGIN)
+            serve.delete(NAME)  # the proxies stay meanwhile, and send the last answers
 
 
 def _probe() -> Callable[[bytes], Any]:

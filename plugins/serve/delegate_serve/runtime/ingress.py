@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 from ray import serve
 
-from delegate_serve.runtime.bodies import EXTENSION, Body
+from delegate_serve.runtime.bodies import EXTENSION, Body, too_large
 from delegate_serve.runtime.grpc_service import METHODS, Service
 from delegate_serve.runtime.http import Application
 from delegate_serve.runtime.metrics import Metrics
@@ -38,7 +39,7 @@ class Ingress:
         telemetry: Telemetry | None,
         handles: Mapping[str, Any],
     ) -> None:
-        tracing = None if telemetry is None else Tracing(telemetry)
+        self._tracing = tracing = None if telemetry is None else Tracing(telemetry)
         metrics = Metrics(tracing)
         models: dict[str, ServedModel] = {}
         languages: dict[str, Language] = {}
@@ -52,13 +53,25 @@ class Ingress:
                 languages[model.name] = RemoteLanguage(handle, model.name, metrics)
             else:
                 models[model.name] = RemoteModel(handle, model.name, model.signature, metrics)
-        catalog = RemoteModels(models, languages)
+        self._catalog = catalog = RemoteModels(models, languages)
         self.settings, self.application = settings, Application(catalog, settings, metrics)
-        self._calls = Service(catalog, lambda: True, self.application.reserve, tracing).calls()
+        self._calls = Service(catalog, self.application.is_ready, self.application.reserve, tracing).calls()
 
     async def grpc(self, name: str, data: bytes, context: Any) -> Any:
         """Answer a request over gRPC."""
+        limit = self.settings.max_body
+        if len(data) > limit:  # the proxies of Ray Serve have another limit
+            await _Context(context).abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large(limit).message)
         return _Bytes(await self._calls[name](data, _Context(context)))
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse further requests, and wait until the others are answered, at most so long."""
+        self.application.is_closing = True
+        await self._catalog.drain(seconds)
+
+    def __del__(self) -> None:  # Ray Serve calls it when the requests are answered
+        if self._tracing is not None:
+            self._tracing.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import Any
 
 from ray.exceptions import RayActorError, RayTaskError
@@ -22,6 +23,7 @@ from delegate_serve.runtime.tracing import carrier
 
 _ATTEMPTS = 5  # of a request whose replica dies; it changes no state, so it may run twice
 _PAUSE = 0.1  # seconds before the second attempt; twice as long before each further one
+_POLL = 0.02  # seconds between two checks of the requests that are left
 _MARGIN = 5.0  # seconds that an answer may take beyond the limit of its model
 
 
@@ -151,9 +153,18 @@ class RemoteModels:
     def __init__(self, by_name: Mapping[str, ServedModel], languages: Mapping[str, Language]) -> None:
         self.by_name, self.languages = by_name, languages
         self.pool = Pool(0)  # counts requests
+        self._is_closing = False
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse further requests, and wait until the others are answered, at most so long."""
+        self._is_closing = True
+        end = monotonic() + seconds
+        while self.pool.requests and monotonic() < end:
+            await asyncio.sleep(_POLL)
 
     def find(self, name: str) -> ServedModel:
-        """Return a model; raise RequestError if there is none of this name."""
+        """Return a model; raise RequestError if there is none of this name, or the server shuts down."""
+        self._require_open()
         return found(name, self.by_name, "model")
 
     def language_names(self) -> Mapping[str, str]:
@@ -166,14 +177,15 @@ class RemoteModels:
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[ServedModel]:
-        """Yield a model."""
-        yield self.find(name)
+        """Yield a model, which `find` has returned for the same request."""
+        yield self.by_name[name]
 
     @asynccontextmanager
     async def use_language(self, name: object) -> AsyncIterator[Language]:
-        """Count a request of a language model; raise RequestError if there is none of this name."""
+        """Count a request of a language model; raise RequestError as `find`."""
+        self._require_open()
         language = found(name, self.languages, "language model")
-        with language.request():
+        with self.pool.request(), language.request():
             yield language
 
     async def load(self, name: str) -> None:
@@ -187,3 +199,7 @@ class RemoteModels:
     def index(self) -> list[dict[str, str]]:
         """Return the state of each model as Triton's repository does."""
         return [{"name": name, "version": VERSION, "state": "READY"} for name in self.by_name]
+
+    def _require_open(self) -> None:
+        if self._is_closing:
+            raise RequestError(503, "the server shuts down: try another one", retry_after=1)

@@ -60,6 +60,10 @@ class Replica:
         self._files, self._tracing = files, None if telemetry is None else Tracing(telemetry)
         self._only = self.load(*files) if len(files) == 1 else None
 
+    def __del__(self) -> None:  # Ray Serve calls it when the requests are answered
+        if self._tracing is not None:
+            self._tracing.close()
+
     def load(self, name: str) -> _Loaded:
         """Open a program, with as many threads as the replica has CPUs."""
         file = self._files[name]
