@@ -187,10 +187,10 @@ def test_bad_lines_of_text(data: Data, results: Read) -> None:
             path.unlink()
     assert messages["d.csv"] == [
         None,
-        "input 'x': the line has 3 values, and the header 4",
-        "input 'x': 'x' is not a number of type float32",
+        "input 'x', column 'a': the line has 3 values, and the header 4",
+        "input 'x', column 'c': 'x' is not a number of type float32",
         None,
-        "input 'x': '1e999' is out of the range of float32",
+        "input 'x', column 'a': '1e999' is out of the range of float32",
     ]
     assert messages["d.jsonl"][:4] == [
         None,
@@ -222,6 +222,27 @@ def test_a_folder_of_images(data: Data, results: Read) -> None:
     assert "the cell has the shape [3, 6, 3]" in table["error"].to_pylist()[11]
     Path("images/10.jpg").write_bytes(b"changed")
     assert "a job with another input" in fails(*command)
+
+
+@pytest.mark.parametrize(("keep", "is_same"), [([], True), (["--keep", "path"], False)], ids=["rows", "paths"])
+def test_a_folder_of_images_that_is_moved(data: Data, results: Read, keep: list[str], is_same: bool) -> None:
+    """The output files of a job have the paths of one folder."""
+    images = np.random.default_rng(0).integers(0, 256, (4, 5, 6, 3), np.uint8)
+    for place in ("old", "new"):
+        Path(place, "images").mkdir(parents=True)
+        for number, image in enumerate(images):
+            PIL.Image.fromarray(image).save(f"{place}/images/{number}.png")
+    command = (data.programs["images"], "--rows", 2, *keep, "-i")
+    batch(*command, "old/images")
+    Path("out/part-000001.parquet").unlink()
+    if is_same:
+        assert batch(*command, "new/images").startswith("continuing: 1 of 2 files are complete")
+        assert_same(tensor(results(Path("out")), "output"), data.modules["images"](torch.from_numpy(images)))
+    else:
+        assert "a job with another input" in fails(*command, "new/images")
+        batch(*command, "old/images")
+        folders = {Path(path).parent for path in results(Path("out"))["path"].to_pylist()}
+        assert folders == {Path("old/images").absolute()}
 
 
 def write_deep_png(path: str, kind: int, values: int) -> None:

@@ -65,6 +65,8 @@ I8 = np.array([1, 2, 127], np.int8)
         (pa.array([1, None, 3]), DType.int64, {1: "the cell is null"}),
         (["1", "x", "3"], DType.int64, {1: "'x' is not a number of type int64"}),
         (pa.array(["1", "2.5", "3"]), DType.int64, {1: "'2.5' is not a number of type int64"}),
+        (pa.array(["1", "0x10", "3"]), DType.int64, {1: "'0x10' is not a number of type int64"}),
+        (["1", "0XFF", "3"], DType.int8, {1: "'0XFF' is not a number of type int8"}),
         ([True, 1, "true"], DType.bool, {1: "the cell is int64, and the program takes bool"}),
         ([1, ValueError("no line"), 3], DType.int64, {1: "no line"}),
         (np.array([1, 1e300, np.inf]), DType.float32, {1: "1e+300 is out of the range of float32"}),
@@ -183,12 +185,12 @@ def test_cells_without_elements(lengths: tuple[int, ...]) -> None:
 
 def test_joined_columns() -> None:
     cell = Cell("x", DType.float32, (2,))
-    rows, errors = read_joined([np.array([1, 2]), pa.array(["3", "4"])], cell)
+    rows, errors = read_joined([np.array([1, 2]), pa.array(["3", "4"])], cell, ("a", "b"))
     assert not errors
     assert rows.dense is not None
     assert_same(rows.dense, np.array([[1, 3], [2, 4]], np.float32))
-    rows, errors = read_joined([np.array([1, 2]), pa.array([None, 4])], cell)
-    assert errors == {0: "input 'x': the cell is null"}
+    rows, errors = read_joined([np.array([1, 2]), pa.array([None, 4])], cell, ("a", "b"))
+    assert errors == {0: "input 'x', column 'b': the cell is null"}
     assert rows.cells[0] is None
     assert_same(rows.cells[1], np.array([2, 4], np.float32))
 

@@ -20,6 +20,7 @@ from delegate.kernels.half_precision import from_bfloat16, to_bfloat16
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
 
+_HEXADECIMAL = "x"  # Arrow reads 0xFF as 255, and as -1 for int8
 ANY = -1  # a size of a cell that may differ between rows
 _KINDS = {
     "f": "fiu",
@@ -38,11 +39,18 @@ class Cell:
         name: of the input or output.
         dtype: of its elements.
         shape: its sizes; ANY if a size may differ between rows.
+        column: the column that an input reads, for messages; empty: that of its name.
     """
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
+    column: str = ""
+
+    @property
+    def where(self) -> str:
+        """The input, and its column if that has another name."""
+        return f"input {self.name!r}" + (f", column {self.column!r}" if self.column not in ("", self.name) else "")
 
     @property
     def is_fixed(self) -> bool:
@@ -106,7 +114,7 @@ def read(column: Any, cell: Cell) -> tuple[Rows, dict[int, str]]:
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
     if isinstance(column, pa.Array) and not _has_numbers(column.type):
-        error = f"input {cell.name!r}: the column has the type {column.type}, and the program takes {cell.dtype.name}"
+        error = f"{cell.where}: the column has the type {column.type}, and the program takes {cell.dtype.name}"
         return Rows(None, [None] * len(column)), dict.fromkeys(range(len(column)), error)
     array = _dense(column, cell)
     if array is not None:
@@ -121,14 +129,14 @@ def read(column: Any, cell: Cell) -> tuple[Rows, dict[int, str]]:
             cells.append(_read_cell(column[row], cell))
         except ValueError as error:
             cells.append(None)
-            errors[row] = f"input {cell.name!r}: {error}"
+            errors[row] = f"{cell.where}: {error}"
     return Rows(None, cells), errors
 
 
-def read_joined(columns: Sequence[Any], cell: Cell) -> tuple[Rows, dict[int, str]]:
+def read_joined(columns: Sequence[Any], cell: Cell, names: Sequence[str]) -> tuple[Rows, dict[int, str]]:
     """Return the cells of an input whose elements are columns of numbers, and the errors of rows; see `read`."""
-    element = Cell(cell.name, cell.dtype, ())
-    parts = [read(column, element) for column in columns]
+    elements = [Cell(cell.name, cell.dtype, (), name) for name in names]
+    parts = list(map(read, columns, elements))
     errors = {row: text for _, found in reversed(parts) for row, text in found.items()}
     cells: list[Any] = [rows.cells if rows.dense is None else rows.dense for rows, _ in parts]
     if not errors:
@@ -210,6 +218,8 @@ def _dense(column: Any, cell: Cell) -> Array | None:
     elif isinstance(column, pa.ExtensionArray):  # such as Ray's tensors
         array = column.to_numpy(zero_copy_only=False)
     elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        if pc.any(pc.match_substring(column, _HEXADECIMAL, ignore_case=True)).as_py():
+            return None
         with suppress(pa.ArrowInvalid):
             array = _numbers(pc.cast(column, cell.stored))
         if array is not None and np.isinf(array).any():
@@ -332,6 +342,8 @@ def _has_truth_values(items: list[Any]) -> bool:
 
 def _parse(text: str, cell: Cell) -> Any:
     try:
+        if _HEXADECIMAL in text.lower():
+            raise ValueError
         value = pa.scalar(text.strip()).cast(cell.stored).as_py()
     except ValueError:
         raise _Misfit(f"{text[:40]!r} is not a number of type {cell.dtype.name}") from None

@@ -20,7 +20,7 @@ import pyarrow.parquet
 import delegate
 from delegate.errors import ConfigError, InputError
 from delegate.files import require_folder, write_text
-from delegate_ray.runtime.inputs import IMAGE, parts_of, scan
+from delegate_ray.runtime.inputs import IMAGE, PATH, parts_of, scan
 from delegate_ray.runtime.parts import InputFile, Part
 from delegate_ray.runtime.predictor import ERROR, OnBad
 from delegate_ray.runtime.rows import RowRunner, repeated
@@ -242,10 +242,13 @@ def digest_of(path: str) -> str:
 
 def _described(files: tuple[InputFile, ...], program_digest: str, settings: Settings) -> dict[str, Any]:
     """Return all that the output depends on, as JSON values. Other sizes of batches only round differently."""
+    has_paths = PATH in settings.keep and any(os.path.isdir(f.path) for f in files)  # of images, in the output
     return {
         "format": 1,
         "program": program_digest,
-        "input": {os.path.basename(f.path): [f.contents.digest, f.contents.rows] for f in files},
+        "input": {
+            f.path if has_paths else os.path.basename(f.path): [f.contents.digest, f.contents.rows] for f in files
+        },
         "settings": {
             "columns": {name: c if isinstance(c, str) else list(c) for name, c in settings.columns.items()},
             "results": settings.results and dict(settings.results),

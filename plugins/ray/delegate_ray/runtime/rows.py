@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -150,7 +150,7 @@ class RowRunner:
         cells: list[Rows] = []
         for i in self.inputs:
             columns = [table[column] for column in i.columns]
-            rows, found = read_joined(columns, i.cell) if i.is_joined else read(columns[0], i.cell)
+            rows, found = read_joined(columns, i.cell, i.columns) if i.is_joined else read(columns[0], i.cell)
             cells.append(rows)
             errors = found | errors  # the first error of a row
         errors = {**(bad or {}), **errors}
@@ -223,7 +223,7 @@ class RowRunner:
         if is_joined and cell.shape not in ((len(names),), (ANY,)):
             what = f"input {name!r} has {len(names)} columns, and takes cells of the shape {list(cell.shape)}"
             raise ConfigError(what, where=self._where, remedy="give it one column for each number of its cell")
-        return _Input(leaf, cell, names, is_joined)
+        return _Input(leaf, cell if is_joined else replace(cell, column=names[0]), names, is_joined)
 
     def _rows_of_calls(self, default: int) -> int:
         """Return 2 rows at least, so that `batching_of` checks the independence of rows."""
