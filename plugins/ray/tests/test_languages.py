@@ -7,11 +7,13 @@ import warnings
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
 from typing import Any
+from urllib.request import urlopen
 
 import openai
 import pytest
@@ -116,6 +118,30 @@ def test_clients_that_leave(connected: None, tmp_path: Path) -> None:
         assert total < 3 * seconds  # five whole answers without an end of the four
 
 
+def test_adapters(connected: None, tmp_path: Path) -> None:
+    """They are names of one program, and so they are in the metrics."""
+    model, tokens = exported(tmp_path, Options(lora_rank=2, lora_targets=("v_proj", "o_proj")))
+    with libraries():
+        import peft
+
+        config = peft.LoraConfig(r=2, lora_alpha=16, target_modules=["v_proj", "o_proj"], init_lora_weights=False)
+        peft.get_peft_model(read(tmp_path).load(), config).save_pretrained(tmp_path / "adapter")
+    adapter = model.load_adapter(tmp_path / "adapter")
+    file = ModelFile(tmp_path / "model.dlg", adapters={"other": tmp_path / "adapter"})
+    with Fleet({"lm": file}, Settings(), None, "127.0.0.1", 0, None) as fleet:
+        fleet.deploy()
+        api = openai.OpenAI(base_url=f"http://127.0.0.1:{fleet.port}/v1", api_key="none", max_retries=0)
+        for name, chosen in (("lm", None), ("lm:other", adapter)):
+            text = Text(model.tokenizer)
+            found = [*model.conversation(adapter=chosen).generate(tokens, 12, Sampler())]
+            expected = "".join([*map(text.add, found), text.finish()])
+            answer = api.completions.create(model=name, prompt=tokens, max_tokens=12, temperature=0)
+            assert answer.choices[0].text == expected
+        lines = urlopen(f"http://127.0.0.1:{fleet.port}/metrics").read().decode().splitlines()
+    counts = [line for line in lines if line.startswith("delegate_requests_total")]
+    assert counts == ['delegate_requests_total{model="lm",status="200"} 2.0']
+
+
 def timed(function: Callable[[], str]) -> tuple[str, float]:
     """Return a result, and the seconds of the call."""
     start = monotonic()
@@ -146,12 +172,14 @@ def test_a_long_answer(connected: None) -> None:
         ray_serve.shutdown()
 
 
-def exported(folder: Path, **changes: object) -> tuple[Model, list[int]]:
+def exported(folder: Path, options: Options | None = None, **changes: object) -> tuple[Model, list[int]]:
     """Return a small language model, saved as `model.dlg`, and a prompt with a long answer."""
     tokenizer().save(str(folder / "tokenizer.json"))
     with libraries():
         read(configuration(folder, "llama", max_position_embeddings=1024, **changes)).load().save_pretrained(folder)
-        export(read(folder), folder / "model.dlg", Options(context=1024, chunk=8, weights="float32"))
+        export(
+            read(folder), folder / "model.dlg", replace(options or Options(), context=1024, chunk=8, weights="float32")
+        )
     model = Model(folder / "model.dlg")
     return model, next(t for t in ([*b"d"], [*b"q"], [*b"z"]) if len(list(generate(model, t))) > TOKENS // 4)
 

@@ -171,7 +171,7 @@ def test_a_client_that_leaves_stops_no_change(serve: Any, programs: dict[str, Pa
 
 
 def test_load_takes_a_new_file(serve: Any, programs: dict[str, Path], tmp_path: Path) -> None:
-    """If that is damaged, the old program stays."""
+    """If that is damaged, the old program stays, or stays unloaded."""
     path = tmp_path / "net.dlg"
     shutil.copy(programs["pair"], path)
     served = serve({"net": path}, control=True)
@@ -181,6 +181,10 @@ def test_load_takes_a_new_file(serve: Any, programs: dict[str, Path], tmp_path: 
     reply = served.request("POST", "/v2/repository/models/net/load")
     assert (reply.status, "program 'net' cannot be loaded: " in reply.error) == (400, True)
     assert served.infer("net", PAIR).status == 200
+    assert served.request("POST", "/v2/repository/models/net/unload").status == 200
+    assert served.request("POST", "/v2/repository/models/net/load").status == 400
+    assert served.infer("net", PAIR).status == 404
+    assert served.models.index()[0]["reason"] == "unloaded"
     shutil.copy(programs["net"], tmp_path / "new")
     (tmp_path / "new").replace(path)
     assert served.request("POST", "/v2/repository/models/net/load").status == 200

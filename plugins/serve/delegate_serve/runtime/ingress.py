@@ -43,6 +43,7 @@ class Ingress:
         metrics = Metrics(tracing)
         models: dict[str, ServedModel] = {}
         languages: dict[str, Language] = {}
+        programs: dict[str, Language] = {}  # a program and its adapters are one in the metrics
         for model in descriptions:
             file = files[model.file]
             group = handles[file.replicas.group or model.file]
@@ -50,7 +51,9 @@ class Ingress:
                 group = group.options(multiplexed_model_id=model.file)
             handle = Handle(group, model.name, model.file, file.settings.timeout)
             if model.signature is None:
-                languages[model.name] = RemoteLanguage(handle, model.name, metrics)
+                if model.file not in programs:
+                    programs[model.file] = RemoteLanguage(handle, model.file, metrics)
+                languages[model.name] = programs[model.file]
             else:
                 models[model.name] = RemoteModel(handle, model.name, model.signature, metrics)
         self._catalog = catalog = RemoteModels(models, languages)

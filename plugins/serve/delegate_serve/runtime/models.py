@@ -115,13 +115,14 @@ class Models:
     async def load(self, name: str) -> None:
         """Load the file of a program, also if it is loaded; requests that have begun are answered by the old one."""
         program = self._controlled(name)
-        program.is_unloaded = False
+        was_unloaded, program.is_unloaded = program.is_unloaded, False
         try:
             if program.opened is None:
                 await asyncio.shield(self._start(program).task)
             else:
                 await self._replace([program])
         except (DelegateError, OSError) as error:
+            program.is_unloaded = was_unloaded  # else its requests would try to load it
             raise RequestError(400, f"program {program.name!r} cannot be loaded: {error}") from error
 
     async def unload(self, name: str) -> None:
