@@ -76,6 +76,13 @@ class Double(torch.nn.Module):
         return x * 2
 
 
+class Positive(torch.nn.Module):
+    """Has truth values as its result."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x > 0
+
+
 class Brightness(torch.nn.Module):
     """Takes images as they are in files."""
 
@@ -111,6 +118,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
         "double": (Double(), (torch.zeros(1, 3),), ({1: length},), []),
         "images": (Brightness(), (torch.zeros(2, 5, 6, 3, dtype=torch.uint8),), ({0: batch},), []),
         "whole": (Double(), (torch.zeros(3, 2),), None, []),
+        "positive": (Positive(), (torch.zeros(2, 4),), ({0: batch},), []),
         "scalar": (Double(), (torch.zeros(2),), ({0: batch},), []),
         "half": (Double(), (torch.zeros(2, 4, dtype=torch.bfloat16),), ({0: batch},), []),
     }

@@ -144,14 +144,15 @@ def test_a_stopped_job_continues_and_bad_rows(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")  # Ray's own
+@pytest.mark.parametrize("name", ["net", "positive"])
 @pytest.mark.parametrize("form", ["numpy", "pyarrow"])
-def test_ray_data(data: Data, connected: None, form: str) -> None:
+def test_ray_data(data: Data, connected: None, form: str, name: str) -> None:
     import ray.data
 
     ray.data.DataContext.get_current().enable_progress_bars = False
     dataset = ray.data.from_numpy(data.x).map_batches(
         Predictor,
-        fn_constructor_args=(str(data.programs["net"]),),
+        fn_constructor_args=(str(data.programs[name]),),
         fn_constructor_kwargs={"columns": {"x": "data"}, "keep": ["data"]},
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=1),
         num_cpus=1,
@@ -164,7 +165,7 @@ def test_ray_data(data: Data, connected: None, form: str) -> None:
     found = np.stack([row["data"] for row in rows])
     assert_same(found, data.x)
     with torch.no_grad():
-        assert_same(np.stack([np.asarray(r["output"]) for r in rows]), data.modules["net"](torch.from_numpy(data.x)))
+        assert_same(np.stack([np.asarray(r["output"]) for r in rows]), data.modules[name](torch.from_numpy(data.x)))
 
 
 def test_errors_before_work(data: Data, address: str, connected: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from delegate.errors import ConfigError, InputError, did_you_mean
+from delegate.program.dtypes import DType
 from delegate_ray.runtime.columns import as_lists, write, write_numpy
 from delegate_ray.runtime.rows import Columns, RowRunner, repeated
 from delegate_ray.runtime.threads import load
@@ -135,8 +136,10 @@ class Predictor:
             arrays = {name: np.asarray(array) if good is None else array[good] for name, array in kept.items()}
             return arrays | {o.column: write_numpy(r, o.cell) for o, r in zip(outputs, results, strict=True)}
         columns = kept | {o.column: write(r, o.cell) for o, r in zip(outputs, results, strict=True)}
+        for o in outputs:
+            if self._on_bad == "column" or o.cell.dtype is DType.bool:  # Ray has no tensors of either kind
+                columns[o.column] = as_lists(columns[o.column])
         if self._on_bad == "column":
-            columns |= {o.column: as_lists(columns[o.column]) for o in outputs}  # Ray has no tensors with nulls
             columns[ERROR] = pa.array([errors.get(row) for row in range(count)], pa.string())
         return pa.table(columns) if good is None else pa.table(columns).take(pa.array(good, pa.int64()))
 
