@@ -25,14 +25,17 @@ from delegate_serve.runtime.http import Application
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.models import Models
 from delegate_serve.runtime.server import Server, bind
-from delegate_serve.runtime.settings import ModelFile, Settings
+from delegate_serve.runtime.settings import ModelFile, Settings, Telemetry
 from delegate_serve.runtime.shared_memory import Regions
 from delegate_serve.runtime.tracing import Tracing
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import delegate
 import tests.conftest  # noqa: F401
 from tests.support.lowering import assert_runs
 
+TRACE = "0af7651916cd43dd8448eb211c80319c"  # of a client
 TYPES = {  # datatype of the protocol -> type of torch
     "BOOL": torch.bool,
     "UINT8": torch.uint8,
@@ -154,6 +157,12 @@ def serve() -> Iterator[Serve]:
             return served
 
         yield start
+
+
+def tracing(**settings: Any) -> tuple[Tracing, InMemorySpanExporter]:
+    """Return the spans of a server, and what has them when they end."""
+    exporter = InMemorySpanExporter()
+    return Tracing(Telemetry("", **settings), SimpleSpanProcessor(exporter)), exporter
 
 
 class Flip(torch.nn.Module):

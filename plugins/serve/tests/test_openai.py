@@ -18,6 +18,8 @@ from delegate.llm.runtime.text import Text
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
 
+from .conftest import TRACE, tracing
+
 with libraries():
     import tokenizers
 
@@ -238,6 +240,29 @@ def test_as_many_conversations_as_sessions(lm: Any) -> None:
             sleep(0.01)
         assert api.completions.create(model="lm", prompt="x", max_tokens=2).choices[0].text is not None
     assert lm.metric('delegate_requests_total{model="lm",status="200"}') >= 1
+
+
+def test_completions_have_spans(serve: Any, language: Path) -> None:
+    """They belong to the trace of the client, and end with the answer: a stream may end with its client."""
+    own, exporter = tracing()
+    with client(serve({"lm": language}, tracing=own)) as api:
+        traced = api.with_options(default_headers={"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"})
+        traced.completions.create(model="lm", prompt="x", max_tokens=8, temperature=0)
+        list(traced.completions.create(model="lm", prompt="x", max_tokens=8, temperature=0, stream=True))
+        with pytest.raises(openai.BadRequestError):
+            traced.completions.create(model="lm", prompt="")
+        deadline = monotonic() + 20
+        while not (found := exporter.get_finished_spans()) or status(found[-1]) != 499:
+            assert monotonic() < deadline
+            traced.completions.create(model="lm", prompt="x", max_tokens=120, temperature=0, stream=True).close()
+            sleep(0.05)
+    assert [status(span) for span in found[:3]] == [200, 200, 400]
+    assert {span.name for span in found} == {"infer lm"}
+    assert {f"{span.context.trace_id:032x}" for span in found if span.context} == {TRACE}
+
+
+def status(span: Any) -> int:
+    return int(span.attributes["http.response.status_code"])
 
 
 def test_streams_of_clients_that_leave_have_a_status_of_their_own(lm: Any) -> None:

@@ -16,23 +16,15 @@ from delegate_serve.runtime.errors import Disconnected, RequestError
 from delegate_serve.runtime.settings import Telemetry
 from delegate_serve.runtime.tracing import Tracing
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
 from tests.support.collector import collecting
 
-from .conftest import Serve
+from .conftest import TRACE, Serve, tracing
 
-TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
 HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 IMAGES = np.zeros((2, 3, 8, 8), np.float32)
-
-
-def tracing(**settings: Any) -> tuple[Tracing, InMemorySpanExporter]:
-    exporter = InMemorySpanExporter()
-    return Tracing(Telemetry("", **settings), SimpleSpanProcessor(exporter)), exporter
 
 
 def infer(kind: Any, client: Any, headers: dict[str, str], images: np.ndarray = IMAGES) -> None:

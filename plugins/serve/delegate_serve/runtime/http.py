@@ -43,7 +43,7 @@ _SLOW_TEXT = 4 << 10  # bytes of a prompt from which on another thread reads it
 _CHAT = "v1/chat/completions"
 _COMPLETIONS = ("v1/completions", _CHAT)
 _NO_PATH = "there is no such path: the paths begin with /v2 or /v1, and /metrics has the metrics"
-_NO_MODEL_PATH = "a model has no such path: /v2/models/NAME describes it, and takes /infer and /ready; /metrics has counts"
+_NO_MODEL_PATH = "a model has no such path: /v2/models/NAME describes it, then come /infer and /ready"
 
 
 class Answer(NamedTuple):
@@ -122,7 +122,7 @@ class Application:
             return await self._answer_for_regions(path.split("/")[2:], scope, receive)
         if path in _COMPLETIONS:
             _require("POST", verb)
-            return await self._complete(path == _CHAT, scope["extensions"][EXTENSION], receive)
+            return await self._complete(path == _CHAT, scope, receive)
         if path not in self._pages:
             raise RequestError(404, _NO_PATH)
         expected, page = self._pages[path]
@@ -226,13 +226,16 @@ class Application:
             body.release()
             model.metrics.answered(status, monotonic() - start)
 
-    async def _complete(self, is_chat: bool, body: Body, receive: Receive) -> Answer:
+    async def _complete(self, is_chat: bool, scope: Mapping[str, Any], receive: Receive) -> Answer:
         """Answer a request for a completion, and count it."""
-        fields, size = await _fields(body, receive)
+        fields, size = await _fields(scope["extensions"][EXTENSION], receive)
         start, stack = monotonic(), AsyncExitStack()
         async with stack:
             language = await stack.enter_async_context(self._models.use_language(fields.get("model")))
             stack.push(lambda _, error, __: language.metrics.answered(status_of(error), monotonic() - start))
+            if self._tracing is not None:
+                stack.enter_context(self._tracing.client(scope["headers"]))
+                stack.enter_context(self._tracing.request(fields["model"]))
             request = await _in_thread_if(size > _SLOW_TEXT, language.check, fields, is_chat)
             text, stream = await language.answer(request)
             if stream is None:
