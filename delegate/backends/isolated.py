@@ -17,7 +17,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, Node
 
 from delegate.backends import compiler_process
@@ -358,8 +358,9 @@ def warm_up(backends: Iterable[IsolatedBackend], graphs: Iterable[Graph]) -> Non
 
 
 def nodes_of(graph: Graph, first: Node) -> Iterable[Node]:
-    """Return the nodes of a graph that compute, a given one first."""
-    return dict.fromkeys((first, *(n for n in graph.nodes if is_compute(n))))
+    """Return the nodes of a graph that backends are queried about, a given one first."""
+    nodes = (n for n in graph.nodes if is_compute(n) and not isinstance(n.target, HigherOrderOperator))
+    return dict.fromkeys((first, *nodes))
 
 
 def refuse(why: str) -> Verdict:
@@ -373,7 +374,7 @@ def digest(value: object) -> str:
 
 
 def _structure(node: Node, region: Region) -> str:
-    """Return a digest of a node's structure; empty if it has none, as control flow."""
+    """Return a digest of a node's structure; empty if it has none."""
     return digest(("check", region.structure)) if isinstance(node.target, OpOverload) else ""
 
 

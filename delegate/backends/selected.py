@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 
 from pydantic.errors import PydanticInvalidForJsonSchema
+from torch._ops import HigherOrderOperator
 from torch.fx import Node
 from torch.fx.experimental import symbolic_shapes
 
@@ -131,12 +132,14 @@ class SelectedBackend:
         return DecompositionPolicy(self.preserve_ops)
 
     def check(self, node: Node) -> Verdict:
-        """Return the verdict on a node; a refusal if it depends on a dynamic size.
+        """Return the verdict on a node; a refusal if it depends on a dynamic size, or is control flow.
 
         Raises:
             PartitionError: the AOT part raised another exception, or returned another object.
             DelegateError: the AOT part raised it.
         """
+        if isinstance(node.target, HigherOrderOperator):
+            return no(Reason.OPERATOR, f"{self.name} does not run control flow")
         try:
             with sizes_open((node, *node.all_input_nodes)):
                 early = self._check_new(node) if self._isolates_checks else None

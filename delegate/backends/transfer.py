@@ -191,7 +191,7 @@ def _plain(value: Any) -> Any:
             return f"{value.__module__}.{value.__qualname__}"
         case list():
             return [_plain(item) for item in value]
-        case tuple():
+        case tuple() if type(value) is tuple:  # a reader of a named one, such as tensor_meta, needs its fields
             return tuple(_plain(item) for item in value)
         case dict():
             return {key: _plain(item) for key, item in value.items() if isinstance(key, str | int)}

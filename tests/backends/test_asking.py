@@ -160,5 +160,21 @@ def test_a_region_that_was_extracted_for_the_outcome_is_the_one_it_is_asked_abou
     assert [backend.check(node) for node in nodes] == expected
 
 
+class Branch(nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)) * 2
+
+
+def test_control_flow_is_not_queried():
+    """Its branches are graphs, which have no shape and dtype."""
+    program = to_edge(torch.export.export(Branch(), (torch.randn(3, 4),)))
+    isolated_part = IsolatedBackend("asking", "no_such_module:Aot", "{}", 60.0, Outcomes(lambda: "asking", None))
+    backend = SelectedBackend("asking", Unconfigured, Options(), isolated_part)
+    verdicts = {str(n.target): backend.check(n) for n in program.graph.nodes if is_compute(n)}
+    assert verdicts.pop("cond") == no(Reason.OPERATOR, "asking does not run control flow")
+    assert verdicts.keys() == {"aten.sum.dim_IntList", "aten.gt.Scalar", "aten.mul.Tensor"}
+    assert all(verdicts.values())
+
+
 def test_it_says_of_every_operator_that_the_library_is_asked():
     assert Asking.conditions("aten.relu.default") == ("a toy is queried about each node.",)
