@@ -18,7 +18,14 @@ from delegate.accuracy.bounds import DEFAULTS, Bounds, OnFailure, is_quantized, 
 from delegate.accuracy.figures import Differences
 from delegate.accuracy.nan import NanCall, NanSource, nan_text
 from delegate.accuracy.recording import CallRecorder, WatchedPartition
-from delegate.accuracy.reference import EagerMethods, copies, flat_arguments, is_random_method, tensors
+from delegate.accuracy.reference import (
+    EagerMethods,
+    copies,
+    flat_arguments,
+    is_random_method,
+    tensors,
+    written_buffers,
+)
 from delegate.accuracy.samples import Sample, example_samples, samples_of
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.bisection import Unit
@@ -163,7 +170,7 @@ def reference_figures(actual: Results, expected: Results) -> dict[str, Accuracy 
 
 
 def _eager(programs: Mapping[str, ExportedProgram]) -> EagerMethods:
-    written = {name: ep.graph_signature.buffers_to_mutate.values() for name, ep in programs.items()}
+    written = {name: written_buffers(ep) for name, ep in programs.items()}
     return EagerMethods(programs, {name: dict(zip(own, own, strict=True)) for name, own in written.items()})
 
 

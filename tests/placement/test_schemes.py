@@ -14,6 +14,7 @@ import delegate
 from delegate.errors import ConfigError, DelegateError
 from delegate.measured import Placement, PlanCost
 from tests.support.placing import FLOAT, X, decibels, model
+from tests.support.zoo import libraries
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 
@@ -58,6 +59,32 @@ def test_a_bound_is_kept_with_layers_in_float(static: dict[str, str]) -> None:
     program = delegate.to_backend(FLOAT, config=config(static["calibration"], sqnr_db=60.0) | SIZES, cache=False)
     assert any("in float" in name for name in names(program))
     assert decibels(program(X), model()(X)) > 60
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 8)
+        self.register_buffer("count", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return self.layer(x) + self.count
+
+
+@pytest.mark.parametrize("is_functional", [False, True])
+def test_states_start_with_their_own_values(is_functional: bool) -> None:
+    """Torch runs the float program and the quantized ones for the bound, and a state is written in place."""
+    module = Counting().eval()
+    exported = torch.export.export(module, (X,))
+    with libraries():
+        exported = exported.run_decompositions({}) if is_functional else exported
+    program = delegate.to_backend(exported, config=config() | SIZES, cache=False)
+    assert "xnnpack dynamic_int8" in names(program)
+    assert not module.count.any()
+    with torch.no_grad():
+        assert decibels(program(X), module(X)) > 20
+    assert decibels(program(X), module(X)) > 20
 
 
 def wide(seed: int = 0) -> nn.Sequential:
