@@ -366,7 +366,8 @@ def _emit_rows(rewriter: RegionRewriter, node: Node, layer: Layer, held: Coded) 
 
     numbers = add(aten._to_copy.default, codes, dtype=torch.uint8, like=tensor(x).to(torch.uint8))
     integers, whole = result.to(torch.int32), column.to(torch.int32)
-    weights = rewriter.constant(f"{node.name}_weights", held.values.T, node)
+    table = rewriter.constant(f"{node.name}_weights", held.values, node)  # in the layout of a tied embedding
+    weights = add(aten.permute.default, table, [1, 0], like=tensor(table).mT)
     sums = rewriter.constant(f"{node.name}_sums", held.values.sum(1, dtype=np.int32), node)
     product = rewriter.add_onnx(node, "MatMulInteger", [numbers, weights], integers)
     offset = add(aten.mul.Tensor, add(aten._to_copy.default, zero, dtype=torch.int32, like=whole), sums, like=integers)

@@ -85,14 +85,14 @@ def test_no_machine_code_is_opened(provider: str, trust: bool) -> None:
 
 
 class Named(nn.Module):
-    """A model with a weight that has the name of the operator that holds machine code."""
+    """A model with a constant whose bytes are the name of the operator that holds machine code."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.EPContext = nn.Parameter(torch.linspace(0, 1, 16).reshape(4, 4))
+        self.EPContext = nn.Parameter(torch.frombuffer(bytearray(b"EPContextEPConte"), dtype=torch.float32))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ self.EPContext
+        return x * self.EPContext
 
 
 def test_a_model_that_has_the_name_is_refused_before_it_is_saved() -> None:

@@ -93,7 +93,7 @@ class OnnxBackend(TableBackend):
         exported = to_onnx(exported_program(region), self.table)
         if may_hold_code(exported.model.graph):  # the runtime part would refuse it
             raise RegionFailed(
-                "a name in the model contains EPContext, which marks machine code in ONNX: rename the module"
+                "the bytes of a constant contain EPContext, which marks machine code in ONNX: change the constant"
             )
         return self.compile(exported, region)
 

@@ -70,6 +70,9 @@ def to_onnx(program: ExportedProgram, table: LoweringTable[Translation]) -> Expo
     replace_identities(model)
     part_uses(model)
     weights = _take_weights(model)
+    sources = dict(_sources(model, program, own))
+    for node in model.graph:
+        node.metadata_props.clear()  # the stack traces of the model's author: nine tenths of the bytes of a graph
     import onnx_ir
 
     return ExportedModel(
@@ -81,7 +84,7 @@ def to_onnx(program: ExportedProgram, table: LoweringTable[Translation]) -> Expo
             shapes=shapes,
         ),
         operators={str(node.name): str(node.op_type) for node in model.graph},
-        sources=dict(_sources(model, program, own)),
+        sources=sources,
     )
 
 
@@ -110,7 +113,7 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), _tables_read_once(), _no_approximate_rules():
+        with warnings.catch_warnings(), _tables_read_once(), _no_approximate_rules(), _no_transposed_weights():
             warnings.simplefilter("ignore")
             _trace_again_only_for(program)
             exported = torch.onnx.export(
@@ -197,6 +200,26 @@ def _no_approximate_rules() -> Iterator[None]:
         yield
     finally:
         rewriter._DEFAULT_REWRITE_RULES = rules
+
+
+@contextlib.contextmanager
+def _no_transposed_weights() -> Iterator[None]:
+    """Let the exporter leave the transpose of a large weight in the graph, which a session folds when it is opened.
+
+    So the weight has the layout of the program, and methods share its bytes: those of a tied embedding and head.
+    """
+    try:
+        from onnxscript.optimizer import _constant_folding
+
+        folded = _constant_folding._DEFAULT_ALWAYS_FOLD_OPS
+    except (ImportError, AttributeError):  # of another version
+        yield
+        return
+    _constant_folding._DEFAULT_ALWAYS_FOLD_OPS = frozenset()
+    try:
+        yield
+    finally:
+        _constant_folding._DEFAULT_ALWAYS_FOLD_OPS = folded
 
 
 @functools.cache
