@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 import delegate
 from delegate.errors import DelegateError
@@ -121,10 +122,13 @@ def test_which_methods_have_equal_tokens(tmp_path, monkeypatch, changes, sets):
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "phi"])
-def test_a_shortened_model_shares_its_weights(tmp_path, family):
+def test_a_shortened_model_shares_its_weights(tmp_path, family, monkeypatch):
+    monkeypatch.setattr(engines, "WORDS", 100)  # the padding token is not among them
     model = read(configuration(tmp_path, family)).load()
     small = shortened(model)
     assert len(small.base_model.layers) <= engines.LAYERS
     whole, part = model.get_output_embeddings().weight, small.get_output_embeddings().weight
     assert part.data_ptr() == whole.data_ptr()
+    table, last = model.get_input_embeddings(), torch.tensor([99])
+    assert torch.equal(small.get_input_embeddings()(last), table(last))
     assert (part is small.get_input_embeddings().weight) == (whole is model.get_input_embeddings().weight)

@@ -78,6 +78,7 @@ def shortened(model: transformers.PreTrainedModel) -> transformers.PreTrainedMod
     embedding, head = small.get_input_embeddings(), small.get_output_embeddings()
     is_tied = head.weight is embedding.weight
     embedding.weight = nn.Parameter(embedding.weight[:WORDS], requires_grad=False)
+    embedding.padding_idx = None  # it is for gradients, and may be one of the other tokens
     head.weight = embedding.weight if is_tied else nn.Parameter(head.weight[:WORDS], requires_grad=False)
     if getattr(head, "bias", None) is not None:
         head.bias = nn.Parameter(head.bias[:WORDS], requires_grad=False)
