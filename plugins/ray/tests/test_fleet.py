@@ -187,7 +187,7 @@ def write_long(path: Path) -> ModelFile:
 
 @pytest.mark.slow
 def test_requests_that_have_arrived_are_answered_at_the_end(connected: None, tmp_path: Path) -> None:
-    """So are those that wait for a replica. The spans of all are sent, and further requests are refused."""
+    """Requests that wait for a replica are among them. The spans of all are sent, and further requests are refused."""
     files, x, count = {"long": write_long(tmp_path / "long.dlg")}, np.ones(4, np.float32), 24
     with collecting() as (url, received), ThreadPoolExecutor(count) as pool:
         with Fleet(files, Settings(), Telemetry(url), "127.0.0.1", 0, 0) as fleet:
