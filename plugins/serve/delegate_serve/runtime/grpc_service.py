@@ -71,7 +71,7 @@ METHODS = (
 
 
 class Context(Protocol):
-    """What the methods use of the context of a request, as grpcio names it."""
+    """Parts of the context of a request that the methods use, as grpcio names them."""
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]: ...
 
