@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -288,6 +289,14 @@ def test_a_node_of_three_dies(
         cluster.shutdown()
 
 
+def is_worker(process: str) -> bool:
+    """Return True if a process is an actor of a job that has not ended."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().startswith(b"ray::Worker")
+    except OSError:
+        return False
+
+
 @pytest.mark.slow
 def test_the_head_dies(data: Data, cluster_environment: None, results: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command ends with an error before Ray ends its process, and continues without Ray."""
@@ -303,8 +312,13 @@ def test_the_head_dies(data: Data, cluster_environment: None, results: Read, mon
         def give(self: Any, actor: Any) -> None:
             original(self, actor)
             if Path("out/part-000002.parquet").exists() and cluster.head_node is not None:
+                raylet = cluster.head_node.all_processes["raylet"][0].process.pid
+                children = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
+                assert any(map(is_worker, children))
                 cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
                 cluster.head_node = None
+                while any(map(is_worker, children)):  # else they may complete the job
+                    sleep(0.05)
 
         monkeypatch.setattr(clusters.Cluster, "_give", give)
         np.save("d.npy", np.tile(data.x, (2000, 1)))
