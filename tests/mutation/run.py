@@ -25,8 +25,8 @@ from tests.mutation.table import MUTATIONS, Mutation
 ROOT = Path(__file__).parents[2]
 REQUIRED = 57  # mutations that are to be caught; the rest may be equivalent on some machines
 _SECONDS = 300.0  # per mutation, then its tests are stopped and it counts as survived
-_PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no")
-_FAILED = 1  # exit status of pytest if tests ran and some failed
+_PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "-m", "slow or not slow")
+_FAILED, _NONE = 1, 5  # exit statuses of pytest: tests ran and some failed; no test ran
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ def _run_tests(folder: Path, args: Sequence[str]) -> tuple[int, str]:
         )
     except subprocess.TimeoutExpired:
         return -1, "timed out"
+    if done.returncode == _NONE:
+        raise SystemExit(f"no test ran: {' '.join(args)}\n{done.stdout}")
     return done.returncode, done.stdout
 
 
