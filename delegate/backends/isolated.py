@@ -17,7 +17,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from delegate.backends import compiler_process
@@ -27,6 +27,7 @@ from delegate.backends.region import one_node_region
 from delegate.backends.state import BackendState
 from delegate.backends.transfer import MAKE
 from delegate.cache.runtime.store import Entry, Store
+from delegate.edge.control_flow import is_control_flow
 from delegate.edge.node import is_compute
 from delegate.errors import BackendBroken, BackendError, DelegateError
 from delegate.field_checks import amount, mapping, text
@@ -359,7 +360,7 @@ def warm_up(backends: Iterable[IsolatedBackend], graphs: Iterable[Graph]) -> Non
 
 def nodes_of(graph: Graph, first: Node) -> Iterable[Node]:
     """Return the nodes of a graph that backends are queried about, a given one first."""
-    nodes = (n for n in graph.nodes if is_compute(n) and not isinstance(n.target, HigherOrderOperator))
+    nodes = (n for n in graph.nodes if is_compute(n) and not is_control_flow(n.target))
     return dict.fromkeys((first, *nodes))
 
 

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 
 from pydantic.errors import PydanticInvalidForJsonSchema
-from torch._ops import HigherOrderOperator
 from torch.fx import Node
 from torch.fx.experimental import symbolic_shapes
 
@@ -38,6 +37,7 @@ from delegate.backends.mutation import MutationGuard
 from delegate.backends.region import SizeDecided
 from delegate.backends.state import IN_PROCESS, BackendState
 from delegate.cache.runtime.environment import code_of, files_of, versions_of
+from delegate.edge.control_flow import is_control_flow
 from delegate.edge.decompose import WITHOUT_LIBRARIES
 from delegate.edge.node import describe, symbolic_numbers
 from delegate.edge.program import META_VALUE, EdgeProgram
@@ -138,7 +138,7 @@ class SelectedBackend:
             PartitionError: the AOT part raised another exception, or returned another object.
             DelegateError: the AOT part raised it.
         """
-        if isinstance(node.target, HigherOrderOperator):
+        if is_control_flow(node.target):
             return no(Reason.OPERATOR, f"{self.name} does not run control flow")
         try:
             with sizes_open((node, *node.all_input_nodes)):

@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 from torch import nn
+from torch._ops import OpOverload
 from torch.export import Dim
 
 from delegate.backends import asking
@@ -18,7 +19,7 @@ from delegate.backends.isolated import _structure as structure_of
 from delegate.backends.region import one_node_region
 from delegate.backends.selected import SelectedBackend
 from delegate.edge.export import to_edge
-from delegate.edge.node import is_compute
+from delegate.edge.node import is_compute, overload
 from delegate.verdict import YES, Reason, Verdict, no
 
 
@@ -174,6 +175,31 @@ def test_control_flow_is_not_queried():
     assert verdicts.pop("cond") == no(Reason.OPERATOR, "asking does not run control flow")
     assert verdicts.keys() == {"aten.sum.dim_IntList", "aten.gt.Scalar", "aten.mul.Tensor"}
     assert all(verdicts.values())
+
+
+@torch.library.custom_op("asking::increment", mutates_args=("x",))
+def increment(x: torch.Tensor) -> None:
+    x += 1
+
+
+class Incremented(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        increment(y)
+        return y
+
+
+def test_an_operator_that_writes_to_its_arguments_is_no_control_flow():
+    """Torch calls it through an operator of the same class as conditions."""
+
+    class Writing(Unconfigured):
+        def check(self, node):
+            return YES if overload(node) is torch.ops.asking.increment.default else super().check(node)
+
+    program = to_edge(torch.export.export(Incremented(), (torch.randn(3, 4),)))
+    backend = SelectedBackend("asking", Writing, Options())
+    (node,) = (n for n in program.graph.nodes if is_compute(n) and not isinstance(n.target, OpOverload))
+    assert backend.check(node) is YES
 
 
 def test_it_says_of_every_operator_that_the_library_is_asked():
