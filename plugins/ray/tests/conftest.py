@@ -9,6 +9,7 @@ os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 import numpy as np
 import pyarrow as pa
@@ -74,6 +75,11 @@ class Double(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2
+
+
+def metrics(port: int) -> str:
+    """Return the text of the metrics of a server."""
+    return str(urlopen(f"http://127.0.0.1:{port}/metrics").read().decode())
 
 
 class Positive(torch.nn.Module):

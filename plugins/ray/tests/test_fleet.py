@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ from delegate.errors import ConfigError
 from delegate.testing import assert_same
 from tests.support.collector import collecting
 
-from .conftest import Data
+from .conftest import Data, metrics
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of pydantic in Ray Serve
@@ -208,8 +207,8 @@ def test_requests_that_have_arrived_are_answered_at_the_end(connected: None, tmp
 
 def waiting(port: int) -> float:
     """Return the number of requests for `long` that the ingress has."""
-    lines = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode().splitlines()
-    return next(float(line.split()[-1]) for line in lines if line.startswith('delegate_queue_requests{model="long"}'))
+    name = 'delegate_queue_requests{model="long"}'
+    return next(float(line.split()[-1]) for line in metrics(port).splitlines() if line.startswith(name))
 
 
 @pytest.mark.slow

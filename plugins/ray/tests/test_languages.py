@@ -13,7 +13,6 @@ from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
 from typing import Any
-from urllib.request import urlopen
 
 import openai
 import pytest
@@ -24,6 +23,8 @@ from delegate.llm.runtime.text import Text
 from tests.support.language_models import configuration, tokenizer
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
+
+from .conftest import metrics
 
 with libraries():
     from delegate.llm.aot.export import Options, export
@@ -137,7 +138,7 @@ def test_adapters(connected: None, tmp_path: Path) -> None:
             expected = "".join([*map(text.add, found), text.finish()])
             answer = api.completions.create(model=name, prompt=tokens, max_tokens=12, temperature=0)
             assert answer.choices[0].text == expected
-        lines = urlopen(f"http://127.0.0.1:{fleet.port}/metrics").read().decode().splitlines()
+        lines = metrics(fleet.port).splitlines()
     counts = [line for line in lines if line.startswith("delegate_requests_total")]
     assert counts == ['delegate_requests_total{model="lm",status="200"} 2.0']
 
@@ -162,7 +163,7 @@ def test_a_long_answer(connected: None) -> None:
     """The limit is for the begin of an answer. The replica has one for each token."""
 
     async def answer() -> object:
-        handle = remote_models.Handle(running, "slow", "text", 1 - remote_models._MARGIN)
+        handle = remote_models.Handle(running, "slow", "text", 1 - remote_models.MARGIN)
         return (await handle.stream("complete"))[0]
 
     running = ray_serve.run(Slow.bind())

@@ -207,9 +207,7 @@ def test_jobs_end_with_a_killed_command(folder: Path) -> None:
         assert time.monotonic() < until
         time.sleep(0.05)
     (folder / "jobs.yaml").write_text("models: {relu: 'nets:relu'}\nconfigurations: {p: {backends: []}}")
-    again = subprocess.check_output(
-        [*line, "--json"], text=True
-    )  # here Ray is imported, whose own packages would count
+    again = subprocess.check_output([*line, "--json"], text=True)  # Ray is imported here, and its packages would count
     assert states(again) == {"relu.p": "unchanged"}
 
 

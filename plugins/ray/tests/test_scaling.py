@@ -11,7 +11,6 @@ from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
 from typing import Any
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -20,6 +19,8 @@ import torch
 import delegate
 from delegate.testing import assert_same
 from tests.support.lowering import assert_runs
+
+from .conftest import metrics
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of pydantic in Ray Serve
@@ -62,7 +63,7 @@ def test_replicas_follow_the_load(address: str, tmp_path: Path) -> None:
             answers = sum(client.result() for client in clients)
             wait_until(1)
             infer(triton.InferenceServerClient(f"127.0.0.1:{port}", network_timeout=60), x.numpy())
-            served = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+            served = metrics(port)
             assert f'delegate_requests_total{{model="slow",status="200"}} {answers + 1}.0' in served
             assert 'status="5' not in served
         finally:

@@ -35,7 +35,8 @@ import delegate
 import tests.conftest  # noqa: F401
 from tests.support.lowering import assert_runs
 
-TRACE = "0af7651916cd43dd8448eb211c80319c"  # of a client
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"  # of a client
+HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 TYPES = {  # datatype of the protocol -> type of torch
     "BOOL": torch.bool,
     "UINT8": torch.uint8,

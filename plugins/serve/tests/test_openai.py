@@ -18,7 +18,7 @@ from delegate.llm.runtime.text import Text
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
 
-from .conftest import TRACE, tracing
+from .conftest import HEADERS, TRACE, tracing
 
 with libraries():
     import tokenizers
@@ -246,7 +246,7 @@ def test_completions_have_spans(serve: Any, language: Path) -> None:
     """They belong to the trace of the client, and end with the answer: a stream may end with its client."""
     own, exporter = tracing()
     with client(serve({"lm": language}, tracing=own)) as api:
-        traced = api.with_options(default_headers={"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"})
+        traced = api.with_options(default_headers=HEADERS)
         traced.completions.create(model="lm", prompt="x", max_tokens=8, temperature=0)
         list(traced.completions.create(model="lm", prompt="x", max_tokens=8, temperature=0, stream=True))
         with pytest.raises(openai.BadRequestError):

@@ -20,10 +20,8 @@ from opentelemetry.trace import StatusCode
 
 from tests.support.collector import collecting
 
-from .conftest import TRACE, Serve, tracing
+from .conftest import HEADERS, PARENT, TRACE, Serve, tracing
 
-PARENT = "b7ad6b7169203331"
-HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 IMAGES = np.zeros((2, 3, 8, 8), np.float32)
 
 

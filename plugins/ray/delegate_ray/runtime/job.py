@@ -243,12 +243,11 @@ def digest_of(path: str) -> str:
 def _described(files: tuple[InputFile, ...], program_digest: str, settings: Settings) -> dict[str, Any]:
     """Return all that the output depends on, as JSON values. Other sizes of batches only round differently."""
     has_paths = PATH in settings.keep and any(os.path.isdir(f.path) for f in files)  # of images, in the output
+    named = os.fspath if has_paths else os.path.basename
     return {
         "format": 1,
         "program": program_digest,
-        "input": {
-            f.path if has_paths else os.path.basename(f.path): [f.contents.digest, f.contents.rows] for f in files
-        },
+        "input": {named(f.path): [f.contents.digest, f.contents.rows] for f in files},
         "settings": {
             "columns": {name: c if isinstance(c, str) else list(c) for name, c in settings.columns.items()},
             "results": settings.results and dict(settings.results),

@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import delegate
 from delegate.errors import BackendFailed, ConfigError, DelegateError
 from delegate_serve.runtime.ingress import Ingress, http_app
+from delegate_serve.runtime.remote_models import MARGIN
 from delegate_serve.runtime.replica import Description, Replica, sharing_replica
 from delegate_serve.runtime.server import bind
 from delegate_serve.runtime.settings import ModelFile, Settings, Telemetry
@@ -30,7 +31,6 @@ from delegate_serve.runtime.settings import ModelFile, Settings, Telemetry
 NAME = "delegate"  # of the application
 _INGRESS = "ingress"
 _SILENT = {"log_level": "CRITICAL", "enable_access_log": False}  # clients must not be able to fill a disk
-_MARGIN = 5.0  # seconds beyond the limit of an answer
 _GRPC = "delegate_serve.runtime.grpc_service.add_to_server"
 
 
@@ -63,7 +63,7 @@ class Fleet:
         self._settings, self._telemetry, self._host = settings, telemetry, host
         self.port = _port(host, port)
         self.grpc_port = None if grpc_port is None else _port(host, grpc_port)
-        self._limit = max((file.settings.timeout for file in self._files.values()), default=0.0) + _MARGIN
+        self._limit = max((file.settings.timeout for file in self._files.values()), default=0.0) + MARGIN
         self._ingress: Any = None
         self.groups: dict[str, dict[str, ModelFile]] = {}
         for name, file in self._files.items():
@@ -168,7 +168,7 @@ class Fleet:
         `serve.shutdown` ends the proxies at once, with the requests that they wait for.
         """
         with suppress(RayError, RayServeException, TimeoutError):  # a cluster that has died has no requests
-            self._ingress.drain.remote(self._limit).result(timeout_s=self._limit + _MARGIN)
+            self._ingress.drain.remote(self._limit).result(timeout_s=self._limit + MARGIN)
             serve.delete(NAME)  # the proxies stay meanwhile, and send the last answers
 
 

@@ -62,10 +62,10 @@ class Ingress:
 
     async def grpc(self, name: str, data: bytes, context: Any) -> Any:
         """Answer a request over gRPC."""
-        limit = self.settings.max_body
+        own, limit = _Context(context), self.settings.max_body
         if len(data) > limit:  # the proxies of Ray Serve have another limit
-            await _Context(context).abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large(limit).message)
-        return _Bytes(await self._calls[name](data, _Context(context)))
+            await own.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large(limit).message)
+        return _Bytes(await self._calls[name](data, own))
 
     async def drain(self, seconds: float) -> None:
         """Refuse further requests, and wait until the others are answered, at most so long."""

@@ -24,7 +24,7 @@ from delegate_serve.runtime.tracing import carrier
 _ATTEMPTS = 5  # of a request whose replica dies; it changes no state, so it may run twice
 _PAUSE = 0.1  # seconds before the second attempt; twice as long before each further one
 _POLL = 0.02  # seconds between two checks of the requests that are left
-_MARGIN = 5.0  # seconds that an answer may take beyond the limit of its model
+MARGIN = 5.0  # seconds that an answer may take beyond the limit of its model
 
 
 class Handle:
@@ -62,7 +62,7 @@ class Handle:
         return await self._attempt(begin)  # type: ignore[no-any-return]
 
     async def _in_time(self, result: Any) -> Any:
-        return await asyncio.wait_for(result, self._timeout + _MARGIN)
+        return await asyncio.wait_for(result, self._timeout + MARGIN)
 
     async def _attempt(self, start: Callable[[], Any]) -> Any:
         pause = _PAUSE
