@@ -9,12 +9,12 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.export._tree_utils import reorder_kwargs
-from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Interpreter, Node
 
 from delegate.backends.aot import Region
 from delegate.backends.exported import plain_graph
 from delegate.edge.graphs import call, is_random
-from delegate.edge.node import draws, overload
+from delegate.edge.node import draws, writes_in_place
 from delegate.edge.program import EdgeProgram
 from delegate.errors import AccuracyError
 from delegate.partitioner.extraction import LoweredProgram
@@ -126,7 +126,7 @@ class NodeRunner(_GraphRunner):
 
     def __init__(self, ep: ExportedProgram, changed: Callable[[Node, Any], Any], *, with_bodies: bool = False) -> None:
         module = ep.module()
-        if _writes_in_place(module.graph):
+        if any(map(writes_in_place, module.graph.nodes)):
             _copy_buffers(module)
         super().__init__(module, changed, with_bodies)
 
@@ -142,13 +142,9 @@ class NodeRunner(_GraphRunner):
 def written_buffers(ep: ExportedProgram) -> Sequence[str]:
     """Return the names of the buffers that a program may write; all of them if operators write in place."""
     signature = ep.graph_signature
-    if _writes_in_place(ep.graph):
+    if any(map(writes_in_place, ep.graph.nodes)):
         return [*signature.buffers, *signature.lifted_tensor_constants]
     return list(signature.buffers_to_mutate.values())
-
-
-def _writes_in_place(graph: Graph) -> bool:
-    return any((operator := overload(n)) is not None and operator._schema.is_mutable for n in graph.nodes)
 
 
 def _copy_buffers(module: torch.nn.Module) -> None:

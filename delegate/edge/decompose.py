@@ -32,7 +32,7 @@ from torch.fx.node import map_arg
 from delegate.edge.build import fake_mode, inherited
 from delegate.edge.functional import functionalize
 from delegate.edge.graphs import CHECKS
-from delegate.edge.node import SYMBOLIC, describe, results_used, shape_text, symbolic_numbers
+from delegate.edge.node import SYMBOLIC, describe, results_used, shape_text, symbolic_numbers, writes_in_place
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.edge.training import with_dropout
 from delegate.errors import LoweringError
@@ -132,9 +132,9 @@ class Decomposer:
         try:
             mode = fake_mode([*leaves, node])  # without a mode, an operator on sizes, such as arange, would fix them
             body = self._make(call, values, mode)
-            if _writes(body):
+            if any(map(writes_in_place, body.nodes)):
                 body = self._make(torch.func.functionalize(call), values, mode)
-            if _writes(body):
+            if any(map(writes_in_place, body.nodes)):
                 functionalize(body)
         except Exception as error:
             raise LoweringError(
@@ -244,10 +244,6 @@ def keeping_composites() -> contextlib.AbstractContextManager[None]:
 @functools.cache
 def _all_operators() -> frozenset[str]:
     return frozenset(map(str, _torch_decompositions()))
-
-
-def _writes(body: Graph) -> bool:
-    return any(isinstance(n.target, OpOverload) and n.target._schema.is_mutable for n in body.nodes)
 
 
 def trace_key(node: Node) -> Any:

@@ -21,7 +21,7 @@ from torch.fx.node import map_arg
 
 from delegate.edge.build import fake_result, make_like
 from delegate.edge.graphs import PRESERVED_METADATA
-from delegate.edge.node import arguments, op_name, tensors
+from delegate.edge.node import arguments, op_name, tensors, writes_in_place
 from delegate.edge.program import META_VALUE
 
 aten = torch.ops.aten
@@ -160,14 +160,10 @@ def functionalize(graph: Graph) -> dict[Node, Node]:
         flag = _HIDDEN_WRITES.get(str(node.target))
         if flag is not None and arguments(node)[flag]:
             raise NotSimple(f"{node.name} updates running statistics")
-    if not any(map(_writes, graph.nodes)):
+    if not any(map(writes_in_place, graph.nodes)):
         return {}
     _single_views(graph)
     return _Functionalizer(graph).run(list(graph.nodes))
-
-
-def _writes(node: Node) -> bool:
-    return isinstance(node.target, OpOverload) and bool(node.target._schema.is_mutable)
 
 
 def _written(op: OpOverload) -> list[str]:
@@ -230,7 +226,7 @@ class _Functionalizer:
         if node.op == "placeholder":
             self._aliases[node] = _Alias(_Root(node), None, node, 0)
             return
-        if _writes(node):
+        if writes_in_place(node):
             (self._write if _is_builtin(node) else self._custom_write)(node)
             return
         source = _viewed(node) if node in self._exposed else None
@@ -330,7 +326,7 @@ def _exposed(graph: Graph) -> set[Node]:
         for source in _may_share(node):
             sharing.setdefault(node, []).append(source)
             sharing.setdefault(source, []).append(node)
-        if _writes(node):
+        if writes_in_place(node):
             written.append(node)
     exposed = set(written)
     while written:
@@ -343,7 +339,7 @@ def _exposed(graph: Graph) -> set[Node]:
 
 def _may_share(node: Node) -> list[Node]:
     """Return the arguments whose memory may hold the node's result, or that it writes to."""
-    if node.op != "call_function" or (not tensors(node) and not _writes(node)):
+    if node.op != "call_function" or (not tensors(node) and not writes_in_place(node)):
         return []
     target = node.target
     if not isinstance(target, OpOverload) or _is_composite(target):

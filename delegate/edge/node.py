@@ -65,6 +65,11 @@ def is_compute(node: Node) -> bool:
     return node.op == "call_function" and node.target is not operator.getitem
 
 
+def writes_in_place(node: Node) -> bool:
+    """Return true if the node calls an operator that writes to its arguments."""
+    return isinstance(node.target, OpOverload) and bool(node.target._schema.is_mutable)
+
+
 def tensor(node: Node) -> torch.Tensor:
     """Return the fake tensor of a node with one result; raise KeyError or TypeError for another node."""
     value = node.meta["val"]

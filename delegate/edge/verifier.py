@@ -17,7 +17,7 @@ from torch.fx.node import map_arg
 from delegate.edge.build import fake_mode
 from delegate.edge.control_flow import is_control_flow
 from delegate.edge.graphs import CHECKS, graph_modules
-from delegate.edge.node import describe, dtype_of, op_name, overload, tensors
+from delegate.edge.node import describe, dtype_of, op_name, overload, tensors, writes_in_place
 from delegate.edge.prims import is_prim, one_dtype, one_shape
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import DialectError
@@ -99,7 +99,7 @@ def _body(node: Node) -> bool:
 
 
 def _functional(node: Node) -> bool:
-    return not (isinstance(node.target, OpOverload) and node.target._schema.is_mutable)
+    return not writes_in_place(node)
 
 
 def _gives_something(node: Node) -> bool:
