@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import importlib
 import logging
 import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,46 +182,46 @@ def _tables_read_once() -> Iterator[None]:
         _decomp.create_onnx_friendly_decomposition_table = create
 
 
-@contextlib.contextmanager
-def _no_approximate_rules() -> Iterator[None]:
+def _no_approximate_rules() -> AbstractContextManager[None]:
     """Let the exporter preserve sums with numbers near 0, and products with numbers near 1.
 
     Its rules that drop `x + 0` and `x * 1` have tolerances of 1e-8 and 1e-5. So they also drop `x + 1e-9`, e.g. in a
     logarithm.
     """
-    try:
-        from onnxscript import rewriter
+
+    def exact(rules: Sequence[Any]) -> tuple[Any, ...]:
         from onnxscript.rewriter.rules.common import _no_op
 
-        rules, dropped = rewriter._DEFAULT_REWRITE_RULES, list(_no_op.rules)
-    except (ImportError, AttributeError):  # of another version
-        yield
-        return
-    rewriter._DEFAULT_REWRITE_RULES = tuple(rule for rule in rules if rule not in dropped)
-    try:
-        yield
-    finally:
-        rewriter._DEFAULT_REWRITE_RULES = rules
+        dropped = list(_no_op.rules)
+        return tuple(rule for rule in rules if rule not in dropped)
+
+    return _replaced("onnxscript.rewriter", "_DEFAULT_REWRITE_RULES", exact)
 
 
-@contextlib.contextmanager
-def _no_transposed_weights() -> Iterator[None]:
+def _no_transposed_weights() -> AbstractContextManager[None]:
     """Let the exporter leave the transpose of a large weight in the graph, which a session folds when it is opened.
 
     So the weight has the layout of the program, and methods share its bytes: those of a tied embedding and head.
     """
-    try:
-        from onnxscript.optimizer import _constant_folding
+    module = "onnxscript.optimizer._constant_folding"
+    return _replaced(module, "_DEFAULT_ALWAYS_FOLD_OPS", lambda _: frozenset())
 
-        folded = _constant_folding._DEFAULT_ALWAYS_FOLD_OPS
-    except (ImportError, AttributeError):  # of another version
+
+@contextlib.contextmanager
+def _replaced(module: str, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
+    """Change a private value of a module in a `with` block; another version of it that has none stays as it is."""
+    try:
+        owner = importlib.import_module(module)
+        before = getattr(owner, name)
+        changed = change(before)
+    except (ImportError, AttributeError):
         yield
         return
-    _constant_folding._DEFAULT_ALWAYS_FOLD_OPS = frozenset()
+    setattr(owner, name, changed)
     try:
         yield
     finally:
-        _constant_folding._DEFAULT_ALWAYS_FOLD_OPS = folded
+        setattr(owner, name, before)
 
 
 @functools.cache
