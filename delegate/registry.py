@@ -185,7 +185,7 @@ class Registry:
             part_class = self.aot(name, absent_ok=True) if part == "aot" else self.runtime(name)
             return {"options": schema_of(part_class)} if part == "aot" else {}
         (plugin,) = self._plugins[info.name]
-        data = self._prober.ask(plugin, part, getattr(info, part).partition(":")[0]).data
+        data = self._prober.ask(plugin, part, getattr(info, part)).data
         if "absent" in data:
             raise BackendUnavailable(data["absent"], remedy=data["remedy"])
         if "problem" in data:
@@ -315,7 +315,7 @@ class Registry:
         from delegate.probing.process import CannotAsk
 
         try:
-            return self._state_of_answer(plugin, self._prober.ask(plugin, "probe", plugin.module, refresh=refresh))
+            return self._state_of_answer(plugin, self._prober.ask(plugin, "probe", plugin.value, refresh=refresh))
         except CannotAsk:
             return self._probe_here(plugin)
 

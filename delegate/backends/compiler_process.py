@@ -106,10 +106,16 @@ class AotPart(NamedTuple):
         """
         if not HAS_PROCESSES:
             raise CannotIsolate("a compiler in a separate process requires POSIX")
-        if not _stamp(path):
+        part = cls(next(_NUMBERS), name, path, options)
+        if not _stamp(part.module):
             what = f"the AOT part of backend {name!r} cannot be imported by another process"
             raise CannotIsolate(what, path, "define it in a module that has a file, or set `isolate: none`")
-        return cls(next(_NUMBERS), name, path, options)
+        return part
+
+    @property
+    def module(self) -> str:
+        """Return the module of the class."""
+        return self.path.partition(":")[0]
 
 
 def query(part: AotPart, question: str, subject: Any, names: Sequence[str], limit: float) -> Replies:
@@ -157,7 +163,7 @@ class CompilerProcess:
         paths: of AOT parts to import before the first query, "module:Class" each.
 
     Attributes:
-        stamps: path of an AOT part that it has imported -> the file of its module and the file's time.
+        stamps: module of an AOT part that it has imported -> the file of the module and the file's time.
         used: the time of the last query, by the monotonic clock.
 
     Raises:
@@ -194,7 +200,7 @@ class CompilerProcess:
                 if not self._is_ready:
                     self._receive(clock)
                     self._is_ready = True
-                self.stamps[part.path] = _stamp(part.path)
+                self.stamps[part.module] = _stamp(part.module)
                 self._channel.send(request, (subject.fileno(), out.fileno()))
                 made = _decoded(_decode_made, self._receive(clock))
                 clock, is_made = Clock(self._child.process.pid, limit), True
@@ -258,7 +264,7 @@ class _Pool:
                 process = self._idle.pop() if self._idle else None
             if process is None:
                 return CompilerProcess()
-            if process.is_running and process.stamps.get(part.path, stamp := _stamp(part.path)) == stamp:
+            if process.is_running and process.stamps.get(part.module, stamp := _stamp(part.module)) == stamp:
                 return process
             process.end()
 
@@ -307,9 +313,8 @@ def _start(paths: Sequence[str]) -> tuple[Child, Channel, socket.socket]:
     return child, channel, own
 
 
-def _stamp(path: str) -> str:
+def _stamp(module: str) -> str:
     """Return the file of an AOT part's module with its time; empty if another process cannot import the module."""
-    module = path.partition(":")[0]
     file = getattr(sys.modules.get(module), "__file__", None)
     if module == "__main__" or file is None:
         return ""

@@ -37,7 +37,7 @@ from delegate.verdict import Reason, Verdict, no
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2  # of the entries that hold outcomes
+FORMAT = 3  # of the entries that hold outcomes
 _DIGITS = 2  # of a structure's digest: those that begin alike share an entry, so there are 256 of a backend
 _MOST = 80  # outcomes of an entry; the first ones go
 _MOST_ENDS = 3  # processes that may end during the support checks of one graph, before the rest of it is refused
@@ -52,11 +52,15 @@ class Outcome(NamedTuple):
 
     Args:
         ending: e.g. "was killed by SIGSEGV"; empty if it did not end.
-        limit: seconds after which it was ended; 0 if it ended by itself.
+        limit: the seconds that it had, whether it was done or ended after them; 0 if it ended by itself.
     """
 
     ending: str = ""
     limit: float = 0.0
+
+    def holds_within(self, limit: float) -> bool:
+        """Return true if the outcome would be the same with other seconds."""
+        return self.limit <= limit if not self.ending else not 0 < self.limit < limit
 
 
 SAFE = Outcome()
@@ -81,10 +85,10 @@ class Outcomes:
         self._unwritten: dict[str, dict[str, Outcome]] = {}  # by key
 
     def get(self, structure: str, limit: float) -> Outcome | None:
-        """Return the outcome at a structure; None if it is unknown, or was late under a lower limit in seconds."""
+        """Return the outcome at a structure; None if it is unknown, or may be another one with these seconds."""
         key = self._key(structure)
         found = None if key is None else self._known(key).get(structure)
-        return None if found is None or 0 < found.limit < limit else found
+        return found if found is not None and found.holds_within(limit) else None
 
     def put(self, outcomes: Mapping[str, Outcome]) -> None:
         """Record outcomes, except those that the library may not have caused, such as a lack of memory."""
@@ -293,7 +297,7 @@ class IsolatedBackend:
         return None if not structure or structure in self._new else outcomes.get(structure, self._limit)
 
     def _outcome(self, replies: Replies) -> Outcome:
-        return Outcome(replies.ending, self._limit if replies.is_late else 0.0)
+        return Outcome(replies.ending, 0.0 if replies.ending and not replies.is_late else self._limit)
 
     def _check_all(self, nodes: Iterable[Node]) -> dict[Node, Replies]:
         return self._answer(nodes, self._verdicts, "check", lambda verdict: verdict, refuse)

@@ -212,7 +212,10 @@ class SelectedBackend:
         return {name: rule for name, rule in rules.items() if rule is not None}
 
     def identity(self, state: BackendState) -> str | None:
-        """Return the inputs of the artifacts besides their regions, as text; None if artifacts are not cached.
+        """Return everything that results of the AOT part depend on besides their graphs, as text.
+
+        Every cache and every memory of outcomes identifies a backend by this text alone. Instances of a backend with
+        equal options share it. It is None if results are not cached.
 
         Args:
             state: the state of the backend on this machine.
@@ -286,7 +289,8 @@ class SelectedBackend:
         found = state.availability
         here = None if found is None else (sorted(found.versions.items()), found.devices)
         versions = (sys.version, versions_of("delegate"), versions_of(state.owner))
-        return repr((plain(part.options), code, versions, here, own))
+        compiler = (self._class.name, self._class.__module__, self._class.__qualname__, plain(part.options))
+        return repr((compiler, code, versions, here, own))
 
     def _report(self, error: BaseException, what: str, node: Node) -> DelegateError:
         """Report an exception of the AOT part about a node, as an error of this project; see `_tell`."""

@@ -69,7 +69,7 @@ class PlacementContext:
             does. Without a bound the reference is the program that is lowered.
         registry: of the backends.
         kernels: names of the kernel libraries.
-        identities: backend -> versions and options as text. Other backends have no cache entries.
+        identities: backend -> its identity. Other backends have no cache entries.
         rules: of the configuration as text.
         store: of earlier measurements; None without a cache.
         progress: receives a short text for each step.

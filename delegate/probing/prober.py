@@ -35,19 +35,19 @@ class Prober:
     def __init__(self, *, refresh: bool = False) -> None:
         self._refresh = refresh
 
-    def ask(self, plugin: Plugin, question: str, module: str, *, refresh: bool = False) -> Answer:
+    def ask(self, plugin: Plugin, question: str, path: str, *, refresh: bool = False) -> Answer:
         """Return the answer to a question of `process.ask`.
 
         Args:
             plugin: the plugin to query.
             question: "probe", "aot" or "runtime".
-            module: the plugin's module.
+            path: what the process imports, "module:Name".
             refresh: ignore the cached answer.
 
         Raises:
             CannotAsk: no process can be started here.
         """
-        cache = ProbeCache(plugin, question, module, self._surroundings)
+        cache = ProbeCache(plugin, question, path, self._surroundings)
         data = None if refresh or self._refresh else cache.get(partial(check_answer, question=question, plugin=plugin))
         if data is not None:
             return Answer(data, cached=True)
@@ -62,7 +62,7 @@ class Prober:
 
         self._surroundings  # noqa: B018 - once, before there are threads
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            return list(pool.map(lambda plugin: self.ask(plugin, "probe", plugin.module), plugins))
+            return list(pool.map(lambda plugin: self.ask(plugin, "probe", plugin.value), plugins))
 
     @cached_property
     def _surroundings(self) -> tuple[Any, ...]:

@@ -14,10 +14,12 @@ from torch.fx import Graph
 import delegate
 from delegate.backends import compiler_process, isolated
 from delegate.backends.isolated import Outcome, Outcomes, digest
+from delegate.cache.runtime.environment import code_of, versions_of
 from delegate.cache.runtime.store import Store
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.program.file import serialize
 from delegate.registry import default_registry
+from delegate.selection import open_artifact_cache, select
 from delegate.testing import assert_same
 from tests.support.plugins import Site
 from tests.support.sampling import only
@@ -26,7 +28,7 @@ from tests.support.sampling import only
 HALVES = """
 import ctypes, os, time
 import numpy as np
-from delegate.backends.aot import Backend, PreprocessResult
+from delegate.backends.aot import Backend, Options, PreprocessResult
 from delegate.runtime.backend import BackendRuntime, Delegate
 from delegate.verdict import YES, Reason, no
 
@@ -154,6 +156,124 @@ class Biased(nn.Module):
 
     def forward(self, a: torch.Tensor) -> torch.Tensor:
         return a + self.bias
+
+
+SIBLINGS = """
+
+class Twin(Aot):
+    name = "twin"
+
+def __getattr__(name):
+    if not name.startswith("Made_"):
+        raise AttributeError(name)
+    return type("Made", (Aot,), {"name": name})
+
+class Choice(Options):
+    level: int = 0
+
+Aot.Options = Choice
+"""
+INFO = """
+from delegate.backends.info import Availability, BackendInfo
+
+def info(name, aot, version="1.0"):
+    return BackendInfo(name, "", f"ends_halves:{aot}", "ends_halves:Runtime",
+                       lambda: Availability(True, "", {"ends-library": version}), "")
+
+ENDS, TWIN = info("ends", "Aot"), info("twin", "Twin")
+MADE_1, MADE_2 = info("Made_1", "Made_1"), info("Made_2", "Made_2")
+"""
+
+
+def partitioner(name: str, limit: float = 60.0, **options: Any) -> CapabilityPartitioner:
+    return CapabilityPartitioner(name, options, time_limit=limit)
+
+
+def nothing(site: Site) -> None:
+    pass
+
+
+def update_library(site: Site) -> None:
+    site.module("ends_plugin", INFO.replace('version="1.0"', 'version="1.1"'))
+
+
+def update_plugin(site: Site) -> None:
+    (site.root / "ends_dist-1.0.dist-info").rename(site.root / "ends_dist-1.1.dist-info")
+    versions_of.cache_clear()
+
+
+def edit_plugin(site: Site) -> None:
+    site.module("ends_halves", HALVES + SIBLINGS + "# edited")
+    code_of.cache_clear()
+
+
+# What was safe -> what is not known to be safe by that, after a change.
+OTHERS = {
+    "class": (partitioner("ends"), nothing, partitioner("twin")),
+    "name": (partitioner("Made_1"), nothing, partitioner("Made_2")),
+    "option": (partitioner("ends"), nothing, partitioner("ends", level=1)),
+    "option of an instance": (partitioner("ends"), nothing, partitioner("ends:other", level=1)),
+    "less time": (partitioner("ends"), nothing, partitioner("ends", 30)),
+    "library": (partitioner("ends"), update_library, partitioner("ends")),
+    "plugin": (partitioner("ends"), update_plugin, partitioner("ends")),
+    "code": (partitioner("ends"), edit_plugin, partitioner("ends")),
+}
+EQUALS = {
+    "itself": (partitioner("ends"), partitioner("ends")),
+    "another instance": (partitioner("ends"), partitioner("ends:other")),
+    "more time": (partitioner("ends"), partitioner("ends", 90)),
+}
+
+
+@pytest.fixture
+def siblings(ends: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Several backends of the same distribution, of one module."""
+    monkeypatch.delenv("DELEGATE_BLOCK_PLUGINS")
+    ends.module("ends_plugin", INFO)
+    ends.module("ends_halves", HALVES + SIBLINGS)
+    names = ("ENDS", "TWIN", "MADE_1", "MADE_2")
+    entries = "\n".join(f"{name.capitalize() if '_' in name else name.lower()} = ends_plugin:{name}" for name in names)
+    (ends.root / "ends_dist-1.0.dist-info" / "entry_points.txt").write_text(f"[delegate.backends]\n{entries}\n")
+    default_registry.cache_clear()
+    return ends
+
+
+def identity(request: CapabilityPartitioner) -> str | None:
+    """What every cache and every memory of outcomes knows a backend by."""
+    selection = select(request, None, default_registry())
+    cache = open_artifact_cache(selection, default_registry())
+    assert cache is not None
+    return cache.identity(request.backend)
+
+
+@pytest.mark.parametrize("what", only(["class", "less time"], OTHERS))
+def test_an_outcome_is_of_one_backend(siblings: Site, what: str) -> None:
+    tried, change, other = OTHERS[what]
+    assert compiled_in(1.0, tried) != os.getpid()
+    assert compiled_in(2.0, tried) == os.getpid()
+    before = identity(tried)
+    change(siblings)
+    default_registry.cache_clear()
+    assert compiled_in(3.0, other) != os.getpid()
+    assert compiled_in(4.0, other) == os.getpid()
+    assert (identity(other) == before) == (what == "less time")
+
+
+@pytest.mark.parametrize("what", only(["another instance"], EQUALS))
+def test_an_outcome_is_of_all_instances(siblings: Site, what: str) -> None:
+    tried, other = EQUALS[what]
+    assert compiled_in(1.0, tried) != os.getpid()
+    assert compiled_in(2.0, other) == os.getpid()
+    assert identity(tried) == identity(other)
+
+
+def test_a_sibling_of_a_safe_backend_ends_its_own_process(siblings: Site) -> None:
+    end = "\nTwin.preprocess = lambda self, region: os._exit(7)\n"
+    siblings.module("ends_halves", (siblings.root / "ends_halves.py").read_text() + end)
+    assert backends_of(lower(torch.add, "ends")) == {"add": "ends"}
+    program = lower(torch.add, "twin")
+    assert backends_of(program) == {"add": "portable"}
+    assert "its compiler ended with exit code 7" in str(program.report)
 
 
 def compiled_in(value: float, request: Any = None, **options: Any) -> int:

@@ -13,6 +13,7 @@ from delegate.field_checks import mapping
 from delegate.plugins import Plugin
 from delegate.registry import Registry
 from tests.cache.nonsense import NONSENSE, changed
+from tests.support.plugins import HALVES
 
 NAMES = ("xnnpack", "gpu")  # a backend, and a name for the best of several
 
@@ -76,3 +77,24 @@ def test_answers_about_halves(question, answer):
         return  # a schema may be of nothing
     with pytest.raises((LookupError, TypeError, ValueError)):
         check_answer(answer, question, None)
+
+
+TWO_PARTS = """
+from delegate.backends.aot import Options
+from pydantic import Field
+
+class Other(Aot):
+    class Options(Options):
+        level: int = Field(2)
+"""
+
+
+def test_an_answer_is_about_one_class(site, tmp_path, monkeypatch):
+    """The module of the part is unchanged, but the plugin's info names another class of it."""
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
+    site.backend("acme")
+    site.module("acme_halves", HALVES.replace("{name}", "acme") + "\nAot = __getattr__('Aot')\n" + TWO_PARTS)
+    assert set(Registry().check_part("acme", "aot")["options"]["properties"]) == {"threads", "precision"}
+    info = site.root / "acme_plugin.py"
+    info.write_text(info.read_text().replace("acme_halves:Aot", "acme_halves:Other"))
+    assert set(Registry().check_part("acme", "aot")["options"]["properties"]) == {"level"}

@@ -29,7 +29,7 @@ class ArtifactCache:
 
     Args:
         store: the store of the entries; cached programs refer to them.
-        identities: backend -> its options, versions and host as text; None for a backend that is not cached.
+        identities: backend -> its identity; None for a backend that is not cached. See `SelectedBackend.identity`.
     """
 
     def __init__(self, store: Store, identities: Mapping[str, Callable[[], str | None]]) -> None:
@@ -43,7 +43,7 @@ class ArtifactCache:
         content = None if identity is None else region_key(region)
         if content is None:
             return None
-        return hashlib.sha256(repr((FORMAT, backend, identity, content)).encode()).hexdigest()
+        return hashlib.sha256(repr((FORMAT, identity, content)).encode()).hexdigest()
 
     def identity(self, backend: str) -> str | None:
         """Return the text that all artifacts of a backend depend on; None if they cannot be cached."""

@@ -64,7 +64,7 @@ class CostCache:
 
     Args:
         store: holds the entries.
-        identities: candidate -> its backend, options, versions and threads as text.
+        identities: candidate -> the identity of its backend, its options at load and its kernels, as text.
     """
 
     def __init__(self, store: Store, identities: Mapping[str, str]) -> None:

@@ -47,12 +47,12 @@ class ProbeCache:
     Args:
         plugin: the plugin to query.
         question: a question of `process.ask`.
-        module: the module that answers.
+        path: what is imported for it, "module:Name".
         surroundings: the result of `surroundings`.
     """
 
-    def __init__(self, plugin: Plugin, question: str, module: str, surroundings: tuple[Any, ...]) -> None:
-        key = (_FORMAT, question, tuple(plugin), surroundings, tuple(_sources(module)))
+    def __init__(self, plugin: Plugin, question: str, path: str, surroundings: tuple[Any, ...]) -> None:
+        key = (_FORMAT, question, tuple(plugin), path, surroundings, tuple(_sources(path.partition(":")[0])))
         name = hashlib.sha256(repr(key).encode(errors="surrogatepass")).hexdigest()
         folder = private(cache_folder())
         self._name = name[:40]
