@@ -213,6 +213,7 @@ def debug(
     budget: float = 60.0,
     output: PathLike | None = None,
     program_file: PathLike | None = None,
+    trust_code: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Diagnosis:
     """Find the operators that return wrong values: run a model beside torch, and reduce each wrong partition.
@@ -230,16 +231,18 @@ def debug(
         output: folder for scripts that show the faults with the vendor's library alone; None: no scripts.
         program_file: a program of this model, saved with debug info. Its placement and its compiled partitions are
             debugged, in place of a new lowering. The default of `backends` is then the backends of the file.
+        trust_code: run partitions of that file that are machine code; see `delegate.load`.
         progress: called with short progress texts.
 
     Raises:
         the errors of `to_backend`, except those of verification. InputError if the folder cannot be written, or the
-        program file is of another model. ProgramError if it cannot be read, or has no debug info.
+        program file is of another model. ProgramError if it cannot be read, or has no debug info. BackendFailed if it
+        has machine code that is not trusted.
     """
     if program_file is not None:
         from delegate.devtools.debugger.saved_program import FromSavedProgram, SavedProgram
 
-        saved = SavedProgram.load(program_file)
+        saved = SavedProgram.load(program_file, default_registry(), trust_code=trust_code)
         backends = saved.backends if backends is None and config is None else backends
     request = LoweringRequest.of(
         model, backends, config, kernels=kernels, placement=placement, verify=None, cache=cache, progress=progress

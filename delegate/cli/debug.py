@@ -10,7 +10,7 @@ import typer
 
 from delegate.cli import options, output
 from delegate.cli.lower import Backends, Calibration, ConfigFile, Inputs
-from delegate.cli.options import Imports, import_modules
+from delegate.cli.options import Imports, TrustCode, import_modules
 from delegate.errors import InputError
 
 
@@ -41,6 +41,7 @@ def debug(
             help="Debug this saved program of MODEL: its placement and partitions, in place of a new lowering.",
         ),
     ] = None,
+    trust_code: TrustCode = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -83,6 +84,7 @@ def debug(
             budget=budget,
             output=out,
             program_file=program_file,
+            trust_code=trust_code,
             progress=progress,
         )
     if as_json:

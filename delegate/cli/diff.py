@@ -16,6 +16,7 @@ import delegate
 from delegate.cli import output
 from delegate.cli.arrays import Array, input_names, read_inputs
 from delegate.cli.completions import method_names
+from delegate.cli.options import TrustCode
 from delegate.devtools.diff import differences
 from delegate.errors import InputError
 from delegate.kernels.half_precision import from_bfloat16
@@ -39,9 +40,7 @@ def diff(
         str | None,
         typer.Option(metavar="NAME", autocompletion=method_names, help="Method to run, if the programs have several."),
     ] = None,
-    trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Run partitions of machine code too; see `delegate run`.")
-    ] = False,
+    trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON.")] = False,
 ) -> None:
     """Show the differences between two programs: placement, kernels, constants, memory, and with inputs the results."""

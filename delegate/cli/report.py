@@ -13,7 +13,7 @@ import delegate
 from delegate.cli import options, output
 from delegate.cli.inspect import is_program, plan_model
 from delegate.cli.lower import Backends, ConfigFile, Inputs
-from delegate.cli.options import Imports, import_modules
+from delegate.cli.options import Imports, TrustCode, import_modules
 from delegate.devtools.debugger.diagnosis import Diagnosis
 from delegate.devtools.page.html import page, write
 from delegate.errors import InputError
@@ -49,6 +49,7 @@ def report(
     inner: Annotated[
         bool, typer.Option("--inner", help="With --repeat: also the operators inside the vendor libraries.")
     ] = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Write the graph, the placement, the memory and the time of a program as one page for a browser."""
     if len(sources) > 2:
@@ -65,7 +66,7 @@ def report(
     for source in sources:
         is_saved = is_program(Path(source))
         planning = (None, None, []) if is_saved and len(sources) > 1 else (config, backend, inputs or [])
-        profile = _profile(source, repeat, inner) if repeat and is_saved else None
+        profile = _profile(source, repeat, inner, trust_code) if repeat and is_saved else None
         name = Path(source).name if is_saved else source
         pages.append(read_report(source, *planning).page_data(name, profile, diagnosis))
     write(page(pages), out)
@@ -95,11 +96,11 @@ def _diagnosis(path: Path) -> Diagnosis:
         raise InputError(what, where=str(path), remedy="write one: `delegate debug MODEL --json`") from error
 
 
-def _profile(source: str, repeat: int, inner: bool) -> Profile:
+def _profile(source: str, repeat: int, inner: bool, trust_code: bool) -> Profile:
     """Return the profile of calls of every method of a program on random inputs."""
     with ExitStack() as stack:
         with output.working(f"loading {source}"):
-            program = stack.enter_context(delegate.load(source))
+            program = stack.enter_context(delegate.load(source, trust_code=trust_code))
         profile = stack.enter_context(program.profile(inner=inner))
         for name in program.methods:
             method = program.method(name)

@@ -150,6 +150,15 @@ class InProcess:
         """Do nothing: no resources are left when the delegates are closed."""
 
 
+def require_no_code(runtime: BackendRuntime, compile_specs: Mapping[str, Any]) -> None:
+    """Raise BackendFailed if a blob with these compile specs is machine code."""
+    if runtime.runs_code(compile_specs):
+        raise BackendFailed(
+            "its blob is machine code, which would run in this process",
+            remedy="load it with trust_code=True (--trust-code) if you trust its source",
+        )
+
+
 def open_blob(
     runtime: BackendRuntime,
     blob: memoryview,
@@ -159,11 +168,8 @@ def open_blob(
     trust_code: bool,
 ) -> Delegate:
     """Create a delegate through a runtime part; raise BackendFailed for code without trust, or an error of `init`."""
-    if not trust_code and runtime.runs_code(compile_specs):
-        raise BackendFailed(
-            "its blob is machine code, which would run in this process",
-            remedy="load it with trust_code=True (--trust-code) if you trust its source",
-        )
+    if not trust_code:
+        require_no_code(runtime, compile_specs)
     delegate = runtime.init_with_data(blob, data, compile_specs) if data else runtime.init(blob, compile_specs)
     if not isinstance(delegate, Delegate):
         raise BackendFailed(f"its init() returned a {type(delegate).__name__}, not a Delegate", remedy=AUTHOR)

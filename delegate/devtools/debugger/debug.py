@@ -75,6 +75,11 @@ class _Debugger:
     saved: SavedProgram | None
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def trust_code(self) -> bool:
+        """Return true if machine code may run: that which was compiled here, or of a file that the user trusts."""
+        return self.saved is None or self.saved.trust_code
+
     def run(self) -> Diagnosis:
         """Lower the model, run it, and search."""
         start = time.monotonic()
@@ -95,9 +100,9 @@ class _Debugger:
         self._report("running the program beside torch")
         limit = max(_LIBRARY_SECONDS, 2 * self.budget)
         bounds = _bounds(request, self.model)
-        run = ProgramRun(request, self.model, program, lowered, samples, bounds, limit, self.notes)
+        run = ProgramRun(request, self.model, program, lowered, samples, bounds, limit, self.trust_code, self.notes)
         run.run()
-        isolated = Isolated(program, request.registry, trust_code=True, limit=limit)
+        isolated = Isolated(program, request.registry, trust_code=self.trust_code, limit=limit)
         with closing(isolated):
             context = self._context(isolated, bounds)
             faults = list(all_compile_faults(context, compiler.failures))

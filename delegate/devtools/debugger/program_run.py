@@ -41,6 +41,7 @@ class ProgramRun:
         samples: the calls by method.
         bounds: define which results are wrong.
         limit: seconds that a call of a library may take.
+        trust_code: run partitions of machine code.
 
     Attributes:
         recorder: the instructions that ran.
@@ -57,6 +58,7 @@ class ProgramRun:
     samples: Mapping[str, Sequence[Sample]]
     bounds: Bounds
     limit: float
+    trust_code: bool
     notes: list[str] = field(default_factory=list)
     figures: dict[str, Accuracy | None] = field(default_factory=dict)
     is_loaded: bool = True
@@ -81,7 +83,7 @@ class ProgramRun:
                 self.request.registry,
                 self.request.selection.kernels,
                 fallback="error",
-                trust_code=True,
+                trust_code=self.trust_code,
                 isolate=self.limit,
             )
         except DelegateError as error:

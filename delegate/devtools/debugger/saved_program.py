@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from torch.export import ExportedProgram
@@ -15,7 +16,7 @@ from delegate.devtools.debugger.recording import torch_operator
 from delegate.edge.keys import fingerprints
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
-from delegate.errors import InputError
+from delegate.errors import BackendUnavailable, InputError
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.strategies import Placed, PlacementInputs, Strategy
 from delegate.partitioner.artifacts import Artifacts
@@ -28,7 +29,10 @@ from delegate.plugins import PORTABLE
 from delegate.program import file
 from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, Program
+from delegate.registry import Registry
 from delegate.report import Report
+from delegate.runtime.delegates import require_no_code
+from delegate.runtime.steps import failed
 from delegate.verdict import Verdict
 
 _REMEDY = "give the model, backends and options that the file was lowered with"
@@ -44,17 +48,27 @@ class SavedProgram:
         program: the content of the file.
         report: of its debug info.
         where: the path, for messages.
+        trust_code: run its partitions of machine code too.
     """
 
     program: Program
     report: Report
     where: str
+    trust_code: bool
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> SavedProgram:
-        """Read a program file; raises ProgramError if it cannot be read, or has no debug info."""
+    def load(cls, path: str | os.PathLike[str], registry: Registry, *, trust_code: bool) -> SavedProgram:
+        """Read a program file.
+
+        Raises:
+            ProgramError: it cannot be read, or has no debug info.
+            BackendFailed: a partition is machine code, and `trust_code` is False.
+        """
         program, where = file.load(path), os.fspath(path)
-        return cls(program, Report.from_json(program.report, where), where)
+        saved = cls(program, Report.from_json(program.report, where), where, trust_code)
+        if not trust_code:
+            _require_no_code(program, registry)
+        return saved
 
     @property
     def backends(self) -> list[str]:
@@ -129,6 +143,17 @@ class SavedProgram:
 
     def _other(self, what: str, remedy: str = _REMEDY) -> InputError:
         return InputError(f"the file is not of this model: {what}", where=self.where, remedy=remedy)
+
+
+def _require_no_code(program: Program, registry: Registry) -> None:
+    """Raise BackendFailed if a partition is machine code; a backend that cannot be used here opens none."""
+    for spec in program.delegates:
+        with suppress(BackendUnavailable):
+            runtime = registry.runtime(spec.backend)
+            try:
+                require_no_code(runtime(), spec.compile_specs)
+            except (Exception, SystemExit) as error:  # a plugin may raise anything
+                raise failed(spec, error, "") from error
 
 
 class FromSavedProgram(Strategy):
