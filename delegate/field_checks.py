@@ -22,6 +22,8 @@ def fault(error: Exception) -> str:
     """Describe in plain words why data cannot be read, from an error that the reading raised."""
     if isinstance(error, RecursionError):
         return "it is too deeply nested"
+    if isinstance(error, UnicodeError):
+        return "it is not valid UTF-8"
     if isinstance(error, json.JSONDecodeError):
         return (
             f"it is not valid JSON, {error.msg[0].lower()}{error.msg[1:]} (line {error.lineno}, column {error.colno})"

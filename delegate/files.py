@@ -54,15 +54,30 @@ def open_to_read(path: PathLike) -> BinaryIO:
     """Open a file, or an inherited pipe without a name, such as that of `<(command)`.
 
     Raises:
-        OSError: it cannot be opened, or it is a named pipe, which may never have a writer.
+        OSError: it cannot be opened, or it is a named pipe or a device, which may never have data, or never end.
     """
     file = open(path, "rb", opener=open_nonblocking)  # noqa: SIM115 - the caller closes it
-    if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-        if _is_named(path):
-            file.close()
-            raise OSError(errno.EINVAL, "this is a pipe, not a file")
+    mode = os.fstat(file.fileno()).st_mode
+    if stat.S_ISFIFO(mode) and not _is_named(path):
         os.set_blocking(file.fileno(), True)
+    elif not stat.S_ISREG(mode):
+        file.close()
+        raise OSError(errno.EINVAL, f"this is a {'pipe' if stat.S_ISFIFO(mode) else 'device'}, not a file")
     return file
+
+
+def require_regular(path: PathLike) -> None:
+    """Raise OSError unless a path is a file that `open_to_read` opens: for libraries that open it themselves."""
+    open_to_read(path).close()
+
+
+def read_bytes(path: PathLike, most: int = _MOST_BYTES) -> bytes:
+    """Return the content of a file; raise OSError if it cannot be read, ValueError if it has more than `most` bytes."""
+    with open_to_read(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    return data
 
 
 def open_pipe_to_write(path: PathLike) -> BinaryIO:
@@ -174,11 +189,7 @@ def read_text(path: PathLike, what: str, remedy: str, most: int = _MOST_BYTES) -
     `what` is its content; `what` and `remedy` are for the message.
     """
     try:
-        with open_to_read(path) as file:
-            data = file.read(most + 1)
-        if len(data) > most:
-            raise ValueError(f"it has more than {most} bytes")
-        return data.decode()
+        return read_bytes(path, most).decode()
     except (OSError, ValueError) as error:
         raise PartitionError(f"{what} cannot be read: {error}", where=str(path), remedy=remedy) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +196,16 @@ def with_tensors(edit: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Pa
     return change
 
 
+def with_pipe(name: str) -> Callable[[Path], None]:
+    """Return a change that puts a pipe without a writer in place of a file."""
+
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return change
+
+
 LAYER = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
 
 
@@ -214,6 +225,13 @@ LAYER = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
         (configured(init_lora_weights="pissa"), 'init_lora_weights = "pissa"'),
         (configured(lora_alpha="8"), 'lora_alpha is "8"'),
         (configured(lora_alpha=None), "lora_alpha is null"),
+        (configured(lora_alpha=10**400), r"lora_alpha is 10000000.*\.\.\..*a finite number"),
+        (configured(lora_alpha=1e300), "lora_alpha is 1e.300.*a finite number from -1e.30"),
+        (configured(lora_alpha=-(2**2000)), "lora_alpha is -114813.*a finite number"),
+        (configured(lora_alpha=True), "lora_alpha is true"),
+        (configured(lora_alpha=float("nan")), "lora_alpha is NaN"),
+        (configured(alpha_pattern={"q_proj": [8]}), r"lora_alpha is \[8\]"),
+        (configured(alpha_pattern=[8]), "alpha_pattern has other keys"),
         (configured(alpha_pattern={"(a|b)": 3}), "alpha_pattern has other keys"),
         (configured(base_model_name_or_path="org/Other"), "an adapter of 'Other', not of 'Base'.*base_model_name_or"),
         (with_tensors(lambda t: t.pop(f"{LAYER}B.weight")), "lora_B.weight' is missing"),
@@ -228,6 +246,11 @@ LAYER = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
             r"shapes \[0, 64\] and \[64, 0\]",
         ),
         (with_tensors(lambda t: t[f"{LAYER}A.weight"].fill_(torch.nan)), "not finite"),
+        (with_tensors(lambda t: t[f"{LAYER}B.weight"].fill_(3e38)), "not finite after the scaling by lora_alpha"),
+        (with_tensors(lambda t: t.update({f"{LAYER}B.weight": torch.ones(())})), r"shapes \[4, 64\] and \[\]"),
+        (with_tensors(lambda t: t.update({f"{LAYER}A.weight": torch.ones(4, 64, 1)})), r"shapes \[4, 64, 1\] and"),
+        (with_pipe("adapter_config.json"), "this is no adapter configuration .*this is a pipe"),
+        (with_pipe("adapter_model.safetensors"), "its matrices cannot be read .*this is a pipe"),
         (with_tensors(lambda t: t.update({f"{LAYER}A.weight": torch.ones(4, 64, dtype=torch.int8)})), "the type I8"),
         (
             with_tensors(lambda t: t.update({f"{LAYER}{k}.weight": torch.ones(9, 64).reshape(s) for k, s in SIZES})),

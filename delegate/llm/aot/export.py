@@ -26,6 +26,7 @@ from delegate.llm.aot.source import Source
 from delegate.llm.aot.stack import export_stack
 from delegate.llm.aot.weights import BLOCKS, INTEGERS, WEIGHTS, quantize_weights, release_free_memory
 from delegate.llm.runtime.text import parse_tokens
+from delegate.llm.runtime.tokenizer import Tokenizer
 from delegate.plugins import one_line
 from delegate.registry import default_registry
 from delegate.selection import select
@@ -174,15 +175,10 @@ def _calibration(source: Source, path: Path) -> Tensor:
     except (OSError, UnicodeDecodeError) as error:
         what = f"the calibration text cannot be read: {one_line(error)}"
         raise ConfigError(what, where=str(path), remedy="give a text file in UTF-8") from error
-    tokens = list(parse_tokens(text)) if not source.tokenizer else _tokens(source.tokenizer, text)
-    return calibration_rows(tokens, source.config.vocab_size, str(path))
-
-
-def _tokens(tokenizer: bytes, text: str) -> list[int]:
-    import tokenizers
-
-    tokens: list[int] = tokenizers.Tokenizer.from_buffer(tokenizer).encode(text).ids
-    return tokens
+    vocabulary = source.config.vocab_size
+    tokenizer = Tokenizer(source.tokenizer, vocabulary) if source.tokenizer else None
+    tokens = list(parse_tokens(text)) if tokenizer is None else tokenizer.encode(text)
+    return calibration_rows(tokens, vocabulary, str(path))
 
 
 def _fix_rope(model: transformers.PreTrainedModel, context: int) -> None:

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import tokenizers
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from delegate.errors import ExportError
+from delegate.errors import ExportError, ProgramError
 from delegate.llm.aot.chat_template import read_chat_format
 from delegate.llm.aot.decoder import ATTENTION
 from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.runtime.chat import ChatFormat
+from delegate.llm.runtime.tokenizer import Tokenizer
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi", "phi3")
 HALF = {torch.bfloat16, torch.float16}  # float32 has all their numbers
@@ -180,13 +180,9 @@ def _tokenizer(path: Path, vocabulary: int) -> bytes:
     """
     text = path.read_bytes()
     try:
-        tokenizer = tokenizers.Tokenizer.from_buffer(text)
-    except Exception as error:  # a class of the library
-        raise ExportError("this is not a tokenizer", where=str(path), remedy=str(error)) from error
-    last = max(tokenizer.get_vocab(with_added_tokens=False).values(), default=0)
-    if last >= vocabulary:
-        what = f"the tokenizer has tokens up to {last}, but the model has {vocabulary} tokens"
-        raise ExportError(what, where=str(path), remedy="use the tokenizer that the model was trained with")
+        Tokenizer(text, vocabulary)
+    except ProgramError as error:
+        raise ExportError(error.what, where=str(path), remedy=error.remedy) from error
     return text
 
 

@@ -16,8 +16,11 @@ import numpy as np
 
 from delegate.errors import InputError
 from delegate.field_checks import fault
+from delegate.files import read_bytes
+from delegate.json_types import number_type
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.llm.runtime.sampling import Array
+from delegate.plugins import one_line
 from delegate.runtime.context import Context
 
 # The states of a linear layer: (conversations, rank, inputs), (conversations, rank, outputs), (conversations).
@@ -29,6 +32,9 @@ _SUPPORTED: Mapping[str, tuple[Any, ...]] = {  # values of fields of the configu
     "bias": ("none", None),
     "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal", None),  # others change the weights of the base
 }
+_ALPHA = number_type(-1e30, 1e30)  # float32 has these numbers
+_MOST_QUOTED = 40  # characters of a value in a message
+_MOST_BYTES = 2**33  # of the matrices
 _UNSUPPORTED = (  # fields that change what a layer computes, and must be empty
     "use_dora", "use_qalora", "use_bdlora", "lora_bias", "fan_in_fan_out", "modules_to_save", "target_parameters",
     "layer_replication", "trainable_token_indices", "alora_invocation_tokens", "arrow_config", "kasa_config",
@@ -81,14 +87,18 @@ def read_adapter(folder: Path, states: Mapping[str, Array], base: str) -> Adapte
     for layer in _layers(tensors, folder):
         first, second = (tensors[f"{_PEFT}{layer}.lora_{kind}.weight"] for kind in "AB")
         _check_sizes(layer, first, second, states, folder)
-        factor = np.float32(_scaling(config, layer, len(first), folder))
-        matrices[_MODEL + layer] = np.ascontiguousarray(first), np.ascontiguousarray(second.T) * factor
+        with np.errstate(over="ignore"):  # checked in the next line
+            scaled = np.ascontiguousarray(second.T) * np.float32(_scaling(config, layer, len(first), folder))
+        if not np.isfinite(scaled).all():
+            what = f"the matrices of layer {layer!r} are not finite after the scaling by lora_alpha"
+            raise InputError(what, where=str(folder), remedy="use a smaller lora_alpha, or train it again")
+        matrices[_MODEL + layer] = np.ascontiguousarray(first), scaled
     return Adapter(folder.name, matrices)
 
 
 def _read_config(file: Path) -> Mapping[str, Any]:
     try:
-        config = json.loads(file.read_text("utf-8"))
+        config = json.loads(read_bytes(file))
     except FileNotFoundError as error:
         remedy = "pass a folder that `save_pretrained` of a PEFT model wrote"
         raise InputError(f"there is no {file.name}", where=str(file.parent), remedy=remedy) from error
@@ -113,12 +123,12 @@ def _read_tensors(file: Path) -> Mapping[str, Array]:
         raise InputError("adapters need the package safetensors", where=str(error), remedy=remedy) from error
     read: Callable[[bytes], list[tuple[str, Mapping[str, Any]]]] = deserialize
     try:
-        return {name: _values(name, tensor, file) for name, tensor in read(file.read_bytes())}
+        return {name: _values(name, tensor, file) for name, tensor in read(read_bytes(file, _MOST_BYTES))}
     except FileNotFoundError as error:
         remedy = "save the adapter with safetensors, which PEFT does by default"
         raise InputError(f"there is no {file.name}", where=str(file.parent), remedy=remedy) from error
-    except (SafetensorError, OSError) as error:
-        raise InputError("its matrices cannot be read", where=str(file), remedy=str(error)) from error
+    except (SafetensorError, OSError, ValueError, MemoryError) as error:
+        raise InputError("its matrices cannot be read", where=str(file), remedy=one_line(error)) from error
 
 
 def _values(name: str, tensor: Mapping[str, Any], file: Path) -> Array:
@@ -154,7 +164,8 @@ def _layers(tensors: Mapping[str, Array], folder: Path) -> Iterator[str]:
 
 def _check_sizes(layer: str, first: Array, second: Array, states: Mapping[str, Array], folder: Path) -> None:
     """Raise InputError if the matrices of a layer do not fit its states."""
-    if f"{_MODEL}{layer}.{FIRST}" not in states:
+    places = [states.get(f"{_MODEL}{layer}.{name}") for name in (FIRST, SECOND, RANKS)]
+    if [None if place is None else place.ndim for place in places] != [3, 3, 1]:
         known = sorted({name.rpartition(".")[0].rpartition(".")[2] for name in states if name.endswith(RANKS)})
         what = f"the program has no place for an adapter of layer {layer!r}: it has places in {', '.join(known)}"
         remedy = "use an adapter of the same model, or export it again with more --lora-targets"
@@ -182,6 +193,8 @@ def _scaling(config: Mapping[str, Any], layer: str, rank: int, folder: Path) -> 
         remedy = "write the names of layers there, as in q_proj"
         raise InputError("alpha_pattern has other keys than names of layers", where=str(folder), remedy=remedy)
     alpha = next((patterns[key] for key in patterns if f".{layer}".endswith(f".{key}")), alpha)
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise InputError(f"lora_alpha is {json.dumps(alpha)}", where=str(folder), remedy="it must be a number")
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    if alpha is None or not _ALPHA.fits(alpha):
+        said = json.dumps(alpha)
+        what = f"lora_alpha is {said if len(said) <= _MOST_QUOTED else said[:_MOST_QUOTED] + '...'}"
+        raise InputError(what, where=str(folder), remedy=f"it must be {_ALPHA.expected}")
+    return float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from delegate.errors import InputError, ProgramError
+from delegate.llm.runtime.about import CHAT
 from delegate.llm.runtime.adapter import Adapter
 from delegate.llm.runtime.model import Model
 from delegate.llm.runtime.sampling import Sampler
@@ -65,15 +66,14 @@ class ChatFormat:
         Raises:
             ProgramError: they are no format.
         """
-        types = dict.fromkeys(("start", "after_system", "after_user", "after_answer"), str) | {"strips": bool}
-        if not (
-            isinstance(data, Mapping)
-            and data.keys() == {*types, "before_system"}
-            and all(type(data[name]) is kind for name, kind in types.items())
-            and isinstance(data["before_system"], str | None)
-        ):
-            raise ProgramError("the program has a damaged chat format", remedy="export it again")
-        return cls(**data)
+        try:
+            checked = CHAT.check(data, "chat")
+            if data != checked:
+                raise ValueError("it has more fields")
+        except ValueError as error:
+            remedy = "export it again"
+            raise ProgramError(f"the program has a damaged chat format, {error}", remedy=remedy) from error
+        return cls(**checked)
 
 
 class Chat:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from delegate.errors import DelegateError, InputError, ProgramError
+from delegate.llm.runtime.about import read_about, stored_bytes
 from delegate.llm.runtime.adapter import Adapter, read_adapter
 from delegate.llm.runtime.sampling import Array, Sampler
+from delegate.llm.runtime.tokenizer import Tokenizer
+from delegate.llm.runtime.tokenizer_format import MOST_BYTES
 from delegate.runtime.context import Context
 from delegate.runtime.loaded import LoadedProgram, load
 
-_REQUIRED = {"context", "chunk", "conversations", "guesses", "vocabulary", "ends"}
+_EXPORT = "create the file with `delegate llm export`"
 WhenFull = Literal["stop", "slide"]
 
 
@@ -40,43 +42,32 @@ class Model:
     def __init__(
         self, program: Path | LoadedProgram, trust_code: bool = False, kernels: Sequence[str] | None = None
     ) -> None:
+        self._where = "" if isinstance(program, LoadedProgram) else str(program)
         self.program = (
             program if isinstance(program, LoadedProgram) else load(program, trust_code=trust_code, kernels=kernels)
         )
         try:
-            self.about = self._about()
+            if missing := {"prefill", "decode", "head", "about"} - set(self.program.methods):
+                raise ProgramError(f"it has no method {', '.join(sorted(missing))}")
+            self.about = read_about(self.program)
         except DelegateError as error:
             self.program.close()
-            remedy = "create the file with `delegate llm export`"
-            raise ProgramError(error.what, where=str(program), remedy=remedy) from error
-
-    def _about(self) -> Mapping[str, Any]:
-        """Return what the export stored about the model."""
-        if missing := {"prefill", "decode", "head", "about"} - set(self.program.methods):
-            raise ProgramError(f"it has no method {', '.join(sorted(missing))}")
-        try:
-            about = json.loads(bytes(self.program.method("about")()))
-            if missing := _REQUIRED - about.keys():
-                raise ProgramError(f"the result of method about lacks {', '.join(sorted(missing))}")
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ProgramError("method about does not describe a language model") from error
-        return dict(about)
+            raise ProgramError(error.what, where=self._where, remedy=_EXPORT) from error
 
     @cached_property
-    def tokenizer(self) -> Any | None:
-        """The `tokenizers.Tokenizer` of the file, or None if it has none.
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of the file, or None if it has none.
 
         Raises:
+            ProgramError: it is damaged, or the model lacks one of its tokens.
             InputError: the package tokenizers is not installed.
         """
         if "tokenizer" not in self.program.methods:
             return None
         try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            remedy = "pip install 'delegate[llm]', or pass tokens as numbers"
-            raise InputError("text needs the package tokenizers", where=str(error), remedy=remedy) from error
-        return Tokenizer.from_buffer(self.program.method("tokenizer")().tobytes())
+            return Tokenizer(stored_bytes(self.program, "tokenizer", MOST_BYTES), self.about["vocabulary"])
+        except ProgramError as error:
+            raise ProgramError(error.what, where=self._where, remedy=_EXPORT) from error
 
     def tokens(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text.
@@ -86,11 +77,11 @@ class Model:
             add_special_tokens: add what the tokenizer puts around a text, such as a token that begins it.
 
         Raises:
-            InputError: the program has no tokenizer.
+            InputError: the program has no tokenizer, or the tokenizer fails on this text.
         """
         if self.tokenizer is None:
             raise InputError("the program has no tokenizer", remedy="pass tokens as numbers")
-        return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        return self.tokenizer.encode(text, add_special_tokens)
 
     def load_adapter(self, folder: Path) -> Adapter:
         """Return the LoRA adapter of a folder that PEFT saved, for conversations of this model.

@@ -126,7 +126,7 @@ class LanguageModel:
         adapters: the adapter of each model that a request may name: NAME has none, NAME:ADAPTER has one.
 
     Raises:
-        ProgramError: the program describes no language model.
+        ProgramError: the program describes no language model, or its tokenizer is damaged.
         InputError: the package tokenizers is not installed, or an adapter does not fit.
     """
 
@@ -139,8 +139,11 @@ class LanguageModel:
         adapters: Mapping[str, Path] = MappingProxyType({}),
     ) -> None:
         self.name, self._settings = name, settings
-        self._model = Model(program)
-        self._model.tokens("")  # raises now if the package for that is absent
+        try:
+            self._model = Model(program)
+            self._model.tokens("")  # raises now if the tokenizer is damaged, or its package is absent
+        except DelegateError as error:
+            raise error.at(f"program {name!r}") from error
         self.adapters: dict[str, Adapter | None] = {name: None}
         self.adapters |= {f"{name}:{key}": self._model.load_adapter(folder) for key, folder in adapters.items()}
         chat = self._model.about.get("chat")
@@ -210,7 +213,7 @@ class LanguageModel:
     def _prompt_tokens(self, prompt: Any) -> list[int]:
         """Return the tokens of a text, or these tokens."""
         if isinstance(prompt, str):
-            return self._model.tokens(prompt)
+            return self._tokens(prompt)
         vocabulary = self._model.about["vocabulary"]
         if isinstance(prompt, list) and all(type(token) is int and 0 <= token < vocabulary for token in prompt):
             return prompt
@@ -231,7 +234,13 @@ class LanguageModel:
                 parts.append(text if role == "assistant" else self._chat.render(text, system, number == 0))
         except InputError as error:
             raise RequestError(400, str(error)) from error
-        return self._model.tokens("".join(parts), add_special_tokens=False)
+        return self._tokens("".join(parts), add_special_tokens=False)
+
+    def _tokens(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        try:
+            return self._model.tokens(text, add_special_tokens)
+        except InputError as error:  # the tokenizer fails on this text
+            raise RequestError(400, str(error)) from error
 
     async def answer(self, request: Completion) -> tuple[bytes, AsyncGenerator[bytes, None] | None]:
         """Return the complete answer as JSON, or the first part of a stream and the others.
