@@ -19,6 +19,7 @@ from torch.fx import Graph, GraphModule, Node, map_arg
 from delegate.backends.aot import Region
 from delegate.backends.exported import exported_program
 from delegate.edge.node import arguments, op_name, tensor
+from delegate_openvino.attention import keep_gates_apart, zero_where_nothing_is_seen
 from delegate_openvino.elements import ELEMENTS
 from delegate_openvino.integers import CutRegion
 
@@ -100,6 +101,7 @@ def to_openvino(region: Region) -> Converted:
             parameter.set_partial_shape(shape_of(node))
         model.validate_nodes_and_infer_types()
         model = cut.fill(model, floats)
+        keep_gates_apart(model)
         _part_results(model)
         model.validate_nodes_and_infer_types()
     except NotConverted:
@@ -143,7 +145,7 @@ def _module(region: Region) -> GraphModule:
             _round_before_truncation(graph, copies[node])
             mask = masks.get(node)
             if mask is not None:
-                copies[node] = _zero_where_nothing_is_seen(graph, copies[node], copies[mask])
+                copies[node] = zero_where_nothing_is_seen(graph, copies[node], copies[mask])
     return GraphModule(root, graph)
 
 
@@ -263,25 +265,6 @@ def _is_truncation(node: Node) -> bool:
         and tensor(node).dtype is torch.bfloat16
         and tensor(node.all_input_nodes[0]).dtype is torch.float32
     )
-
-
-def _zero_where_nothing_is_seen(graph: Graph, attended: Node, mask: Node) -> Node:
-    """Set rows that are masked completely to zero, as torch does; OpenVINO's results are NaN."""
-    aten = torch.ops.aten
-    value = mask.meta["val"]
-    seen = mask if value.dtype is torch.bool else graph.call_function(aten.gt.Scalar, (mask, float("-inf")))
-    some = graph.call_function(aten.any.dim, (seen, -1, True))
-    none = graph.call_function(aten.logical_not.default, (some,))
-    masked = graph.call_function(aten.masked_fill.Scalar, (attended, none, 0.0))
-    rows = value[..., :1]
-    for node, result in (
-        (seen, value.bool()),
-        (some, rows.bool()),
-        (none, rows.bool()),
-        (masked, attended.meta["val"]),
-    ):
-        node.meta.setdefault("val", result)
-    return masked
 
 
 def shape_of(node: Node) -> openvino.PartialShape:
