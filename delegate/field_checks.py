@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
+S = TypeVar("S")
 _MOST_COUNT = 2**63
 _NOT_FINITE = ("inf", "-inf", "nan")  # their JSON form
 
@@ -150,6 +152,11 @@ def amount(data: Mapping[str, Any], key: str) -> float:
     if not 0 <= value < math.inf:
         raise _wrong(key, "a finite number of 0 or more", data[key])
     return value
+
+
+def default(data: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any], str], T], absent: S) -> T | S:
+    """Return a field that older files may lack, read by one of these functions; `absent` if it is missing."""
+    return read(data, key) if key in data else absent
 
 
 def _wrong(key: str, expected: str, value: Any) -> ValueError:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from delegate.errors import ProgramError
-from delegate.field_checks import fault, plain_json
+from delegate.field_checks import amount, default, fault, items, mapping, plain_json, require_format, texts
+from delegate.field_checks import text as read_text
 from delegate.measured import Placement
 from delegate.plugins import PORTABLE
 from delegate.report_rows import (
@@ -19,6 +20,7 @@ from delegate.report_rows import (
     MethodAccuracy,
     NodeReport,
     PartitionReport,
+    by_method,
     decibels,
     layer_of,
     method_accuracy_of,
@@ -80,7 +82,12 @@ class Report:
     @property
     def summary(self) -> str:
         """One line per method: partitions and operations by backend, and the portable nodes with their time."""
-        return "\n".join(self._summary(method) for method in self.methods)
+        return "\n".join(self.summaries().values())
+
+    def summaries(self) -> dict[str, str]:
+        """Return method -> its line of the summary."""
+        nodes, partitions = by_method(self.nodes), by_method(self.partitions)
+        return {name: self._summary(name, nodes.get(name, ()), partitions.get(name, ())) for name in self.methods}
 
     def __repr__(self) -> str:
         return f"<Report of {self.summary.replace(chr(10), ' | ')}>"
@@ -142,22 +149,23 @@ class Report:
             raise ProgramError(what, where=where, remedy=remedy)
         try:
             data = json.loads(text)
-            if data["format"] != _FORMAT:
-                raise ValueError(f"its format is {data['format']!r}, but only format {_FORMAT} is supported")
-            return cls(
-                methods=tuple(map(str, data["methods"])),
-                nodes=tuple(map(node_of, data["nodes"])),
-                partitions=tuple(map(partition_of, data["partitions"])),
-                notes=tuple(map(str, data["notes"])),
-                accuracy=tuple(map(method_accuracy_of, data.get("accuracy", ()))),
-                placements=tuple(map(Placement.from_data, data.get("placements", ()))),
-                portable_shares={str(name): float(s) for name, s in data.get("portable_shares", {}).items()},
-                layers=tuple(map(layer_of, data.get("layers", ()))),
-                fingerprints={
-                    str(method): {str(name): str(text) for name, text in known.items()}
-                    for method, known in data.get("fingerprints", {}).items()
-                },
+            require_format(data, _FORMAT)
+            shares = default(data, "portable_shares", mapping, {})
+            known = default(data, "fingerprints", mapping, {})
+            report = cls(
+                methods=texts(data, "methods"),
+                nodes=tuple(map(node_of, items(data, "nodes"))),
+                partitions=tuple(map(partition_of, items(data, "partitions"))),
+                notes=texts(data, "notes"),
+                accuracy=tuple(map(method_accuracy_of, default(data, "accuracy", items, ()))),
+                placements=tuple(map(Placement.from_data, default(data, "placements", items, ()))),
+                portable_shares={name: amount(shares, name) for name in shares},
+                layers=tuple(map(layer_of, default(data, "layers", items, ()))),
+                fingerprints={method: _texts_by_name(known, method) for method in known},
             )
+            if twice := [name for name, count in Counter(report.methods).items() if count > 1]:
+                raise ValueError(f"two methods have the name {twice[0]!r}")
+            return report
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             remedy = "lower the model again"
             raise ProgramError(f"the report cannot be read, {fault(error)}", where=where, remedy=remedy) from error
@@ -169,7 +177,8 @@ class Report:
             return []
         lines = [str(m) for m in self.accuracy]
         lines += [f"{name}: not verified, no inputs were given for it" for name in self.methods if name not in verified]
-        lines += [line for name in self.methods for line in self._layer_lines(name)]
+        layers = by_method(self.layers)
+        lines += [_layer_line(name, layers[name]) for name in self.methods if name in layers]
         measured = [p for p in self.partitions if p.method in verified]
         return lines + [f"  {p.name}: {p.accuracy or 'not reached by the inputs'}" for p in measured]
 
@@ -186,7 +195,8 @@ class Report:
         if self.partitions:
             partitions.insert(0, _table(self.partitions))
         sections: list[Sequence[str | Table]] = [[self.summary], partitions, self.accuracy_lines()]
-        sections += [self.placement_blocks(), *map(self._not_delegated, self.methods)]
+        nodes = by_method(self.nodes)
+        sections += [self.placement_blocks(), *(_not_delegated(m, nodes.get(m, ())) for m in self.methods)]
         sections.append([f"note: {note}" for note in self.notes])
         return [block for section in sections if section for block in ("", *section)][1:]
 
@@ -198,20 +208,15 @@ class Report:
             return Table(header, tuple(rows))
         return Table(("method", *header), tuple((n.method, *row) for n, row in zip(self.nodes, rows, strict=True)))
 
-    def _layer_lines(self, method: str) -> Iterator[str]:
-        """Yield a line on the quantized layers of a method, if their errors are known."""
-        if rows := [row for row in self.layers if row.method == method]:
-            worst = min(rows, key=lambda row: (math.isnan(row.added_db), row.added_db))
-            noisiest = f"{worst.node} ({worst.place}, {decibels(worst.added_db)})"
-            yield f"{method}: {_count(len(rows), 'quantized layer')}, the noisiest: {noisiest}"
-
-    def _summary(self, method: str) -> str:
-        counts = Counter(p.backend for p in self.partitions if p.method == method)
+    def _summary(self, method: str, nodes: Sequence[NodeReport], partitions: Sequence[PartitionReport]) -> str:
+        counts, work = Counter(p.backend for p in partitions), dict[str, float]()
+        for p in partitions:
+            work[p.backend] = work.get(p.backend, 0.0) + p.work
         shares = [
-            f"{_count(count, 'partition')} on {backend}, {_percent(self._share(method, backend))} of the operations"
+            f"{_count(count, 'partition')} on {backend}, {_percent(work[backend])} of the operations"
             for backend, count in counts.items()
         ]
-        left = [n for n in self.nodes if n.method == method and n.backend == PORTABLE]
+        left = [n for n in nodes if n.backend == PORTABLE]
         portable = f"{_count(len(left), 'node')} portable{self._portable_time(method, left)}"
         return f"{method}: {'; '.join([*(shares or ['no partitions']), portable])}"
 
@@ -222,17 +227,26 @@ class Report:
         time = math.fsum(n.time for n in left)
         return f", about {_percent(time)} of the time on one CPU core, estimated" if time else ""
 
-    def _share(self, method: str, backend: str) -> float:
-        return sum(p.work for p in self.partitions if (p.method, p.backend) == (method, backend))
 
-    def _not_delegated(self, method: str) -> list[str]:
-        """Describe the nodes that each preferred backend refused, grouped by operator and reason."""
-        refused: dict[str, list[NodeReport]] = {}
-        for node in self.nodes:
-            if node.method == method:
-                for backend in _passed_over(node):
-                    refused.setdefault(backend, []).append(node)
-        return [line for backend, nodes in refused.items() for line in _refusals(backend, method, nodes)]
+def _texts_by_name(data: Mapping[str, Any], key: str) -> dict[str, str]:
+    values = mapping(data, key)
+    return {name: read_text(values, name) for name in values}
+
+
+def _layer_line(method: str, rows: Sequence[LayerAccuracy]) -> str:
+    """Return the line on the quantized layers of a method."""
+    worst = min(rows, key=lambda row: (math.isnan(row.added_db), row.added_db))
+    noisiest = f"{worst.node} ({worst.place}, {decibels(worst.added_db)})"
+    return f"{method}: {_count(len(rows), 'quantized layer')}, the noisiest: {noisiest}"
+
+
+def _not_delegated(method: str, nodes: Sequence[NodeReport]) -> list[str]:
+    """Describe the nodes of a method that each preferred backend refused, grouped by operator and reason."""
+    refused: dict[str, list[NodeReport]] = {}
+    for node in nodes:
+        for backend in _passed_over(node):
+            refused.setdefault(backend, []).append(node)
+    return [line for backend, members in refused.items() for line in _refusals(backend, method, members)]
 
 
 def _passed_over(node: NodeReport) -> Iterator[str]:
@@ -284,10 +298,11 @@ def _table(partitions: Sequence[PartitionReport]) -> Table:
     rows = [
         _partition_row(p.name, [p], "; ".join((*p.notes, *_patterns(p)))) for p in partitions if id(p) not in folded
     ]
-    for backend, count in counts.items():
-        if count > 1:
-            members = [p for p in small if p.backend == backend]
-            rows.append(_partition_row(f"{count} small ones", members, f"under {_SMALL:.0%} of the operations each"))
+    members: dict[str, list[PartitionReport]] = {}
+    for p in small:
+        members.setdefault(p.backend, []).append(p)
+    note = f"under {_SMALL:.0%} of the operations each"
+    rows += [_partition_row(f"{len(own)} small ones", own, note) for own in members.values() if len(own) > 1]
     header = ("partition", "backend", "nodes", "operations", "in", "out", "notes")
     return Table(header, tuple(rows), numbers=frozenset(range(2, 6)))
 

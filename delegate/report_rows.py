@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from delegate.field_checks import number, text
+from delegate.field_checks import amount, count, default, flag, items, mapping, number, text, texts
 from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict
 
@@ -168,6 +168,24 @@ class PartitionReport:
     patterns: tuple[PatternReport, ...] = ()
 
 
+class _OfMethod(Protocol):
+    """A row of a method."""
+
+    @property
+    def method(self) -> str: ...
+
+
+Row = TypeVar("Row", bound=_OfMethod)
+
+
+def by_method(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return method -> its rows, in their order."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.method, []).append(row)
+    return groups
+
+
 def decibels(number: float) -> str:
     return "exact" if number == math.inf else f"{number:.1f} dB"
 
@@ -176,61 +194,54 @@ def accuracy_of(data: Mapping[str, Any] | None) -> Accuracy | None:
     """Return figures from their JSON form; raises KeyError, TypeError or ValueError."""
     if data is None:
         return None
-    top1 = data["top1"]
-    figures = {key: float(data[key]) for key in ("sqnr_db", "max_error", "relative_error")}
-    return Accuracy(**figures, top1=None if top1 is None else float(top1), calls=int(data["calls"]))
+    figures = {key: number(data, key) for key in ("sqnr_db", "max_error", "relative_error")}
+    return Accuracy(**figures, top1=None if data["top1"] is None else number(data, "top1"), calls=count(data, "calls"))
 
 
 def method_accuracy_of(data: Mapping[str, Any]) -> MethodAccuracy:
-    texts = {key: str(data[key]) for key in ("method", "reference", "why")}
-    return MethodAccuracy(**texts, figures=accuracy_of(data["figures"]), nan=str(data.get("nan", "")))
+    words = {key: text(data, key) for key in ("method", "reference", "why")}
+    return MethodAccuracy(**words, figures=accuracy_of(data["figures"]), nan=default(data, "nan", text, ""))
 
 
 def layer_of(data: Mapping[str, Any]) -> LayerAccuracy:
-    texts = {key: text(data, key) for key in ("method", "node", "place")}
-    return LayerAccuracy(**texts, added_db=number(data, "added_db"), total_db=number(data, "total_db"))
+    words = {key: text(data, key) for key in ("method", "node", "place")}
+    return LayerAccuracy(**words, added_db=number(data, "added_db"), total_db=number(data, "total_db"))
 
 
 def node_of(data: Mapping[str, Any]) -> NodeReport:
-    verdicts = {str(backend): _verdict(v) for backend, v in data["verdicts"].items()}
-    texts = {
-        key: str(data[key]) for key in ("method", "name", "op", "backend", "partition", "result", "source", "module")
+    words = {
+        key: text(data, key) for key in ("method", "name", "op", "backend", "partition", "result", "source", "module")
     }
     return NodeReport(
-        **texts,
-        verdicts=verdicts,
-        work=float(data["work"]),
-        time=float(data.get("time", 0.0)),
-        inputs=tuple(map(str, data.get("inputs", ()))),
-        nbytes=int(data.get("nbytes", 0)),
+        **words,
+        verdicts={backend: _verdict(verdict) for backend, verdict in mapping(data, "verdicts").items()},
+        work=amount(data, "work"),
+        time=default(data, "time", amount, 0.0),
+        inputs=default(data, "inputs", texts, ()),
+        nbytes=default(data, "nbytes", count, 0),
     )
 
 
 def _verdict(data: Mapping[str, Any]) -> Verdict:
     reason = None if data["reason"] is None else Reason(data["reason"])
-    return Verdict(
-        reason,
-        str(data["message"]),
-        str(data["remedy"]),
-        str(data["tag"]),
-        bool(data.get("in_parts", False)),
-    )
+    words = {key: text(data, key) for key in ("message", "remedy", "tag")}
+    return Verdict(reason, **words, in_parts=default(data, "in_parts", flag, False))
 
 
 def partition_of(data: Mapping[str, Any]) -> PartitionReport:
     return PartitionReport(
-        method=str(data["method"]),
-        name=str(data["name"]),
-        backend=str(data["backend"]),
-        nodes=tuple(map(str, data["nodes"])),
-        bytes_in=int(data["bytes_in"]),
-        bytes_out=int(data["bytes_out"]),
-        work=float(data["work"]),
-        notes=tuple(map(str, data["notes"])),
-        copied_in=int(data.get("copied_in", 0)),
-        copied_out=int(data.get("copied_out", 0)),
-        space=str(data.get("space", "")),
-        stays=tuple(map(str, data.get("stays", ()))),
+        method=text(data, "method"),
+        name=text(data, "name"),
+        backend=text(data, "backend"),
+        nodes=texts(data, "nodes"),
+        bytes_in=count(data, "bytes_in"),
+        bytes_out=count(data, "bytes_out"),
+        work=amount(data, "work"),
+        notes=texts(data, "notes"),
+        copied_in=default(data, "copied_in", count, 0),
+        copied_out=default(data, "copied_out", count, 0),
+        space=default(data, "space", text, ""),
+        stays=default(data, "stays", texts, ()),
         accuracy=accuracy_of(data.get("accuracy")),
-        patterns=tuple(PatternReport(text(p, "name"), tuple(map(str, p["nodes"]))) for p in data.get("patterns", ())),
+        patterns=tuple(PatternReport(text(p, "name"), texts(p, "nodes")) for p in default(data, "patterns", items, ())),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 _GAP = "  "  # between columns
 _LEAST = 12  # characters of a folded column; if the columns need more than the width, each row becomes a list
+_MOST_PADDED = 200  # characters of a column without folding: one long cell does not make all rows as long
 _BREAKS = frozenset(" ./,:;_-|")  # a folded name continues after one of these
 
 
@@ -42,16 +43,19 @@ class Table:
                 narrow for that, each row is a list of its titles and cells. None: no limit, and one line for each row.
         """
         natural = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
-        widths = natural if width is None else self._fitted(natural, width)
+        if width is None:
+            padded = [min(n, _MOST_PADDED) for n in natural]
+            return [self._line(self.header, padded)], [self._line(row, padded) for row in self.rows]
+        widths = self._fitted(natural, width)
         if widths is None:
-            return [], [line for row in self.rows for line in self._record(row, width or 0)]
+            return [], [line for row in self.rows for line in self._record(row, width)]
         return self._folded_row(self.header, widths), [c for row in self.rows for c in self._folded_row(row, widths)]
 
     def _fitted(self, natural: Sequence[int], width: int) -> list[int] | None:
         """Return widths of the columns that fit into a line; None if a column would be too narrow."""
         room = width - len(self.indent) - len(_GAP) * (len(natural) - 1)
         fixed = {i for i in range(len(natural)) if i in self.numbers or natural[i] <= _LEAST}
-        for limit in range(max(natural, default=0), _LEAST - 1, -1):
+        for limit in range(min(max(natural, default=0), width), _LEAST - 1, -1):
             widths = [n if i in fixed else min(n, limit) for i, n in enumerate(natural)]
             if sum(widths) <= room:
                 return widths
@@ -61,9 +65,10 @@ class Table:
         columns = [fold(cell, width) for cell, width in zip(cells, widths, strict=True)]
         height = max(map(len, columns), default=0)
         lines = [[column[i] if i < len(column) else "" for column in columns] for i in range(height)]
-        return [
-            self.indent + _GAP.join(map(self._aligned, range(len(widths)), line, widths)).rstrip() for line in lines
-        ]
+        return [self._line(line, widths) for line in lines]
+
+    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
+        return self.indent + _GAP.join(map(self._aligned, range(len(widths)), cells, widths)).rstrip()
 
     def _aligned(self, column: int, cell: str, width: int) -> str:
         return cell.rjust(width) if column in self.numbers else cell.ljust(width)

@@ -17,6 +17,7 @@ from delegate.cli.options import Imports, TrustCode, import_modules
 from delegate.devtools.debugger.diagnosis import Diagnosis
 from delegate.devtools.page.html import page, write
 from delegate.errors import InputError
+from delegate.files import read_bytes
 from delegate.program import file
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report
@@ -90,8 +91,8 @@ def read_report(source: str, config: Path | None, backends: list[str] | None, in
 def _diagnosis(path: Path) -> Diagnosis:
     """Return the diagnosis of a file; raises InputError if it cannot be read."""
     try:
-        return Diagnosis.from_json(path.read_text("utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
+        return Diagnosis.from_json(read_bytes(path).decode(), str(path))
+    except (OSError, ValueError) as error:
         what = f"the debug result cannot be read: {getattr(error, 'strerror', None) or error}"
         raise InputError(what, where=str(path), remedy="write one: `delegate debug MODEL --json`") from error
 

@@ -16,17 +16,18 @@ from delegate.errors import DelegateError
 from delegate.plugins import PORTABLE
 from delegate.program.text import printable
 from delegate.report import Report
-from delegate.report_rows import NodeReport
+from delegate.report_rows import NodeReport, by_method
 
 _COLOURS = ("#a9bdf0", "#f3cf8b", "#a5dcae", "#d6b8fa", "#f4aca0", "#9fd8d8")  # of backends, in their order
 _GREY, _WHITE, _RED = "#d4d6d9", "#ffffff", "#e4604e"
 _ONNX_TYPES = {"float32": "FLOAT", "float64": "DOUBLE"}  # others have the same name in upper case
+_SIZE = re.compile(r"[0-9]{1,18}")  # ONNX has 64 bits for it
 _RESULT = re.compile(r"(\w+)\[([^\]]*)\]")
 
 
 def model_explorer(report: Report, name: str) -> bytes:
     """Return the graph collection of Model Explorer as JSON, with a graph per method."""
-    colours = _colours(report)
+    colours, summaries = _colours(report), report.summaries()
     graphs = [
         {
             "id": method,
@@ -34,7 +35,7 @@ def model_explorer(report: Report, name: str) -> bytes:
                 *(_explorer_node(node, colours) for node in nodes),
                 *(_explorer_port(port, reader) for port, reader in _ports(nodes).items()),
             ],
-            "groupNodeAttributes": {"": {"summary": report.summary}},
+            "groupNodeAttributes": {"": {"summary": summaries[method]}},
         }
         for method, nodes in _methods(report)
     ]
@@ -117,8 +118,9 @@ def onnx_model(report: Report, name: str) -> bytes:
 
 
 def _methods(report: Report) -> Iterator[tuple[str, Sequence[NodeReport]]]:
+    nodes = by_method(report.nodes)
     for method in report.methods:
-        yield method, [node for node in report.nodes if node.method == method]
+        yield method, nodes.get(method, ())
 
 
 def _ports(nodes: Iterable[NodeReport]) -> dict[str, NodeReport]:
@@ -154,7 +156,7 @@ def _facts(node: NodeReport) -> dict[str, str]:
     verdicts = {f"verdict of {backend}": str(verdict) for backend, verdict in node.verdicts.items()}
     facts = {"operator": node.op, "backend": node.backend, "partition": node.partition, "module": node.module,
              "source": node.source, "work": f"{node.work:.4g}", **verdicts}  # fmt: skip
-    return {key: printable(value) for key, value in facts.items() if value}
+    return {printable(key): printable(value) for key, value in facts.items() if value}
 
 
 def _explorer_node(node: NodeReport, colours: dict[str, str]) -> dict[str, Any]:
@@ -191,7 +193,7 @@ def _value_info(onnx: Any, node: NodeReport) -> Any:
     dtype = match and getattr(onnx.TensorProto, _ONNX_TYPES.get(match[1], match[1].upper()), None)
     if match is None or dtype is None:
         return onnx.ValueInfoProto(name=node.name)
-    sizes = [int(size) if size.isdigit() else size for size in filter(None, match[2].split(", "))]
+    sizes = [int(size) if _SIZE.fullmatch(size) else size for size in filter(None, match[2].split(", "))]
     return onnx.helper.make_tensor_value_info(node.name, dtype, sizes)
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from delegate.errors import InputError
+from delegate.field_checks import amount, count, flag, items, mapping, plain_json, text, texts
 from delegate.field_checks import fault as fault_of
-from delegate.field_checks import flag, items, plain_json, text
 from delegate.field_checks import number as number_of
 from delegate.report_rows import Accuracy, accuracy_of
 from delegate.text_table import Table
@@ -192,15 +192,15 @@ class Diagnosis:
         try:
             data = json.loads(text)
             return cls(
-                figures={str(name): accuracy_of(figures) for name, figures in data["figures"].items()},
+                figures={name: accuracy_of(figures) for name, figures in mapping(data, "figures").items()},
                 faults=tuple(map(_fault, items(data, "faults"))),
-                instructions=int(data["instructions"]),
+                instructions=count(data, "instructions"),
                 errors=tuple(map(_error_row, items(data, "errors"))),
                 layers=tuple(map(_error_row, items(data, "layers"))),
-                not_finite=tuple(map(str, data["not_finite"])),
+                not_finite=texts(data, "not_finite"),
                 is_complete=flag(data, "is_complete"),
-                notes=tuple(map(str, data["notes"])),
-                seconds=number_of(data, "seconds"),
+                notes=texts(data, "notes"),
+                seconds=amount(data, "seconds"),
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             what = f"the diagnosis cannot be read, {fault_of(error)}"
@@ -214,15 +214,15 @@ def _error_row(data: Mapping[str, Any]) -> ErrorRow:
 
 
 def _fault(data: Mapping[str, Any]) -> Fault:
-    kind, keys = data["kind"], ("name", "operator", "module", "source")
+    kind, keys = mapping(data, "kind"), ("name", "operator", "module", "source")
     return Fault(
         **{key: text(data, key) for key in ("method", "place", "partition", "remedy", "reproduction")},
         nodes=tuple(FaultyNode(**{key: text(node, key) for key in keys}) for node in items(data, "nodes")),
         kind=FaultKind(text(kind, "name"), text(kind, "explanation")),
         figures=accuracy_of(data["figures"]),
-        size=int(data["size"]),
-        tests=int(data["tests"]),
-        rejected=int(data["rejected"]),
+        size=count(data, "size"),
+        tests=count(data, "tests"),
+        rejected=count(data, "rejected"),
         is_minimal=flag(data, "is_minimal"),
         is_confirmed=flag(data, "is_confirmed"),
         is_hidden=flag(data, "is_hidden"),
