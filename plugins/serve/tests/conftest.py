@@ -79,6 +79,7 @@ class Served:
         settings: the limits.
         adapters: of each model, name -> folder.
         tracing: records spans.
+        load: arguments of `delegate.load`.
     """
 
     def __init__(
@@ -87,9 +88,10 @@ class Served:
         settings: Settings,
         adapters: Mapping[str, Path] = MappingProxyType({}),
         tracing: Tracing | None = None,
+        load: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         metrics = Metrics(tracing)
-        files = {name: ModelFile(path, settings, adapters=adapters) for name, path in models.items()}
+        files = {name: ModelFile(path, settings, adapters=adapters, load=load) for name, path in models.items()}
         self.models = Models(files, metrics, settings)
         bound = bind("127.0.0.1", 0)
         self.port = bound.getsockname()[1]
@@ -151,9 +153,10 @@ def serve() -> Iterator[Serve]:
             models: Mapping[str, Path],
             adapters: Any = MappingProxyType({}),
             tracing: Tracing | None = None,
+            load: Mapping[str, Any] = MappingProxyType({}),
             **settings: Any,
         ) -> Served:
-            served = Served(models, Settings(**settings), adapters, tracing)
+            served = Served(models, Settings(**settings), adapters, tracing, load)
             stack.callback(served.close)
             return served
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -238,31 +237,6 @@ def test_priorities_of_requests_and_models(serve: Any, programs: dict[str, Path]
         opened.set()
         assert [result.result() for result in results] == [200] * 6
     assert order == [("pair", 0), ("net", 4), ("pair", 5), ("pair", 3), ("net", 2), ("pair", 1)]
-
-
-def test_a_single_short_request_runs_on_the_event_loop(serve: Any, programs: dict[str, Path]) -> None:
-    """The first call, one that is larger than those that were short, and one after a long call use a thread."""
-    served = serve({"net": programs["net"]})
-    worker = served.models.by_name["net"].worker
-    run, loop = worker._method, []
-
-    def record(leaves: Any) -> Any:
-        try:
-            loop.append(asyncio.get_running_loop() is not None)
-        except RuntimeError:
-            loop.append(False)
-        sleep(pause)
-        return run(leaves)
-
-    worker._method = record
-    two = {"inputs": [NET["inputs"][0] | {"shape": [2, 3, 8, 8], "data": [0.5] * 384}]}
-    for body, pause in ((NET, 0.0), (NET, 0.0), (two, 0.0), (two, 0.01), (NET, 0.0)):
-        worker._short_size = min(worker._short_size, 768 if pause == 0 else 10**9)
-        assert served.infer("net", body).status == 200
-    assert loop[0] is False
-    assert loop[2] is False
-    assert loop[4] is False
-    assert any(loop)
 
 
 def test_the_pool_ends_after_its_calls() -> None:

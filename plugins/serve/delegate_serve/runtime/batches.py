@@ -29,15 +29,25 @@ class Job:
         rows, key: see `Batching`; requests with different keys are not joined.
         priority: smaller numbers run first.
         loop: of the future.
+        sizes: shapes and numbers of the arguments.
     """
 
-    __slots__ = ("arguments", "arrived", "future", "is_running", "key", "loop", "priority", "rows", "run", "timeline")
+    __slots__ = (
+        "arguments", "arrived", "future", "is_running", "key", "loop", "priority", "rows", "run", "sizes", "timeline"
+    )  # fmt: skip
 
     def __init__(
-        self, arguments: Sequence[Any], run: Run, rows: int, key: Any, priority: int, loop: asyncio.AbstractEventLoop
+        self,
+        arguments: Sequence[Any],
+        run: Run,
+        rows: int,
+        key: Any,
+        priority: int,
+        loop: asyncio.AbstractEventLoop,
+        sizes: tuple[Any, ...],
     ) -> None:
         self.arguments, self.run, self.rows, self.key, self.loop = arguments, run, rows, key, loop
-        self.priority = priority
+        self.priority, self.sizes = priority, sizes
         self.future: asyncio.Future[list[Any]] = loop.create_future()
         self.arrived, self.is_running = monotonic(), False
         self.timeline = CURRENT.get()

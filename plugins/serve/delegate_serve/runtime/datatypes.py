@@ -6,12 +6,14 @@ and BF16 of Triton. The protocol has no complex numbers.
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import orjson
 
 from delegate.kernels.half_precision import from_bfloat16, to_bfloat16
 from delegate.program.dtypes import DType
@@ -33,6 +35,7 @@ NAMES = {
     DType.float32: "FP32",
     DType.float64: "FP64",
 }
+_PART = 1 << 16  # elements that the JSON writer gets at once, since no other thread runs meanwhile
 _FLOATS = frozenset({DType.float16, DType.bfloat16, DType.float32, DType.float64})
 
 
@@ -85,8 +88,8 @@ def _flat(data: Any, shape: Sequence[int], where: str) -> list[Any]:
     return parts
 
 
-def to_json(array: Array, dtype: DType, where: str) -> Array:
-    """Return a flat array that the JSON writer accepts.
+def to_json(array: Array, dtype: DType, where: str) -> Array | orjson.Fragment:
+    """Return a flat array that the JSON writer accepts, or its JSON if it is large.
 
     Args:
         array: an output; bfloat16 as its bits in uint16.
@@ -101,4 +104,25 @@ def to_json(array: Array, dtype: DType, where: str) -> Array:
         flat = from_bfloat16(flat)
     if dtype in _FLOATS and not np.isfinite(flat).all():
         raise RequestError(422, f"{where} has NaN or infinity, which JSON does not have: request it with binary_data")
-    return flat
+    if flat.size <= _PART:
+        return flat
+    parts = (flat[start : start + _PART] for start in range(0, flat.size, _PART))
+    return orjson.Fragment(b"[%b]" % b",".join(dumps(part)[1:-1] for part in parts))
+
+
+def loads(text: bytes | memoryview, what: str) -> Any:
+    """Return the value of a JSON text; raise RequestError if it is invalid."""
+    is_enabled = gc.isenabled()
+    gc.disable()  # many small lists would start many collections. No other thread runs meanwhile.
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(400, f"{what} is not valid JSON: {error}") from error
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+def dumps(value: Any) -> bytes:
+    """Return a value as JSON, NumPy arrays as nested arrays."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)

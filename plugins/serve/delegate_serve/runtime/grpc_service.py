@@ -19,21 +19,24 @@ from delegate_serve.runtime.bodies import Reservation
 from delegate_serve.runtime.catalog import Catalog
 from delegate_serve.runtime.datatypes import NAMES
 from delegate_serve.runtime.errors import RequestError, status_of
+from delegate_serve.runtime.http import in_thread_if
 from delegate_serve.runtime.messages import CLASSES, SERVICE
 from delegate_serve.runtime.model import VERSION, ServedModel
 from delegate_serve.runtime.requests import check, store
-from delegate_serve.runtime.settings import MAX_CONNECTIONS, Settings
+from delegate_serve.runtime.settings import MAX_CONNECTIONS, MAX_JSON, MIB, Settings
 from delegate_serve.runtime.shared_memory import Regions
 
 if TYPE_CHECKING:
     from delegate_serve.runtime.tracing import Tracing
 
 _LOG = logging.getLogger("delegate")
+_SLOW_ELEMENTS = 16 << 10  # in the contents of tensors from which on another thread reads them
 _MAX_MESSAGE = 2**31 - 1  # bytes: the most that gRPC can limit
 _CODES = {  # status of HTTP -> status of gRPC
     400: grpc.StatusCode.INVALID_ARGUMENT,
     403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     500: grpc.StatusCode.INTERNAL,
     503: grpc.StatusCode.UNAVAILABLE,
@@ -195,7 +198,10 @@ class Service:
         try:
             reservation.add(sum(map(len, request.raw_input_contents)))
             async with self._models.use(model.name) as loaded:
-                checked = check(*_fields(request), loaded.signature, self._regions, reservation)
+                is_slow = self._regions.are_large or _has_many_elements(request)
+                fields, data = await in_thread_if(is_slow, _fields, request)
+                given = (fields, data, loaded.signature, self._regions, reservation)
+                checked = await in_thread_if(is_slow, check, *given)
                 results = await loaded.run(checked)
             response = CLASSES["InferResponse"](model_name=model.name, model_version=VERSION, id=request.id)
             for tensor, _, place in checked.outputs:
@@ -262,7 +268,7 @@ def _checked(method: Callable[[Any], Awaitable[Any]], request_class: Any, tracin
     async def answer(data: bytes, context: Context) -> bytes | _Failure:
         try:
             with nullcontext() if tracing is None else tracing.client(context.invocation_metadata()):
-                return (await method(request_class.FromString(data))).SerializeToString()  # type: ignore[no-any-return]
+                return (await method(_parsed(data, request_class))).SerializeToString()  # type: ignore[no-any-return]
         except DecodeError:
             return _Failure(grpc.StatusCode.INVALID_ARGUMENT, "the request is no message of the protocol")
         except RequestError as error:
@@ -280,6 +286,21 @@ def _checked(method: Callable[[Any], Awaitable[Any]], request_class: Any, tracin
         return answered
 
     return call
+
+
+def _parsed(data: bytes, request_class: Any) -> Any:
+    """Return a message; raise RequestError or DecodeError if it is too large or invalid."""
+    if len(data) > MAX_JSON:
+        binary = sum(map(len, CLASSES["BinaryData"].FromString(data).raw_input_contents))
+        if len(data) - binary > MAX_JSON:
+            what = f"the request has more than {MAX_JSON // MIB} MiB that are no binary data"
+            raise RequestError(413, f"{what}: send tensors as raw_input_contents")
+    return request_class.FromString(data)
+
+
+def _has_many_elements(request: Any) -> bool:
+    """Return True if the contents of tensors take long."""
+    return sum(len(field) for tensor in request.inputs for _, field in tensor.contents.ListFields()) > _SLOW_ELEMENTS
 
 
 def _fields(request: Any) -> tuple[dict[str, Any], Any]:

@@ -28,6 +28,7 @@ import orjson
 import delegate
 from delegate_serve.runtime.bodies import EXTENSION, JSON_SIZE, Body, Message, Receive
 from delegate_serve.runtime.catalog import Catalog
+from delegate_serve.runtime.datatypes import loads
 from delegate_serve.runtime.errors import Disconnected, RequestError, status_of
 from delegate_serve.runtime.metrics import CONTENT_TYPE, Metrics
 from delegate_serve.runtime.model import VERSION, ServedModel
@@ -212,10 +213,11 @@ class Application:
             start = monotonic()
             async with self._models.use(model.name) as loaded:
                 given = (data, json_size, loaded.signature, self._regions, body.reservation)
-                request = await _in_thread_if(json_size > _SLOW_JSON, decode, *given)
+                is_slow = json_size > _SLOW_JSON or self._regions.are_large
+                request = await in_thread_if(is_slow, decode, *given)
                 results = await loaded.run(request)
                 is_slow = any(not o.is_binary and results[o.tensor.leaf].nbytes > _SLOW_JSON for o in request.outputs)
-                parts, size = await _in_thread_if(is_slow, encode, request, results, model.name, VERSION, self._regions)
+                parts, size = await in_thread_if(is_slow, encode, request, results, model.name, VERSION, self._regions)
             if size is None:
                 return Answer(200, parts)
             return Answer(200, parts, "application/octet-stream", ((JSON_SIZE, b"%d" % size),))
@@ -236,7 +238,7 @@ class Application:
             if self._tracing is not None:
                 stack.enter_context(self._tracing.client(scope["headers"]))
                 stack.enter_context(self._tracing.request(fields["model"]))
-            request = await _in_thread_if(size > _SLOW_TEXT, language.check, fields, is_chat)
+            request = await in_thread_if(size > _SLOW_TEXT, language.check, fields, is_chat)
             text, stream = await language.answer(request)
             if stream is None:
                 return Answer(200, [text])
@@ -257,9 +259,7 @@ async def _fields(body: Body, receive: Receive, default: bytes = b"") -> tuple[d
     """Return the JSON object of a request, and its bytes; `default` is that of an empty body."""
     try:
         data, _ = await body.read(receive)
-        fields = orjson.loads(data.data or default)
-    except orjson.JSONDecodeError as error:
-        raise RequestError(400, f"the request is not valid JSON: {error}") from error
+        fields = loads(data.data or default, "the request")
     finally:
         body.release()
     if not isinstance(fields, dict):
@@ -274,7 +274,7 @@ async def _joined(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncGen
         yield part
 
 
-async def _in_thread_if(is_slow: bool, function: Callable[..., Any], *args: Any) -> Any:
+async def in_thread_if(is_slow: bool, function: Callable[..., Any], *args: Any) -> Any:
     """Call a function, in another thread if it is slow."""
     return await asyncio.to_thread(function, *args) if is_slow else function(*args)
 

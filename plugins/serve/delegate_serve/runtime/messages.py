@@ -86,6 +86,7 @@ _FIELDS: dict[str, dict[str, tuple[int, str]]] = {
         "outputs": (6, "*RequestedOutput"),
         "raw_input_contents": (7, "*bytes"),
     },
+    "BinaryData": {"raw_input_contents": (7, "*bytes")},  # of InferRequest, whose other fields it does not parse
     "InferResponse": {
         "model_name": (1, "string"),
         "model_version": (2, "string"),

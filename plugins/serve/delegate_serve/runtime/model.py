@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from delegate.program import model
+from delegate.program.instructions import walk
+from delegate.program.model import DelegateCall, KernelCall
+from delegate.program.stages import depends_on_data
 from delegate.runtime.batching import batching_of
 from delegate.runtime.method import Method
 from delegate_serve.runtime.errors import RequestError
@@ -62,6 +66,7 @@ class Model(ServedModel):
         settings: the limits.
         pool: the threads.
         metrics: of the server.
+        is_bounded: see `Worker`.
 
     Raises:
         ConfigError: the method cannot be served.
@@ -76,12 +81,13 @@ class Model(ServedModel):
         settings: Settings,
         pool: Pool,
         metrics: Metrics,
+        is_bounded: bool,
     ) -> None:
         self._method, self._sessions = method.name, sessions
         signature = signature_of(method.definition, where)
         remedy = "serve it without --batch"
         self.batching = None if sessions else batching_of(method, settings.batch, f"model {name!r}", remedy)
-        self.worker = Worker(name, method.run, method.check, self.batching, pool, settings, metrics)
+        self.worker = Worker(name, method.run, method.check, self.batching, pool, settings, metrics, is_bounded)
         super().__init__(name, signature, self.worker.metrics)
 
     @property
@@ -95,8 +101,24 @@ class Model(ServedModel):
             if request.turn is not None:
                 raise no_states(self.name)
             return await self.worker.run(request.leaves, request.timeout, request.priority)
-        with self._sessions.turn(request.turn, self._method) as run:
+        async with self._sessions.turn(request.turn, self._method) as run:
             return await self.worker.run(request.leaves, request.timeout, request.priority, run)
+
+
+def is_bounded(program: model.Program, method: model.Method) -> bool:
+    """Return True if the sizes of the arguments bound the work of a method.
+
+    They do not bound that of loops, of sizes that depend on data, and of kernels for a user's own operators.
+    """
+    calls = list(walk(method.instructions))
+    if depends_on_data(method) or not all(isinstance(call, KernelCall | DelegateCall) for call in calls):
+        return False
+    operators = {program.operators[call.operator] for call in calls if isinstance(call, KernelCall)}
+    if not operators:
+        return True
+    from delegate.kernels.portable import TABLE  # many programs need no kernels
+
+    return all(operator in TABLE for operator in operators)
 
 
 def no_states(name: str) -> RequestError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from time import monotonic
 from types import TracebackType
 from typing import Self, TypeVar
@@ -143,11 +143,11 @@ class Models:
 
     async def _replace(self, programs: list[Program]) -> None:
         async with self._changing:
-            with ExitStack() as stack:
+            async with AsyncExitStack() as stack:
                 new = {}
                 for program in programs:
                     new[program] = await asyncio.to_thread(program.open)
-                    stack.callback(new[program].stack.close)
+                    stack.push_async_callback(asyncio.to_thread, new[program].stack.close)
                     self._require_place(program, new[program])
                 stack.pop_all()
             old = [_take(program) for program in programs if program.opened is not None]
@@ -210,7 +210,7 @@ class Models:
                 try:
                     self._require_place(program, opened)
                 except ConfigError:
-                    opened.stack.close()
+                    await asyncio.to_thread(opened.stack.close)
                     raise
                 self._show(program, opened)
                 program.opened = opened

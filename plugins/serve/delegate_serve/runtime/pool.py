@@ -38,21 +38,29 @@ class Pool:
 
     def __init__(self, threads: int) -> None:
         self._counted = Counted()
-        self._calls: list[tuple[int, int, Callable[[], None]]] = []
+        self._calls: list[tuple[int, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._lock = Lock()
         self._own = _Own()
+        self._unfinished = 0  # calls
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # one for each call; False ends a thread
-        self._threads = [Thread(target=self._work, name=f"serve {n}", daemon=True) for n in range(threads)]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[Thread] = []
+        for _ in range(threads):
+            self.add_thread()
 
-    def submit(self, priority: int, call: Callable[[], None]) -> None:
-        """Run a call in a thread, after those of a higher priority.
+    def add_thread(self) -> None:
+        """Start one more thread, as the replacement for one whose call returns True when it ends."""
+        thread = Thread(target=self._work, name="serve", daemon=True)
+        self._threads = [*filter(Thread.is_alive, self._threads), thread]
+        thread.start()
+
+    def submit(self, priority: int, call: Callable[[], object]) -> None:
+        """Run a call in a thread, after those of a higher priority. The thread ends with the call if that returns True.
 
         A thread of the pool that submits one runs the next call itself, when it has ended its own: that wakes no other.
         """
         with self._lock:
+            self._unfinished += 1
             heappush(self._calls, (priority, next(self._numbers), call))
         if self._own.calls is None:
             self._tokens.put(True)
@@ -63,6 +71,11 @@ class Pool:
     def requests(self) -> int:
         """The number of requests of all models that are received, wait or run now."""
         return self._counted.requests
+
+    @property
+    def has_calls(self) -> bool:
+        """Return True if a call waits or runs, also one whose client does not wait any more."""
+        return self._unfinished > 0
 
     def request(self) -> Counted:
         """Return a context manager that counts a request, from its head on."""
@@ -82,6 +95,12 @@ class Pool:
                 self._own.calls -= 1
                 with self._lock:
                     _, _, call = heappop(self._calls)
-                call()
+                is_replaced = call() is True
                 del call  # else a thread that waits keeps the memory of a program that is closed
+                with self._lock:
+                    self._unfinished -= 1
+                if is_replaced:
+                    for _ in range(self._own.calls):
+                        self._tokens.put(True)
+                    return
             self._own.calls = None

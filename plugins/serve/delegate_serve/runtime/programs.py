@@ -13,12 +13,14 @@ import delegate
 from delegate.errors import ConfigError, did_you_mean
 from delegate.runtime.loaded import LoadedProgram
 from delegate_serve.runtime.metrics import Metrics
-from delegate_serve.runtime.model import Model
+from delegate_serve.runtime.model import Model, is_bounded
 from delegate_serve.runtime.openai import METHODS, LanguageModel
 from delegate_serve.runtime.pool import Pool
 from delegate_serve.runtime.sessions import Sessions
 from delegate_serve.runtime.settings import MIB, ModelFile
 from delegate_serve.runtime.timeline import record_partition
+
+_START = 60.0  # seconds that an isolated process has at the least: its libraries may compile at the start
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +92,7 @@ class Program:
         with ExitStack() as stack:
             if self.file.path.is_file():
                 self._require_size(self.file.path.stat().st_size)
-            program = stack.enter_context(delegate.load(self.file.path, **self.file.load))
+            program = stack.enter_context(delegate.load(self.file.path, **{**self.file.load, "isolate": self._isolate}))
             if self._metrics.tracing is not None and self._metrics.tracing.has_partitions:
                 stack.enter_context(program.listen(record_partition))
             size = os.stat(self.file.path).st_size + _arenas(program)
@@ -109,6 +111,11 @@ class Program:
                 models[model.name] = model
             return Opened(models, language, sessions, size, stack.pop_all())
 
+    @property
+    def _isolate(self) -> bool | float:
+        """The argument of `delegate.load`: a process that stops must not keep a thread for ever."""
+        return self.file.load.get("isolate", False) and max(self.file.settings.timeout, _START)
+
     def _require_size(self, size: int) -> None:
         limit = self.file.settings.model_memory
         if limit is not None and size > limit:
@@ -122,7 +129,8 @@ class Program:
                 raise ConfigError(what, where=where, remedy=did_you_mean(requested, program.methods))
         for method in map(program.method, self.file.methods or program.methods):
             own = self.name if method.name == program.default_method else f"{self.name}.{method.name}"
-            yield Model(own, method, where, sessions, self.file.settings, self._pool, self._metrics)
+            is_short = not program.states and not self._isolate and is_bounded(program.program, method.definition)
+            yield Model(own, method, where, sessions, self.file.settings, self._pool, self._metrics, is_short)
 
 
 def _arenas(program: LoadedProgram) -> int:

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-import orjson
 
 from delegate.errors import did_you_mean
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
 from delegate_serve.runtime.bodies import Reservation
-from delegate_serve.runtime.datatypes import NAMES, from_json, to_json
+from delegate_serve.runtime.datatypes import NAMES, dumps, from_json, loads, to_json
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.sessions import Turn
 from delegate_serve.runtime.shared_memory import Place, Regions
@@ -77,10 +76,7 @@ def decode(body: Array, json_size: int, signature: Signature, regions: Regions, 
     Raises:
         RequestError: the request is invalid, or does not fit the method.
     """
-    try:
-        fields = orjson.loads(body.data[:json_size])
-    except orjson.JSONDecodeError as error:
-        raise RequestError(400, f"the request is not valid JSON: {error}") from error
+    fields = loads(body.data[:json_size], "the request")
     return check(_mapping(fields, "the request"), body[json_size:], signature, regions, reservation)
 
 
@@ -129,7 +125,7 @@ def encode(
     response: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": outputs}
     if request.id:
         response["id"] = request.id
-    text = orjson.dumps(response, option=orjson.OPT_SERIALIZE_NUMPY)
+    text = dumps(response)
     return [text, *parts], len(text) if parts else None
 
 

@@ -7,9 +7,10 @@ A request names its session by the parameters of Triton's sequences: `sequence_i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from threading import Thread
 from time import monotonic
 from typing import Any
 
@@ -35,9 +36,12 @@ class Turn:
 
 @dataclass(slots=True)
 class _Session:
-    """A session: its context, the number of its requests that wait or run, and the time of the last one."""
+    """A session: its context, the number of its requests that wait or run, and the time of the last one.
 
-    context: Context
+    Another thread creates the context, since that allocates the states and may prepare partitions.
+    """
+
+    context: asyncio.Task[Context]
     requests: int
     used: float
 
@@ -55,8 +59,8 @@ class Sessions:
         self._program, self._name, self._settings = program, name, settings
         self._sessions: dict[int | str, _Session] = {}
 
-    @contextmanager
-    def turn(self, turn: Turn | None, method: str) -> Iterator[Callable[[Sequence[Any]], list[Any]]]:
+    @asynccontextmanager
+    async def turn(self, turn: Turn | None, method: str) -> AsyncIterator[Callable[[Sequence[Any]], list[Any]]]:
         """Yield the function that runs a method in the session of a request.
 
         Raises:
@@ -68,9 +72,10 @@ class Sessions:
         session = self._start(turn.session) if turn.starts else self._find(turn.session)
         session.requests += 1
         try:
-            yield session.context.method(method).run
-        except RequestError as error:
-            if error.has_begun:  # the states may be written in part
+            context = await asyncio.shield(session.context)
+            yield context.method(method).run
+        except Exception as error:
+            if not isinstance(error, RequestError) or error.has_begun:  # the states may be written in part
                 self._end(turn.session, session)
             raise
         finally:
@@ -103,11 +108,18 @@ class Sessions:
         if len(self._sessions) >= self._settings.sessions:
             what = f"program {self._name!r} has {len(self._sessions)} sessions, and all are in use"
             raise RequestError(429, f"{what}: try again in 1 s", retry_after=1)
-        session = self._sessions[name] = _Session(self._program.context(), 0, monotonic())
+        context = asyncio.create_task(asyncio.to_thread(self._program.context))
+        session = self._sessions[name] = _Session(context, 0, monotonic())
         return session
 
     def _end(self, name: int | str, session: _Session) -> None:
-        """Forget a session, and close its context in another thread, since that waits for a running call."""
+        """Forget a session, and close its context."""
         if self._sessions.get(name) is session:
             del self._sessions[name]
-            asyncio.get_running_loop().run_in_executor(None, session.context.close)
+            session.context.add_done_callback(_close)
+
+
+def _close(created: asyncio.Task[Context]) -> None:
+    """Close a context in a thread of its own, since that waits for a running call, which may take any time."""
+    if not created.cancelled() and created.exception() is None:
+        Thread(target=created.result().close, name="close a session", daemon=True).start()

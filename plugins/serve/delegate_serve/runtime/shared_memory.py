@@ -27,6 +27,7 @@ from delegate_serve.runtime.errors import RequestError
 FOLDER = Path("/dev/shm")  # of POSIX shared memory on Linux
 MAX_REGIONS = 64  # each has an open file
 _MAX_KEY = 255
+_LARGE = 16 << 20  # bytes of a region whose copies another thread makes
 _FLAGS = ("O_RDWR", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK")  # the last one: a pipe must not stop the server
 
 
@@ -77,6 +78,11 @@ class Regions:
     def is_enabled(self) -> bool:
         """Return True if clients may use shared memory."""
         return self._prefix is not None
+
+    @property
+    def are_large(self) -> bool:
+        """Return True if copies of a region may take long."""
+        return any(region.size > _LARGE for region in self._regions.values())
 
     def register(self, name: str, fields: Mapping[str, Any]) -> None:
         """Open a region.

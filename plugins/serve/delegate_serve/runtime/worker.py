@@ -23,13 +23,15 @@ _LOG = logging.getLogger("delegate")
 _SMOOTHING = 0.1  # weight of the newest call in the mean time of a request
 _Result = tuple[Job, list[Any] | None, RequestError | None]
 _SHORT = 0.002  # seconds of a call that may hold up the event loop
+_PAUSE = 1000  # times a longer call there, until the method runs there again
 
 
 class Worker:
     """Runs the requests of a method one call after another, in the threads of a pool.
 
-    A single request in an idle server runs at once on the event loop, if calls with as many bytes were short: to wake
-    a thread and to come back takes longer than the rest of a small request.
+    A single request in an idle server runs at once on the event loop, if the sizes of its arguments bound the work of
+    the method, and the call before had the same sizes and was short: to wake a thread and to come back takes longer
+    than the rest of a small request.
 
     Args:
         name: of the model, for messages.
@@ -39,6 +41,7 @@ class Worker:
         pool: the threads.
         settings: the limits.
         metrics: of the server.
+        is_bounded: the sizes of the arguments bound the work of a call, so that it may run on the event loop.
     """
 
     def __init__(
@@ -50,14 +53,17 @@ class Worker:
         pool: Pool,
         settings: Settings,
         metrics: Metrics,
+        is_bounded: bool = False,
     ) -> None:
         self._name, self._method, self._check, self._batching, self._settings = name, run, check, batching, settings
         self._pool = pool
         self._idle = Condition()  # guards the batches, and whether one runs
         self._batches = Batches(batching)
-        self._is_running = False
+        self._running: Batch | None = None
+        self._is_replaced = False  # the thread of that batch, for which nobody waits any more
         self._mean = 0.0  # seconds per request
-        self._short_size = -1  # bytes of arguments of a call that was short
+        self._is_bounded, self._off_loop_until = is_bounded, 0.0
+        self._short_sizes: tuple[Any, ...] | None = None  # of the arguments of the last call, if it was short
         self.is_alive = True  # until the worker is closed
         self.metrics = metrics.model(name, lambda: self.waiting)
 
@@ -93,17 +99,22 @@ class Worker:
         loop = asyncio.get_running_loop()
         batching = self._batching
         rows, key = (batching.rows(leaves), batching.key(leaves)) if batching else (1, None)
-        job = Job(
-            leaves, run or self._method, rows, key, self._settings.priority if priority is None else priority, loop
-        )
-        if timeout is None and self._can_run_at_once(leaves):
-            self._run(Batch(job, is_due=True), _resolve)
+        priority = self._settings.priority if priority is None else priority
+        job = Job(leaves, run or self._method, rows, key, priority, loop, _sizes(arguments))
+        if timeout is None and run is None and self._is_bounded and self._begin_at_once(batch := Batch(job, True)):
+            self._run(batch, _resolve)
+            if self._short_sizes is None:
+                now = monotonic()
+                self._off_loop_until = now + _PAUSE * (now - job.arrived)
             return job.future.result()
         limit = self._settings.timeout if timeout is None else min(timeout, self._settings.timeout)
         timer = loop.call_later(limit, self._expire, job, limit)
         self._add(job)
         try:
             return await job.future
+        except asyncio.CancelledError:
+            self._replace_thread()
+            raise
         finally:
             timer.cancel()
 
@@ -113,17 +124,24 @@ class Worker:
             self.is_alive = False
             self._batches.all_are_due()
             self._submit()
-            self._idle.wait_for(lambda: not self._is_running and not self._batches.waiting)
+            self._idle.wait_for(lambda: self._running is None and not self._batches.waiting)
             self._method = self._check = _closed  # a model stays as a description, without the memory of its program
 
-    def _can_run_at_once(self, leaves: Sequence[Any]) -> bool:
-        """Return True if the server has nothing else to do, and such a call is short; it is running then."""
-        if self._pool.requests > 1 or _size(leaves) > self._short_size or self._settings.batch_delay:
+    def _begin_at_once(self, batch: Batch) -> bool:
+        """Return True if the server has nothing else to do, and such a call is short; it is running then.
+
+        Calls of other methods may hold a lock that this one needs, also those for which nobody waits any more.
+        """
+        is_alone = self._pool.requests <= 1 and not self._pool.has_calls
+        job = batch.jobs[0]
+        if not is_alone or self._settings.batch_delay or job.sizes != self._short_sizes:
+            return False
+        if job.arrived < self._off_loop_until:
             return False
         with self._idle:
-            if self._is_running or self._batches.waiting:
+            if self._running is not None or self._batches.waiting:
                 return False
-            self._is_running = True
+            self._running = batch
             return True
 
     def _add(self, job: Job) -> None:
@@ -141,28 +159,38 @@ class Worker:
 
     def _submit(self) -> None:
         """Have a thread run the next batch that is due; the lock is held."""
-        if not self._is_running and (priority := self._batches.next_priority()) is not None:
+        if self._running is None and (priority := self._batches.next_priority()) is not None:
             self._pool.submit(priority, self._run_next)
 
-    def _run_next(self) -> None:
+    def _run_next(self) -> bool:
+        """Run the next batch; return True if another thread has replaced this one meanwhile."""
         with self._idle:
-            batch = None if self._is_running else self._batches.take()
+            batch = None if self._running is not None else self._batches.take()
             if batch is None:  # another thread was faster
-                return
-            self._is_running = True
-        self._run(batch, _finish)
+                return False
+            self._running = batch
+        return self._run(batch, _finish)
 
-    def _run(self, batch: Batch, finish: Callable[[Sequence[_Result]], None]) -> None:
-        """Run a batch that is marked as running, and submit the next one."""
+    def _run(self, batch: Batch, finish: Callable[[Sequence[_Result]], None]) -> bool:
+        """Run a batch that is marked as running, and submit the next one; see `_run_next` for the result."""
         try:
             batch.drop_expired()
             if batch.jobs:
                 self._serve(batch, finish)
         finally:
             with self._idle:
-                self._is_running = False
+                is_replaced, self._is_replaced, self._running = self._is_replaced, False, None
                 self._submit()
                 self._idle.notify_all()
+        return is_replaced
+
+    def _replace_thread(self) -> None:
+        """Let the pool run another call if nobody waits any more for the one that runs: it cannot be ended."""
+        with self._idle:
+            batch = self._running
+            if batch is not None and not self._is_replaced and all(job.future.done() for job in batch.jobs):
+                self._is_replaced = True
+                self._pool.add_thread()
 
     def _overloaded(self, what: str) -> RequestError:
         wait = max(1, math.ceil(self._mean * self.waiting))
@@ -174,6 +202,7 @@ class Worker:
         if job.is_running:
             what = f"model {self._name!r} did not answer within {limit:g} s"
             job.future.set_exception(RequestError(504, what, has_begun=True))
+            self._replace_thread()
         else:
             what = f"the request waited {limit:g} s in the queue of model {self._name!r}"
             job.future.set_exception(self._overloaded(what))
@@ -185,6 +214,7 @@ class Worker:
             job.is_running = True
         is_traced = any(job.timeline is not None for job in jobs)
         PARTITIONS.runs = [] if is_traced else None
+        self._short_sizes = None
         start = monotonic()
         try:
             results = self._call(batch)
@@ -201,8 +231,8 @@ class Worker:
             _record(batch, start, end)
         finish([(job, result, None) for job, result in zip(jobs, results, strict=True)])
         self._mean += _SMOOTHING * (seconds / len(jobs) - self._mean)
-        if len(jobs) == 1:
-            self._short_size = _size(jobs[0].arguments) if seconds < _SHORT else -1
+        if len(jobs) == 1 and seconds < _SHORT:
+            self._short_sizes = jobs[0].sizes
         self.metrics.ran(len(jobs), seconds)
 
     def _call(self, batch: Batch) -> list[list[Any]]:
@@ -261,6 +291,6 @@ def _record(batch: Batch, start: float, end: float) -> None:
             job.timeline.call = CallTimes(job.arrived, start, begin, done, end, count, batch.rows, partitions)
 
 
-def _size(leaves: Sequence[Any]) -> int:
-    """Return the bytes of arrays."""
-    return sum(getattr(leaf, "nbytes", 0) for leaf in leaves)
+def _sizes(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the shapes of arrays, and numbers, which may be sizes."""
+    return tuple([getattr(leaf, "shape", leaf) for leaf in leaves])
