@@ -11,6 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,7 +51,7 @@ def replacing(target: str) -> Iterator[BinaryIO]:
     _flush_directory(Path(target).parent)
 
 
-def open_to_read(path: PathLike) -> BinaryIO:
+def open_to_read(path: PathLike) -> BufferedReader:
     """Open a file, or an inherited pipe without a name, such as that of `<(command)`.
 
     Raises:

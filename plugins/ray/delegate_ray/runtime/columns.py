@@ -21,6 +21,7 @@ from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
 
 _HEXADECIMAL = "x"  # Arrow reads 0xFF as 255, and as -1 for int8
+_LONGEST_NUMBER = 1000  # bytes of a text
 ANY = -1  # a size of a cell that may differ between rows
 _KINDS = {
     "f": "fiu",
@@ -40,12 +41,14 @@ class Cell:
         dtype: of its elements.
         shape: its sizes; ANY if a size may differ between rows.
         column: the column that an input reads, for messages; empty: that of its name.
+        most: the most elements of a row; None: no limit is known.
     """
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     column: str = ""
+    most: int | None = None
 
     @property
     def where(self) -> str:
@@ -112,8 +115,8 @@ def read(column: Any, cell: Cell) -> tuple[Rows, dict[int, str]]:
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(column, pa.DictionaryArray):
-        column = column.dictionary_decode()
-    if isinstance(column, pa.Array) and not _has_numbers(column.type):
+        column = _decoded(column)
+    if isinstance(column, pa.Array) and not has_numbers(column.type):
         error = f"{cell.where}: the column has the type {column.type}, and the program takes {cell.dtype.name}"
         return Rows(None, [None] * len(column)), dict.fromkeys(range(len(column)), error)
     array = _dense(column, cell)
@@ -127,9 +130,10 @@ def read(column: Any, cell: Cell) -> tuple[Rows, dict[int, str]]:
     for row in range(len(column)):
         try:
             cells.append(_read_cell(column[row], cell))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             cells.append(None)
-            errors[row] = f"{cell.where}: {error}"
+            why = "the cell has lists that are too deeply nested" if isinstance(error, RecursionError) else error
+            errors[row] = f"{cell.where}: {why}"
     return Rows(None, cells), errors
 
 
@@ -217,7 +221,7 @@ def _dense(column: Any, cell: Cell) -> Array | None:
         array = None if array is None else _as_tensors(array, column.type)
     elif isinstance(column, pa.ExtensionArray):  # such as Ray's tensors
         array = column.to_numpy(zero_copy_only=False)
-    elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    elif is_text(column.type):
         if pc.any(pc.match_substring(column, _HEXADECIMAL, ignore_case=True)).as_py():
             return None
         with suppress(pa.ArrowInvalid):
@@ -232,7 +236,7 @@ def _dense(column: Any, cell: Cell) -> Array | None:
 def _flat_lists(column: Any) -> Array | None:
     """Return a column of numbers or nested lists as an array, None if lengths differ or numbers are missing."""
     sizes = [len(column)]
-    while _is_list(column.type):
+    while is_list(column.type):
         lengths = np.diff(_numbers(column.offsets)) if hasattr(column, "offsets") else column.type.list_size
         if np.ndim(lengths) and (not len(lengths) or (lengths != lengths[0]).any()):
             return None
@@ -269,16 +273,39 @@ def _numbers(column: pa.Array) -> Array:
     return np.frombuffer(data, kind, part.stop)[part]
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Return True for an Arrow type of lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _has_numbers(kind: pa.DataType) -> bool:
+def leaf_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the elements of nested lists, or another type as it is."""
+    while is_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _decoded(column: pa.DictionaryArray) -> pa.Array:
+    """Return a column without its dictionary, whose texts may be long and many: those that are no numbers are cut."""
+    values = column.dictionary
+    if is_text(values.type):
+        is_long = pc.greater(pc.binary_length(values), _LONGEST_NUMBER)
+        values = pc.if_else(is_long, pa.scalar(f"a text of more than {_LONGEST_NUMBER} bytes", values.type), values)
+        column = pa.DictionaryArray.from_arrays(column.indices, values)
+    return column.dictionary_decode()
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return True for an Arrow type of texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def has_numbers(kind: pa.DataType) -> bool:
     """Return True if a column of an Arrow type can have numbers in some cells, as numbers, as lists or as text."""
-    while _is_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+    while is_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         kind = kind.value_type
     if pa.types.is_dictionary(kind):
-        return _has_numbers(kind.value_type)
+        return has_numbers(kind.value_type)
     return not pa.types.is_nested(kind) and not pa.types.is_temporal(kind) and not _is_binary(kind)
 
 

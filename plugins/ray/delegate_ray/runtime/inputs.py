@@ -5,15 +5,18 @@ A file is cut into parts of a number of rows, each of which any process can read
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 
+from delegate.array_files import map_array
 from delegate.errors import InputError, did_you_mean
+from delegate.files import open_to_read, require_regular
 from delegate.plugins import one_line
 from delegate_ray.runtime.parquet_files import Parquet
 from delegate_ray.runtime.parts import (
@@ -21,6 +24,7 @@ from delegate_ray.runtime.parts import (
     Batch,
     Contents,
     InputFile,
+    Limits,
     Part,
     digest_of_input,
     images_of,
@@ -31,6 +35,8 @@ from delegate_ray.runtime.text_files import Csv, JsonLines
 
 ARRAY = "array"  # the column of a .npy file
 IMAGE, PATH = "image", "path"  # the columns of a folder of images
+_DECODERS = ("PNG", "JPEG", "MPO", "BMP", "DIB", "WEBP", "GIF", "TIFF")  # of Pillow: others start programs
+_MOST_PARTS = 1_000_000  # their names have six digits
 
 
 class _Format(Protocol):
@@ -39,7 +45,7 @@ class _Format(Protocol):
     def scan(self, path: str, rows: int) -> Contents:
         """Return the contents of a file; `rows` is the number of rows of a part."""
 
-    def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int) -> Iterator[Batch]:
+    def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int, limits: Limits) -> Iterator[Batch]:
         """Yield the columns of a part, at most `batch` rows at a time."""
 
 
@@ -48,9 +54,11 @@ class _Npy:
         array = _map(path)
         if array.dtype.kind not in "biufc":
             raise ValueError(f"its elements have the type {array.dtype}, and must be numbers")
+        if len(array) > os.stat(path).st_size:
+            raise ValueError(f"it has {len(array)} rows without elements")
         return Contents(digest_of_input(path), len(array), (ARRAY,))
 
-    def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int) -> Iterator[Batch]:
+    def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int, limits: Limits) -> Iterator[Batch]:
         array = _map(file.path)[part.start : part.start + part.rows]
         for start in range(0, part.rows, batch):
             rows = array[start : start + batch]
@@ -58,11 +66,8 @@ class _Npy:
 
 
 def _map(path: str) -> Any:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except EOFError as error:
-        raise ValueError("it is empty") from error
-    if not isinstance(array, np.ndarray) or not array.ndim:
+    array = map_array(path)
+    if not array.ndim:
         raise ValueError("it is no array with rows")
     return array
 
@@ -75,30 +80,36 @@ class _Images:
 
         return Contents(digest_of_input(path), len(images_of(path)), (IMAGE, PATH))
 
-    def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int) -> Iterator[Batch]:
+    def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int, limits: Limits) -> Iterator[Batch]:
         paths = images_of(file.path)[part.start : part.start + part.rows]
         for start in range(0, len(paths), batch):
             own = paths[start : start + batch]
-            yield len(own), {name: list(map(_decode, own)) if name == IMAGE else own for name in columns}
+            images = [_decode(path, limits.get(IMAGE)) for path in own] if IMAGE in columns else []
+            yield len(own), {name: images if name == IMAGE else own for name in columns}
 
 
-def _decode(path: str) -> Any:
-    """Return an image as RGB of the shape (height, width, 3), or the error."""
+def _decode(path: str, most: int | None) -> Any:
+    """Return an image as RGB of the shape (height, width, 3), or the error; `most` is the most numbers of an image."""
     import PIL.Image
 
+    PIL.Image.init()
     try:
-        with PIL.Image.open(path) as image:
-            if image.mode.startswith(("I", "F")) or _is_deep_png(path):  # Pillow would clip the values, or drop bits
-                return ValueError("the image has more than 8 bits for each value")
-            return np.asarray(image.convert("RGB"))
+        with open_to_read(path) as file:
+            is_deep = _is_deep_png(file.read(25))
+            file.seek(0)
+            with PIL.Image.open(file, formats=[name for name in _DECODERS if name in PIL.Image.OPEN]) as image:
+                shape = [image.height, image.width, 3]
+                if most is not None and math.prod(shape) > most:
+                    return ValueError(f"the cell has the shape {shape}, and the program takes up to {most} numbers")
+                if image.mode.startswith(("I", "F")) or is_deep:  # Pillow would clip the values, or drop bits
+                    return ValueError("the image has more than 8 bits for each value")
+                return np.asarray(image.convert("RGB"))
     except Exception as error:  # decoders raise all kinds
         return ValueError(f"the image cannot be read: {one_line(error)}")
 
 
-def _is_deep_png(path: str) -> bool:
+def _is_deep_png(head: bytes) -> bool:
     """Return True for a PNG file with 16 bits for each value, of which Pillow reads 8 without a sign in the mode."""
-    with open(path, "rb") as file:
-        head = file.read(25)
     return head.startswith(b"\x89PNG") and head[24:] == b"\x10"
 
 
@@ -160,12 +171,14 @@ def _scan(path: Path, rows: int) -> InputFile:
         raise InputError(f"{suffix!r} is not a format of inputs", where=str(path), remedy=remedy)
     try:
         status = os.stat(path)
+        if not path.is_dir():
+            require_regular(path)
         contents = form.scan(str(path), rows)
         return InputFile(str(path.absolute()), status.st_size, status.st_mtime_ns, contents)
     except ModuleNotFoundError as error:
         remedy = "pip install 'delegate-ray[images]'"
         raise InputError(f"images need {error.name}, which is not installed", where=str(path), remedy=remedy) from error
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except Exception as error:  # readers raise all kinds
         what = f"the input cannot be read: {one_line(error)}"
         raise InputError(
             what, where=str(path), remedy="check that it is whole, and of the format of its name"
@@ -178,6 +191,9 @@ def _format_of(path: Path) -> _Format | None:
 
 def parts_of(files: Sequence[InputFile], rows: int) -> list[Part]:
     """Return the parts of all files; `rows` is the number of rows of a part."""
+    if (count := sum(-(-max(file.contents.rows, 0) // rows) for file in files)) > _MOST_PARTS:
+        what = f"the input has rows for {count:,} output files, and a job has up to {_MOST_PARTS:,}"
+        raise InputError(what, where=files[0].path, remedy="write more rows into each: --rows")
     parts: list[Part] = []
     first = 0
     for number, file in enumerate(files):
@@ -188,7 +204,9 @@ def parts_of(files: Sequence[InputFile], rows: int) -> list[Part]:
     return parts
 
 
-def read(file: InputFile, part: Part, columns: Sequence[str], batch: int) -> Iterator[Batch]:
+def read(
+    file: InputFile, part: Part, columns: Sequence[str], batch: int, limits: Limits = MappingProxyType({})
+) -> Iterator[Batch]:
     """Yield the columns of a part, at most `batch` rows at a time; raises InputError if the file has changed.
 
     Columns have all rows of the part, and an unreadable cell is an exception in a list.
@@ -197,10 +215,10 @@ def read(file: InputFile, part: Part, columns: Sequence[str], batch: int) -> Ite
     count, form = 0, _format_of(Path(file.path))
     assert form is not None  # it was scanned
     try:
-        for rows, table in form.read(file, part, columns, batch):
+        for rows, table in form.read(file, part, columns, batch, limits):
             count += rows
             yield rows, table
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except Exception as error:  # readers raise all kinds
         file.require_unchanged()
         what = f"rows from {part.start} on cannot be read: {one_line(error)}"
         raise InputError(what, where=file.path, remedy="check that the file is whole") from error

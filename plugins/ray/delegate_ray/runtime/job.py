@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet
 
 import delegate
 from delegate.errors import ConfigError, InputError
-from delegate.files import require_folder, write_text
+from delegate.files import open_to_read, read_bytes, require_folder, require_regular, write_text
 from delegate_ray.runtime.inputs import IMAGE, PATH, parts_of, scan
 from delegate_ray.runtime.parts import InputFile, Part
 from delegate_ray.runtime.predictor import ERROR, OnBad
@@ -147,13 +146,15 @@ class Job:
             if not os.path.exists(path):
                 continue
             try:
+                require_regular(path)
                 metadata = pyarrow.parquet.read_metadata(path).metadata or {}
-            except (OSError, pa.ArrowException):
-                metadata = {}
+                bad = int(metadata.get(_BAD, b""))
+            except Exception:  # a file of something else, for which readers raise all kinds
+                metadata, bad = {}, 0
             if metadata.get(_JOB) != self.identity.encode():
                 remedy = "remove the file, or choose another output folder"
                 raise InputError("this is no output file of the job", where=path, remedy=remedy)
-            found.append(Finished(part.number, part.rows, int(metadata[_BAD])))
+            found.append(Finished(part.number, part.rows, bad))
         return found
 
     def finish(self) -> None:
@@ -173,8 +174,8 @@ class Job:
     def has_manifest(self) -> bool:
         """Return True if the output folder, as this process sees it, has the manifest of this job."""
         try:
-            return self.identity.encode() in Path(self.folder, MANIFEST).read_bytes()
-        except OSError:
+            return self.identity.encode() in read_bytes(Path(self.folder, MANIFEST))
+        except (OSError, ValueError):
             return False
 
     def require_manifest(self) -> None:
@@ -231,7 +232,7 @@ def write_manifest(job: Job, *, is_finished: bool = False) -> None:
 def digest_of(path: str) -> str:
     """Return the checksum of a program file; raises ProgramError if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         from delegate.errors import ProgramError
@@ -262,10 +263,10 @@ def _described(files: tuple[InputFile, ...], program_digest: str, settings: Sett
 def _require_same(described: Mapping[str, Any], manifest: Path) -> None:
     """Raise InputError unless a manifest describes the same job."""
     try:
-        old = json.loads(manifest.read_text())
+        old = json.loads(read_bytes(manifest))
         old_settings = dict(old["settings"])
         parts = [(old["program"], old["input"], old["format"]), (described["program"], described["input"], 1)]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         remedy = "choose another output folder"
         raise InputError("this is no manifest of a job", where=str(manifest), remedy=remedy) from error
     names = ("program", "input", "format of the manifest")

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from delegate.errors import InputError
+from delegate.files import open_to_read
 
 IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp"})
 FIRST = 64  # rows of which one must be good
 Batch = tuple[int, Mapping[str, Any]]  # the number of rows, and columns by name
+Limits = Mapping[str, int | None]  # column of an input -> the most elements of a cell that is decoded; None: no limit
 
 
 class Contents(NamedTuple):
@@ -91,11 +93,11 @@ class Part:
 def digest_of_input(path: str) -> str:
     """Return the SHA-256 of a file, or of the names and bytes of the images in a folder."""
     if not os.path.isdir(path):
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     all_digests = hashlib.sha256()
     for image in images_of(path):
-        digest = "" if os.path.isdir(image) else digest_of_input(image)
+        digest = digest_of_input(image) if os.path.isfile(image) else ""
         all_digests.update(os.fsencode(f"{os.path.basename(image)}\0{digest}\n"))
     return all_digests.hexdigest()
 

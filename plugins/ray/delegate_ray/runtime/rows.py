@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from delegate.errors import ConfigError, ExecutionError, did_you_mean
+from delegate.program.bounds import ExpressionBounds
 from delegate.program.expr import Expr
 from delegate.program.model import Ref
 from delegate.runtime.arguments import leaf_names
@@ -19,6 +20,7 @@ from delegate.runtime.batching import batch_symbol, batching_of
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.random_inputs import free_inputs
 from delegate_ray.runtime.columns import ANY, Cell, Rows, read, read_joined
+from delegate_ray.runtime.parts import Limits
 
 Columns = Mapping[str, str | Sequence[str]]  # input -> its column, or the columns of its elements
 _ELEMENTS = 1 << 19  # of the inputs of a call: more do not fit the processor's caches, and rows become slower
@@ -123,6 +125,16 @@ class RowRunner:
     def columns(self) -> list[str]:
         """The names of the columns that it reads."""
         return list(dict.fromkeys(column for i in self.inputs for column in i.columns))
+
+    @property
+    def limits(self) -> Limits:
+        """The most elements of the cells of each column that it reads; None if an input has no limit."""
+        limits: dict[str, int | None] = {}
+        for i in self.inputs:
+            for column in i.columns:
+                sizes = (1 if i.is_joined else i.cell.most, limits.get(column, 0))
+                limits[column] = None if None in sizes else max(size for size in sizes if size is not None)
+        return limits
 
     def require_columns(self, known: Sequence[str], where: str) -> None:
         """Raise ConfigError unless a table has the columns of all inputs; `where` is the table, for messages."""
@@ -234,8 +246,10 @@ class RowRunner:
 
     def _cell(self, name: str, index: int) -> Cell:
         value = self._method.definition.values[index]
-        sizes = tuple(ANY if isinstance(size, Expr) else size for size in value.shape)
-        return Cell(name, value.dtype, sizes[1:] if self.has_rows else sizes)
+        shape = value.shape[1:] if self.has_rows else value.shape
+        sizes = tuple(ANY if isinstance(size, Expr) else size for size in shape)
+        most = ExpressionBounds(self._method.definition.symbols).largest_count(shape)
+        return Cell(name, value.dtype, sizes, most=most)
 
 
 def repeated(names: Iterable[str]) -> str | None:

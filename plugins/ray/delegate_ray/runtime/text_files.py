@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.csv
 
 from delegate.plugins import one_line
-from delegate_ray.runtime.parts import FIRST, Batch, Contents, InputFile, Part, digest_of_input
+from delegate_ray.runtime.parts import FIRST, Batch, Contents, InputFile, Limits, Part, digest_of_input
 
 # A quote begins a quoted text only at the start of a value, and two quotes in such a text are one character (RFC 4180).
 _VALUE = rb'(?:"(?:[^"]|"")*+"[^,]*+|(?!")[^,]*+)'
 _WHOLE = re.compile(_VALUE + rb"(?:," + _VALUE + rb")*+")  # a line that ends outside of quotes
 _CLOSING = re.compile(rb'(?:[^"]|"")*+"[^,]*+(?:,' + _VALUE + rb")*+")  # the same after a line that ends in quotes
+_ALWAYS = 1 << 22  # values of a line of JSON that are read, however few numbers a program takes
 _BLANK = frozenset({b"\n", b"\r\n", b"\r"})
 _FORM = bytes.maketrans(b"E123456789", b"e000000000")  # of numbers
 _LARGE = (b"e000", b"e+000", b"0" * 200)  # forms of which one is in each float of 1e309 or more
@@ -98,7 +99,7 @@ class Csv(_Text):
     def names(self, records: Sequence[bytes]) -> tuple[str, ...]:
         return tuple(next(csv.reader(io.StringIO(records[0].decode("utf-8-sig"), newline=""))))
 
-    def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int) -> Iterator[Batch]:
+    def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int, limits: Limits) -> Iterator[Batch]:
         data = self.part(file, part)
         table = self._table(data, file.contents.columns, columns)
         if table is None or table.num_rows != part.rows:
@@ -167,21 +168,26 @@ class JsonLines(_Text):
 
     def names(self, records: Sequence[bytes]) -> tuple[str, ...]:
         """Return the keys of the first records, some of which may be broken."""
-        parsed = [_parse(record) for record in records]
+        parsed = [_parse(record, 4 * _ALWAYS) for record in records]
         names = dict.fromkeys(key for record in parsed if isinstance(record, dict) for key in record)
         if not names:
             raise ValueError(next((str(r) for r in parsed if isinstance(r, Exception)), "its objects have no keys"))
         return tuple(names)
 
-    def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int) -> Iterator[Batch]:
+    def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int, limits: Limits) -> Iterator[Batch]:
         lines = [line for line in self.part(file, part).split(b"\n") if line.strip()]
+        sizes = [*limits.values()]
+        most = None if None in sizes else _ALWAYS + 2 * sum(size or 0 for size in sizes)
         for start in range(0, part.rows, batch):
-            records = [_parse(line) for line in lines[start : start + batch]]
+            records = [_parse(line, most) for line in lines[start : start + batch]]
             cells = {n: [r if isinstance(r, Exception) else r.get(n) for r in records] for n in columns}
             yield len(records), cells
 
 
-def _parse(line: bytes) -> dict[str, Any] | Exception:
+def _parse(line: bytes, most: int | None = None) -> dict[str, Any] | Exception:
+    """Return the object of a line, or the error; `most` is the most values in it, None if there is no limit."""
+    if most is not None and len(line) > most and line.count(b",") > most:
+        return ValueError(f"the line has more than {most} values")
     try:
         form = line.translate(_FORM)
         may_be_large = any(part in form for part in _LARGE)

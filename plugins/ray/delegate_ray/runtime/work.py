@@ -58,8 +58,14 @@ def _batches(job: Job, runner: RowRunner) -> Iterator[tuple[str, Batch]]:
     """Yield the input file and the columns of each batch of the job."""
     for part in job.parts:
         file = job.files[part.file]
-        for batch in read(file, part, _columns(job, runner), runner.batch):
+        for batch in _read(job, runner, part):
             yield file.path, batch
+
+
+def _read(job: Job, runner: RowRunner, part: Part) -> Iterator[Batch]:
+    """Yield the columns of a part. Columns that are kept have no limits."""
+    limits = {**runner.limits, **{name: None for name in job.settings.keep if name in runner.limits}}
+    return read(job.files[part.file], part, _columns(job, runner), runner.batch, limits)
 
 
 def work(job: Job, runner: RowRunner, part: Part) -> Finished:
@@ -71,7 +77,7 @@ def work(job: Job, runner: RowRunner, part: Part) -> Finished:
         BackendError: a backend failed.
     """
     path = job.output(part)
-    batches = read(job.files[part.file], part, _columns(job, runner), runner.batch)
+    batches = _read(job, runner, part)
     try:
         with replacing(path) as file, closing(_ahead(batches)) as ahead:
             outputs = _outputs(job, runner, part, ahead)
