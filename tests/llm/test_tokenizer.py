@@ -7,6 +7,8 @@ import copy
 import importlib
 import json
 from pathlib import Path
+from threading import Event, Thread
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -329,6 +331,33 @@ def test_charsmaps() -> None:
     for damaged in (charsmap(leaf=4), charsmap(leaf=7), charsmap(units=768 - 4), charsmap(b"\xff")):
         with pytest.raises(ValueError, match="x is damaged"):
             check_charsmap(damaged, "x")
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_long_texts_let_other_threads_run(name: str) -> None:
+    """The library holds the interpreter's lock for a whole text, but not for a batch; the tokens are the same."""
+    library = trained(name)
+    tokenizer = Tokenizer(json.dumps(specification(library)).encode(), VOCABULARY)
+    text = "Hello  world, it's 12345! abc <s> " * 6000
+    for size in (4095, 4096, 4097):
+        for special in (True, False):
+            assert tokenizer.encode(text[:size], special) == library.encode(text[:size], add_special_tokens=special).ids
+    seen, is_done = 0, Event()
+
+    def count() -> None:
+        nonlocal seen
+        while not is_done.is_set():
+            seen += 1
+            sleep(0.0001)
+
+    thread = Thread(target=count)
+    thread.start()
+    before = seen
+    tokenizer.encode(text)
+    after = seen
+    is_done.set()
+    thread.join()
+    assert after > before + 10
 
 
 def test_panics_become_errors() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -160,8 +160,12 @@ class Conversation:
         """The number of tokens that still fit into the context."""
         return int(self.model.about["context"]) - len(self.tokens)
 
-    def feed(self, tokens: Sequence[int]) -> Array:
+    def feed(self, tokens: Sequence[int], before_chunk: Callable[[], None] | None = None) -> Array:
         """Compute tokens chunk by chunk, and return the logits after the last one (vocabulary).
+
+        Args:
+            tokens: the tokens that follow.
+            before_chunk: called before each chunk. If it raises an exception, the chunks before stay computed.
 
         Raises:
             InputError: as `check`.
@@ -169,6 +173,8 @@ class Conversation:
         self.check(tokens)
         chunk = int(self.model.about["chunk"])
         for start in range(0, len(tokens), chunk):
+            if before_chunk is not None:
+                before_chunk()
             part = list(tokens[start : start + chunk])
             first = len(self.tokens)
             method = self.context.method("prefill" if len(part) > 1 else "decode")
@@ -191,7 +197,12 @@ class Conversation:
             raise InputError(f"{what} {self.model.about['context']}", remedy=remedy)
 
     def generate(
-        self, prompt: Sequence[int], count: int, sampler: Sampler, when_full: WhenFull = "stop"
+        self,
+        prompt: Sequence[int],
+        count: int,
+        sampler: Sampler,
+        when_full: WhenFull = "stop",
+        before_chunk: Callable[[], None] | None = None,
     ) -> Iterator[int]:
         """Yield the tokens that follow a prompt, up to one that ends the answer.
 
@@ -202,11 +213,12 @@ class Conversation:
             count: the maximum number of tokens to generate.
             sampler: chooses each token.
             when_full: `stop` ends if the context is full; `slide` forgets the older half and continues.
+            before_chunk: see `feed`.
 
         Raises:
             InputError: as `feed` of the prompt.
         """
-        logits = self.feed(prompt)
+        logits = self.feed(prompt, before_chunk)
         for number in range(count):
             token = sampler.pick(logits)
             if token in self.model.about["ends"]:
@@ -214,15 +226,15 @@ class Conversation:
             yield token
             if number == count - 1 or (self.remaining == 0 and when_full == "stop"):
                 return
-            logits = self.next(token)
+            logits = self.next(token, before_chunk)
 
-    def next(self, token: int) -> Array:
+    def next(self, token: int, before_chunk: Callable[[], None] | None = None) -> Array:
         """Return the logits after one more token; if the context is full, forget the older half first."""
         if self.remaining == 0:
             later = self.tokens[len(self.tokens) // 2 :]
             self.tokens = []
-            return self.feed([*later, token])
-        return self.feed([token])
+            return self.feed([*later, token], before_chunk)
+        return self.feed([token], before_chunk)
 
     def snapshot(self) -> Prefix:
         """Return a copy of the filled part of the cache, as the start of other conversations."""

@@ -10,6 +10,7 @@ from delegate.errors import DelegateError, InputError, ProgramError
 from delegate.llm.runtime.tokenizer_format import check_tokenizer
 from delegate.plugins import one_line
 
+_LONG = 4 << 10  # characters of a text that the library gets as a batch, so that other threads run meanwhile
 _PANIC = "PanicException"  # of Rust; its class has no module that can be imported
 
 
@@ -42,7 +43,10 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text; raise InputError if the tokenizer fails."""
         with _errors(InputError, "the tokenizer fails on this text", "pass another text, or tokens as numbers"):
-            return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+            if len(text) < _LONG:
+                return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+            (encoded,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+            return list(encoded.ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens without those that are special; raise InputError if the tokenizer fails."""

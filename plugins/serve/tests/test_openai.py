@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Event
 from time import monotonic, sleep
 from typing import Any
 
@@ -15,6 +16,8 @@ from delegate.llm.runtime.chat import Chat, ChatFormat
 from delegate.llm.runtime.model import Model
 from delegate.llm.runtime.sampling import Sampler
 from delegate.llm.runtime.text import Text
+from delegate.llm.runtime.tokenizer import Tokenizer
+from delegate.runtime.method import Method
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
 
@@ -240,6 +243,68 @@ def test_as_many_conversations_as_sessions(lm: Any) -> None:
             sleep(0.01)
         assert api.completions.create(model="lm", prompt="x", max_tokens=2).choices[0].text is not None
     assert lm.metric('delegate_requests_total{model="lm",status="200"}') >= 1
+
+
+class Chunks:
+    """Holds up the first chunk of each prompt until it is opened, and counts all."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self._open, run = 0, Event(), Method.__call__
+
+        def call(method: Method, *args: Any) -> Any:
+            if method.name in ("prefill", "decode"):
+                self.count += 1
+                assert self._open.wait(20)
+            return run(method, *args)
+
+        monkeypatch.setattr(Method, "__call__", call)
+        self.open = self._open.set
+
+
+@pytest.mark.parametrize("how", ["leaves", "leaves its stream", "is late"])
+def test_a_prompt_that_nobody_waits_for_ends_with_its_chunk(
+    serve: Any, language: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts until then, for the limit of conversations and as a metric."""
+    served = serve({"lm": language}, sessions=2, timeout=0.5 if how == "is late" else 20.0)
+    chunks, waiting = Chunks(monkeypatch), 'delegate_queue_requests{model="lm"}'
+    body = {"model": "lm", "prompt": "x" * 120, "max_tokens": 4, "stream": how == "leaves its stream"}
+    text = json.dumps(body).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    clients = []
+    for number in range(2):
+        clients.append(served.connect())
+        clients[-1].sendall(head % len(text) + text)
+        while chunks.count <= number:
+            sleep(0.001)
+    for client in clients:
+        if how == "is late":
+            assert client.recv(100).startswith(b"HTTP/1.1 504 ")
+        client.close()
+    deadline = monotonic() + 10
+    status = 504 if how == "is late" else 499
+    while served.metric(f'delegate_requests_total{{model="lm",status="{status}"}}') < 2:
+        assert monotonic() < deadline
+    assert served.metric(waiting) == 2
+    assert served.request("POST", "/v1/completions", body).status == 429
+    chunks.open()
+    while served.metric(waiting):
+        assert monotonic() < deadline
+    assert chunks.count == 2
+    assert served.request("POST", "/v1/completions", body).status == 200
+
+
+def test_the_rest_of_a_text_that_is_too_long_is_not_read(lm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, sizes = Tokenizer.encode, list[int]()
+    monkeypatch.setattr(
+        Tokenizer, "encode", lambda self, text, *args: sizes.append(len(text)) or encode(self, text, *args)
+    )
+    for size in (100, 2000, 3000, 100_000, 4_000_000):
+        reply = lm.request("POST", "/v1/completions", {"model": "lm", "prompt": "x" * size, "max_tokens": 1})
+        assert reply.status == (200 if size == 100 else 400)
+        message = "it must have 1 to 128"
+        assert size == 100 or message in reply.json["error"]["message"]
+    assert sizes == [100, 2000, 2048, 2048, 2048]
 
 
 def test_completions_have_spans(serve: Any, language: Path) -> None:

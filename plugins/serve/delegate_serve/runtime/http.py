@@ -40,7 +40,6 @@ Send = Callable[[Message], Awaitable[None]]
 
 _LOG = logging.getLogger("delegate")
 _SLOW_JSON = 64 << 10  # bytes of JSON from which on another thread parses and writes it
-_SLOW_TEXT = 4 << 10  # bytes of a prompt from which on another thread reads it
 _CHAT = "v1/chat/completions"
 _COMPLETIONS = ("v1/completions", _CHAT)
 _NO_PATH = "there is no such path: the paths begin with /v2 or /v1, and /metrics has the metrics"
@@ -165,7 +164,7 @@ class Application:
         if list(path) not in (["register"], ["unregister"]):
             raise RequestError(404, _NO_PATH)
         _require("POST", scope["method"])
-        fields, _ = await _fields(scope["extensions"][EXTENSION], receive, b"{}")
+        fields = await _fields(scope["extensions"][EXTENSION], receive, b"{}")
         if list(path) == ["register"]:
             self._regions.register(name, fields)
         else:
@@ -174,7 +173,7 @@ class Application:
 
     async def _answer_for_repository(self, path: Sequence[str], body: Body, receive: Receive) -> Answer:
         """Answer with the list of the models, or load or unload one."""
-        fields, _ = await _fields(body, receive, b"{}")
+        fields = await _fields(body, receive, b"{}")
         match path:
             case ["index"]:
                 is_ready = truth(fields.get("ready", False), "ready")
@@ -230,7 +229,7 @@ class Application:
 
     async def _complete(self, is_chat: bool, scope: Mapping[str, Any], receive: Receive) -> Answer:
         """Answer a request for a completion, and count it."""
-        fields, size = await _fields(scope["extensions"][EXTENSION], receive)
+        fields = await _fields(scope["extensions"][EXTENSION], receive)
         start, stack = monotonic(), AsyncExitStack()
         async with stack:
             language = await stack.enter_async_context(self._models.use_language(fields.get("model")))
@@ -238,7 +237,7 @@ class Application:
             if self._tracing is not None:
                 stack.enter_context(self._tracing.client(scope["headers"]))
                 stack.enter_context(self._tracing.request(fields["model"]))
-            request = await in_thread_if(size > _SLOW_TEXT, language.check, fields, is_chat)
+            request = await language.check(fields, is_chat)
             text, stream = await language.answer(request)
             if stream is None:
                 return Answer(200, [text])
@@ -255,8 +254,8 @@ class Application:
         self._in_memory += size
 
 
-async def _fields(body: Body, receive: Receive, default: bytes = b"") -> tuple[dict[str, Any], int]:
-    """Return the JSON object of a request, and its bytes; `default` is that of an empty body."""
+async def _fields(body: Body, receive: Receive, default: bytes = b"") -> dict[str, Any]:
+    """Return the JSON object of a request; `default` is that of an empty body."""
     try:
         data, _ = await body.read(receive)
         fields = loads(data.data or default, "the request")
@@ -264,7 +263,7 @@ async def _fields(body: Body, receive: Receive, default: bytes = b"") -> tuple[d
         body.release()
     if not isinstance(fields, dict):
         raise RequestError(400, "the request should be a JSON object")
-    return fields, len(data)
+    return fields
 
 
 async def _joined(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -94,7 +94,7 @@ class Models:
         try:
             if opened.language is None:
                 raise RequestError(404, f"the new file of program {program!r} is no language model")
-            with opened.language.request():
+            with self.pool.request(), opened.language.request():
                 yield opened.language
         finally:
             opened.users -= 1

@@ -7,11 +7,12 @@ https://platform.openai.com/docs/api-reference describes the paths `/v1/models`,
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -27,7 +28,7 @@ from delegate.llm.runtime.model import Model
 from delegate.llm.runtime.sampling import Sampler
 from delegate.llm.runtime.text import Text
 from delegate.runtime.loaded import LoadedProgram
-from delegate_serve.runtime.errors import RequestError
+from delegate_serve.runtime.errors import Disconnected, RequestError
 from delegate_serve.runtime.metrics import Metrics, ModelMetrics
 from delegate_serve.runtime.settings import Settings
 
@@ -35,6 +36,7 @@ METHODS = frozenset({"prefill", "decode", "head", "about", "tokenizer"})  # of a
 _DONE = b"data: [DONE]\n\n"
 _DEFAULT_COUNT = 16  # tokens of a completion, as in OpenAI's API
 _MOST_STOPS = 4
+_CHARACTERS = 16  # of a text for each token of the context, from which on its start is read before the rest
 _NEUTRAL: dict[str, tuple[Any, ...]] = {  # parameter that is not supported -> the values that change nothing
     "n": (None, 1),
     "best_of": (None, 1),
@@ -105,7 +107,7 @@ class Language(Protocol):
     def request(self) -> AbstractContextManager[None]:
         """Keep the model open for a request."""
 
-    def check(self, body: Mapping[str, Any], is_chat: bool) -> Any:
+    async def check(self, body: Mapping[str, Any], is_chat: bool) -> Any:
         """Return the request of a body."""
 
     async def answer(self, request: Any) -> tuple[bytes, AsyncGenerator[bytes, None] | None]:
@@ -149,7 +151,7 @@ class LanguageModel:
         chat = self._model.about.get("chat")
         self._chat = None if chat is None else ChatFormat.from_json(chat)
         self._threads = ThreadPoolExecutor(settings.sessions, f"generate {name}")
-        self.requests = 0  # that are received, or have an answer that is not complete
+        self.requests = 0  # that are received, have an answer that is not complete, or are still computed
         self.metrics = metrics.model(name, lambda: self.requests)
 
     @contextmanager
@@ -172,8 +174,15 @@ class LanguageModel:
         """End the threads, after the running conversations."""
         self._threads.shutdown()
 
-    def check(self, body: Mapping[str, Any], is_chat: bool) -> Completion:
+    async def check(self, body: Mapping[str, Any], is_chat: bool) -> Completion:
         """Return the request of a body; raise RequestError if it is wrong, or needs what the model does not have."""
+        checked = self._start(self._check, body, is_chat)
+        try:
+            return await asyncio.shield(checked)
+        finally:
+            self._count_until_end(checked)
+
+    def _check(self, body: Mapping[str, Any], is_chat: bool) -> Completion:
         for name, value in body.items():
             if value is not None and not (name in _PARAMETERS and _is_neutral(value, _NEUTRAL.get(name, (value,)))):
                 raise RequestError(400, f"the parameter {name!r} is not supported")
@@ -237,7 +246,15 @@ class LanguageModel:
         return self._tokens("".join(parts), add_special_tokens=False)
 
     def _tokens(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Return the tokens of a text. If the start of a long text has too many by far, the rest is not read."""
+        context = int(self._model.about["context"])
+        size = _CHARACTERS * context
         try:
+            while size < len(text):
+                count = len(self._model.tokens(text[:size], add_special_tokens))
+                if count > 2 * context:
+                    raise RequestError(400, f"the prompt has more than {context} tokens: it must have 1 to {context}")
+                size *= 2
             return self._model.tokens(text, add_special_tokens)
         except InputError as error:  # the tokenizer fails on this text
             raise RequestError(400, str(error)) from error
@@ -245,7 +262,8 @@ class LanguageModel:
     async def answer(self, request: Completion) -> tuple[bytes, AsyncGenerator[bytes, None] | None]:
         """Return the complete answer as JSON, or the first part of a stream and the others.
 
-        The answer ends with the next token if this task is cancelled, or the stream is closed.
+        The computation ends with the next chunk of the prompt or the next token if this task is cancelled, its time is
+        over, or the stream is closed.
 
         Args:
             request: a checked request.
@@ -256,8 +274,8 @@ class LanguageModel:
         parts = self._parts(request)
         form = _Form(request)
         if request.is_stream:
-            first = await anext(parts)  # an error has a status only before the stream begins
-            return form.begin() + form.part(first), self._stream(form, parts)
+            stream = self._stream(form, parts)
+            return await anext(stream), stream
         texts, end = [], _End("stop", 0)
         async for part in parts:
             if isinstance(part, _End):
@@ -267,63 +285,99 @@ class LanguageModel:
         return form.complete("".join(texts), end), None
 
     async def _stream(self, form: _Form, parts: AsyncGenerator[str | _End, None]) -> AsyncGenerator[bytes, None]:
-        try:
-            async with aclosing(parts):
+        async with aclosing(parts):
+            yield form.begin() + form.part(await anext(parts))  # an error has a status only before the stream begins
+            try:
                 async for part in parts:
                     yield form.part(part)
-        except RequestError as error:
-            yield error_event(error.message)
+            except RequestError as error:
+                yield error_event(error.message)
         yield _DONE
 
     async def _parts(self, request: Completion) -> AsyncGenerator[str | _End, None]:
         """Yield the parts of an answer that another thread generates, and its end."""
-        loop, is_gone = asyncio.get_running_loop(), Event()
-        queue: asyncio.Queue[str | _End | Exception] = asyncio.Queue()
-
-        def put(part: str | _End | Exception) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, part)
-
-        loop.run_in_executor(self._threads, self._generate, request, put, is_gone)
+        is_gone = Event()
+        queue: asyncio.Queue[str | asyncio.Future[_End]] = asyncio.Queue()
+        put = functools.partial(_tell, asyncio.get_running_loop(), queue.put_nowait)
+        answer = self._start(self._generate, request, put, is_gone)
+        answer.add_done_callback(queue.put_nowait)
         try:
-            while True:
-                part = await asyncio.wait_for(queue.get(), self._settings.timeout)
-                if isinstance(part, InputError):
-                    raise RequestError(400, str(part)) from part
-                if isinstance(part, Exception):
-                    text = str(part) if isinstance(part, DelegateError) else type(part).__name__
-                    raise RequestError(500, f"language model {self.name!r} failed: {text}") from part
+            while isinstance(part := await asyncio.wait_for(queue.get(), self._settings.timeout), str):
                 yield part
-                if isinstance(part, _End):
-                    return
         except TimeoutError as error:
             what = f"language model {self.name!r} gave no token within {self._settings.timeout:g} s"
             raise RequestError(504, what) from error
         finally:
             is_gone.set()  # nobody reads what is still generated
+            self._count_until_end(answer)
+        yield self._end_of(answer)
 
-    def _generate(self, request: Completion, put: Callable[[str | _End | Exception], None], is_gone: Event) -> None:
-        """Generate an answer in a conversation of its own."""
-        try:
-            conversation = self._model.conversation(adapter=request.adapter)
+    def _end_of(self, answer: asyncio.Future[_End]) -> _End:
+        """Return the end of an answer; raise RequestError if it has failed."""
+        error = answer.exception()
+        if error is None:
+            return answer.result()
+        if isinstance(error, InputError):
+            raise RequestError(400, str(error)) from error
+        text = str(error) if isinstance(error, DelegateError) else type(error).__name__
+        raise RequestError(500, f"language model {self.name!r} failed: {text}") from error
+
+    def _start(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Run a function in a thread, and return the future of its result."""
+        loop = asyncio.get_running_loop()
+        result = loop.create_future()
+        result.add_done_callback(asyncio.Future.exception)  # else the loop logs it if nobody waits any more
+
+        def run() -> None:
             try:
-                text, count, reason = Text(self._model.tokenizer, request.stops), 0, "length"
-                for token in conversation.generate(request.tokens, request.count, request.sampler):
-                    count += 1
-                    if is_gone.is_set():
-                        break
-                    if part := text.add(token):
-                        put(part)
-                    if text.stopped:
-                        break
-                if text.stopped or (count < request.count and conversation.remaining):
-                    reason = "stop"
-                if part := text.finish():
+                _tell(loop, result.set_result, function(*args))
+            except Exception as error:
+                _tell(loop, result.set_exception, error)
+
+        self._threads.submit(run)
+        return result
+
+    def _count_until_end(self, work: asyncio.Future[Any]) -> None:
+        """Count the work of a request that ends before it, because its client has left or its time is over."""
+        if not work.done():
+            self.requests += 1
+            work.add_done_callback(self._forget)
+
+    def _forget(self, _: asyncio.Future[Any]) -> None:
+        self.requests -= 1
+
+    def _generate(self, request: Completion, put: Callable[[str], None], is_gone: Event) -> _End:
+        """Generate an answer in a conversation of its own."""
+
+        def require_client() -> None:
+            if is_gone.is_set():
+                raise Disconnected
+
+        require_client()
+        conversation = self._model.conversation(adapter=request.adapter)
+        try:
+            text, count, reason = Text(self._model.tokenizer, request.stops), 0, "length"
+            for token in conversation.generate(
+                request.tokens, request.count, request.sampler, before_chunk=require_client
+            ):
+                count += 1
+                if part := text.add(token):
                     put(part)
-                put(_End(reason, count))
-            finally:
-                conversation.context.close()
-        except Exception as error:
-            put(error)
+                if text.stopped:
+                    break
+            if text.stopped or (count < request.count and conversation.remaining):
+                reason = "stop"
+            if part := text.finish():
+                put(part)
+            return _End(reason, count)
+        finally:
+            conversation.context.close()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., object], argument: object) -> None:
+    """Call a function on a loop, from another thread."""
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(function, argument)
 
 
 class _Form:

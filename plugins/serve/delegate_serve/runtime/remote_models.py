@@ -124,7 +124,7 @@ class RemoteLanguage:
         """Return a context manager that counts a request. A replica limits their number."""
         return self._counted
 
-    def check(self, body: Mapping[str, Any], is_chat: bool) -> Any:
+    async def check(self, body: Mapping[str, Any], is_chat: bool) -> Any:
         """Return what a replica checks, which has the tokenizer."""
         return body, is_chat
 

@@ -91,7 +91,7 @@ class Replica:
         """Yield None at once, the first part of a completion, True if it is a stream, and then the other parts."""
         yield None
         async with (await self.open(file)).models.use_language(fields.get("model")) as language:
-            request = await asyncio.to_thread(language.check, fields, is_chat)
+            request = await language.check(fields, is_chat)
             text, stream = await language.answer(request)
             if stream is None:
                 yield text
