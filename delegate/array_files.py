@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 from delegate.files import open_to_read
 from delegate.plugins import one_line
 
+_ALWAYS = 1 << 22  # elements of an array that is unpacked, however few are needed
 Array = np.ndarray[Any, np.dtype[Any]]
 _BEGINNINGS = (b"\x93NUM", b"PK\x03\x04", b"PK\x05\x06")  # of .npy, of an archive, and of an empty one
 
@@ -32,8 +35,12 @@ def map_array(path: str | Path) -> Array:
         raise ValueError(one_line(error)) from error
 
 
-def load_arrays(path: str | Path) -> Array | dict[str, Array]:
+def load_arrays(path: str | Path, most: int | None = None) -> Array | dict[str, Array]:
     """Return the array of a .npy file, or name -> array of a .npz file.
+
+    Args:
+        path: the path of the file.
+        most: the most elements of an array that is needed; arrays in an archive that are much larger are not unpacked.
 
     Raises:
         OSError: the file cannot be read.
@@ -47,6 +54,9 @@ def load_arrays(path: str | Path) -> Array | dict[str, Array]:
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return loaded
+            if most is not None:
+                for member in loaded.zip.namelist():
+                    _require_size(loaded.zip, member, max(most, _ALWAYS))
             arrays = {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError):
         raise
@@ -55,3 +65,13 @@ def load_arrays(path: str | Path) -> Array | dict[str, Array]:
     if other := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
         raise ValueError(f"{other[0]!r} in it is not an array")
     return arrays
+
+
+def _require_size(archive: zipfile.ZipFile, member: str, most: int) -> None:
+    """Raise ValueError if an array of an archive has more elements, by its header."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, _ = read(file)
+    if math.prod(shape) > most:
+        raise ValueError(f"{member!r} in it has the shape {list(shape)}, which is more than is needed")

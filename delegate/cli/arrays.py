@@ -10,6 +10,7 @@ import numpy as np
 
 from delegate.array_files import load_arrays
 from delegate.errors import InputError, ProgramError, did_you_mean
+from delegate.program.bounds import ExpressionBounds
 from delegate.program.model import Method
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method as Runnable
@@ -21,6 +22,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def input_names(method: Method) -> list[str]:
     """Return the names of the inputs that the caller chooses, in order."""
     return [method.inputs[i].name for i in free_inputs(method)]
+
+
+def largest_input(method: Method) -> int | None:
+    """Return the most elements of an input that the caller chooses; None if there is no limit."""
+    bounds = ExpressionBounds(method.symbols)
+    values = [method.inputs[i].value for i in free_inputs(method)]
+    sizes = [bounds.largest_count(method.values[value].shape) for value in values if value >= 0]
+    return None if None in sizes else max((size for size in sizes if size is not None), default=0)
 
 
 def chosen_method(program: LoadedProgram, name: str | None, where: str = "") -> Runnable:
@@ -44,19 +53,22 @@ def chosen_method(program: LoadedProgram, name: str | None, where: str = "") -> 
         raise error.at(where) from None
 
 
-def read_inputs(method: str, names: Sequence[str], arguments: Sequence[str]) -> dict[str, Array]:
+def read_inputs(
+    method: str, names: Sequence[str], arguments: Sequence[str], most: int | None = None
+) -> dict[str, Array]:
     """Read the arrays by input name, of arguments "a.npy" (in the order of the inputs), "name=a.npy" and "all.npz".
 
     Args:
         method: name of the method, for messages.
         names: names of its inputs, in order.
         arguments: the arguments.
+        most: the result of `largest_input`, if it is known.
 
     Raises:
         InputError: a file cannot be read, a name is unknown or given twice, or there are too many or too few.
     """
     if len(arguments) == 1 and arguments[0].endswith(".npz"):
-        return read_archive(method, names, arguments[0])
+        return read_archive(method, names, arguments[0], most)
     files: dict[str, str] = {}
     in_order: list[str] = []
     for text in arguments:
@@ -79,14 +91,14 @@ def read_inputs(method: str, names: Sequence[str], arguments: Sequence[str]) -> 
     return {name: read_array(name, files[name]) for name in names}
 
 
-def read_archive(method: str, names: Sequence[str], path: str) -> dict[str, Array]:
+def read_archive(method: str, names: Sequence[str], path: str, most: int | None) -> dict[str, Array]:
     """Read a .npz file whose arrays have the inputs' names, or the default names arr_0, arr_1, ... in order.
 
     Raises:
         InputError: the file cannot be read, or holds other arrays.
     """
     try:
-        arrays = load_arrays(path)
+        arrays = load_arrays(path, most)
     except FileNotFoundError:
         raise InputError(f"there is no file {path!r}", remedy="check the path") from None
     except (OSError, ValueError) as error:

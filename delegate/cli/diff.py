@@ -14,7 +14,7 @@ import typer
 
 import delegate
 from delegate.cli import output
-from delegate.cli.arrays import Array, input_names, read_inputs
+from delegate.cli.arrays import Array, input_names, largest_input, read_inputs
 from delegate.cli.completions import method_names
 from delegate.cli.options import TrustCode
 from delegate.devtools.diff import differences
@@ -133,7 +133,8 @@ class _Run:
 
     def __init__(self, program: LoadedProgram, method: str, inputs: list[str]) -> None:
         self._program, self._method = program, program.method(method)
-        arrays = read_inputs(self._method.name, input_names(self._method.definition), inputs)
+        definition = self._method.definition
+        arrays = read_inputs(self._method.name, input_names(definition), inputs, largest_input(definition))
         self._arguments = leaves(self._method.inputs, arrays)
 
     def results(self) -> list[Array]:

@@ -15,6 +15,7 @@ from delegate.cli import output
 from delegate.cli.lower import Backends, ConfigFile, Inputs
 from delegate.cli.options import Imports, import_modules
 from delegate.errors import DelegateError
+from delegate.files import open_to_read
 from delegate.program import file
 from delegate.program.expr import Dim
 from delegate.program.model import Method, Program
@@ -125,5 +126,5 @@ def is_program(path: Path) -> bool:
     """Return true for the name or the first bytes of a saved program. For a name alone the loader raises the error."""
     if path.suffix.lower() == ".dlg" or not path.is_file():
         return path.suffix.lower() == ".dlg"
-    with path.open("rb") as opened:
+    with open_to_read(path) as opened:
         return opened.read(len(MAGIC)) == MAGIC

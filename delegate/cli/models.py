@@ -5,7 +5,6 @@ The function returns (module, example_inputs), or an ExportedProgram.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,14 @@ from delegate.accuracy.samples import Sample, input_names, sample_of
 from delegate.cli.arrays import read_array, read_inputs
 from delegate.cli.options import import_module
 from delegate.config import Config, load_config
-from delegate.edge.sources import export, export_module, exported_programs, is_torchscript, require_no_program
+from delegate.edge.sources import (
+    archived_names,
+    export,
+    export_module,
+    exported_programs,
+    is_torchscript,
+    require_no_program,
+)
 from delegate.errors import ConfigError, ExportError, did_you_mean
 from delegate.plugins import one_line
 
@@ -89,12 +95,11 @@ def _convert(path: Path, inputs: Sequence[str]) -> ExportedProgram:
 def _check_file(path: Path) -> Path:
     """Raise ExportError that describes a file if it is no exported program, without unpickling anything."""
     if not path.is_file():
-        what = "is a directory" if path.is_dir() else "does not exist"
+        what = "is a directory" if path.is_dir() else "is not a file" if path.exists() else "does not exist"
         raise ExportError(f"{str(path)!r} {what}", remedy="give a .pt2 file, or package.module:function")
-    if not zipfile.is_zipfile(path):
+    names = archived_names(path)
+    if names is None:
         raise ExportError(f"{str(path)!r} is not a .pt2 file", remedy=_EXPORT)
-    with zipfile.ZipFile(path) as archive:
-        names = [name.partition("/")[2] for name in archive.namelist()]
     if "data.pkl" in names:
         raise ExportError(f"{str(path)!r} was written by torch.save, and is not an exported program", remedy=_EXPORT)
     return path

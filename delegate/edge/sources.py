@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 
 from delegate.edge.export_errors import export_refusal, without_printed_graphs
 from delegate.errors import ExportError
+from delegate.files import open_to_read
 from delegate.plugins import first_line
 
 _SAVED = "pass a .pt2 file that was written by torch.export.save of this version of torch"
@@ -199,11 +200,16 @@ _REMEDY = "rewrite that part of the model, or export the module from which the T
 
 def is_torchscript(path: Path) -> bool:
     """Return true if a file is of `torch.jit.save`, without loading it."""
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        names = [name.partition("/")[2] for name in archive.namelist()]
-    return any(name.startswith("code/") and name.endswith(".py") for name in names)
+    return any(name.startswith("code/") and name.endswith(".py") for name in archived_names(path) or ())
+
+
+def archived_names(path: Path) -> list[str] | None:
+    """Return the names in a file of torch without their folder; None if it is not an archive that can be read."""
+    try:
+        with open_to_read(path) as file, zipfile.ZipFile(file) as archive:
+            return [name.partition("/")[2] for name in archive.namelist()]
+    except Exception:  # of zipfile, which raises what it likes
+        return None
 
 
 def _load_torchscript(path: Path) -> torch.jit.ScriptModule:

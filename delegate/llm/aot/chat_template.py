@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from delegate.errors import ExportError
+from delegate.field_checks import fault
+from delegate.files import read_bytes
 from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.runtime.chat import ChatFormat
 from delegate.plugins import one_line
@@ -28,12 +30,13 @@ def read_chat_format(folder: Path) -> ChatFormat | None:
     Raises:
         ExportError: a file is not readable, or the template fails.
     """
-    config = _tokenizer_config(folder / "tokenizer_config.json")
+    file = folder / "tokenizer_config.json"
+    config = read_object(file, "this is not a tokenizer configuration") if file.exists() else {}
     template = _template(folder / "chat_template.jinja", config)
     if template is None:
         return None
-    special = {name: _text(value) for name, value in config.items() if name.endswith("_token")}
     try:
+        special = {name: _text(value) for name, value in config.items() if name.endswith("_token")}
         chat_format = _derive(template, special)
     except Exception as error:  # errors of jinja and of the template itself
         remedy = "correct the template, or remove it and use `delegate llm run`"
@@ -44,24 +47,26 @@ def read_chat_format(folder: Path) -> ChatFormat | None:
     return chat_format
 
 
-def _tokenizer_config(file: Path) -> Mapping[str, Any]:
-    if not file.exists():
-        return {}
+def read_object(file: Path, what: str) -> dict[str, Any]:
+    """Return the JSON object of a file; raise ExportError with the message `what` if it is none."""
     try:
-        config = json.loads(file.read_text("utf-8"))
-        if not isinstance(config, dict):
+        values = json.loads(read_bytes(file))
+        if not isinstance(values, dict):
             raise ValueError("it is not an object")
-    except (ValueError, OSError) as error:
-        raise ExportError("this is not a tokenizer configuration", where=str(file), remedy=str(error)) from error
-    return config
+    except (ValueError, OSError, RecursionError) as error:
+        raise ExportError(what, where=str(file), remedy=fault(error)) from error
+    return values
 
 
 def _template(file: Path, config: Mapping[str, Any]) -> str | None:
-    if file.exists():
-        return file.read_text("utf-8")
-    template = config.get("chat_template")
-    if isinstance(template, list):  # several, by name
-        template = {t["name"]: t["template"] for t in template}.get("default")
+    try:
+        template = read_bytes(file).decode() if file.exists() else config.get("chat_template")
+        if isinstance(template, list):  # several, by name
+            template = {t["name"]: t["template"] for t in template}.get("default")
+        if not isinstance(template, str | None):
+            raise ValueError("it is not a text")
+    except (ValueError, OSError, KeyError, TypeError) as error:
+        raise ExportError("this is not a chat template", where=str(file), remedy=fault(error)) from error
     return template
 
 

@@ -17,6 +17,7 @@ from torch.export import Dim, ExportedProgram
 from delegate.compile import lower_owned
 from delegate.compiled import CompiledProgram
 from delegate.errors import ConfigError, ExportError
+from delegate.files import read_bytes
 from delegate.llm.aot.decoder import TYPES, Decoder, Head
 from delegate.llm.aot.engines import MethodEngine, choose_engines, partitioners, shortened
 from delegate.llm.aot.hugging_face import transformers
@@ -31,6 +32,7 @@ from delegate.plugins import one_line
 from delegate.registry import default_registry
 from delegate.selection import select
 
+_MOST_CALIBRATION = 2**30  # bytes of a text
 GRAPHS = frozenset({"prefill", "decode", "verify", "head", "heads"})  # the methods that compute
 
 
@@ -171,8 +173,8 @@ def _decoder(
 def _calibration(source: Source, path: Path) -> Tensor:
     """Return the rows of tokens of a calibration text; raises ConfigError or InputError if they do not fit."""
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_bytes(path, _MOST_CALIBRATION).decode()
+    except (OSError, ValueError) as error:
         what = f"the calibration text cannot be read: {one_line(error)}"
         raise ConfigError(what, where=str(path), remedy="give a text file in UTF-8") from error
     vocabulary = source.config.vocab_size

@@ -7,18 +7,19 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
 from delegate.errors import ExportError, ProgramError
-from delegate.llm.aot.chat_template import read_chat_format
+from delegate.files import read_bytes, require_regular
+from delegate.llm.aot.chat_template import read_chat_format, read_object
 from delegate.llm.aot.decoder import ATTENTION
 from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.runtime.chat import ChatFormat
 from delegate.llm.runtime.tokenizer import Tokenizer
+from delegate.llm.runtime.tokenizer_format import MOST_BYTES
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi", "phi3")
 HALF = {torch.bfloat16, torch.float16}  # float32 has all their numbers
@@ -88,11 +89,8 @@ def _name(folder: Path) -> str:
 
 
 def _config(path: Path) -> transformers.PretrainedConfig:
-    try:
-        values: dict[str, Any] = json.loads(path.read_text())
-        family = values.get("model_type")
-    except (ValueError, AttributeError, OSError) as error:
-        raise ExportError("this is not a configuration of transformers", where=str(path), remedy=str(error)) from error
+    values = read_object(path, "this is not a configuration of transformers")
+    family = values.get("model_type")
     if family not in FAMILIES:
         raise ExportError(f"unknown family {family!r}", where=str(path), remedy=f"supported are {', '.join(FAMILIES)}")
     try:
@@ -107,6 +105,8 @@ def _config(path: Path) -> transformers.PretrainedConfig:
 
 def _check(config: transformers.PretrainedConfig, path: Path) -> None:
     ropes = getattr(config, "rope_parameters", None) or {}
+    if not isinstance(ropes, dict):
+        raise ExportError(f"rope_parameters is {ropes!r}", where=str(path), remedy="it must be an object")
     for rope in [ropes, *ropes.values()]:
         kind = rope.get("rope_type", "default") if isinstance(rope, dict) else "default"
         if kind not in ROPES:
@@ -156,9 +156,10 @@ def _weights(path: Path) -> dict[str, Tensor]:
     """Return the weights of a folder; each has a mapping of its own, which is closed when the weight is deleted."""
     files = {"model.safetensors"}
     if not (path / "model.safetensors").exists():  # a folder may have files of other programs, too
-        files = {*json.loads((path / "model.safetensors.index.json").read_text())["weight_map"].values()}
+        files = {*json.loads(read_bytes(path / "model.safetensors.index.json"))["weight_map"].values()}
     weights: dict[str, Tensor] = {}
     for file in (path / name for name in sorted(files)):
+        require_regular(file)
         with safe_open(file, "pt") as opened:
             names = list(opened.keys())
         for name in names:
@@ -178,9 +179,11 @@ def _tokenizer(path: Path, vocabulary: int) -> bytes:
 
     Added tokens may be beyond the tokens of the model, as those of images are in Gemma's.
     """
-    text = path.read_bytes()
     try:
+        text = read_bytes(path, MOST_BYTES)
         Tokenizer(text, vocabulary)
+    except (OSError, ValueError) as error:
+        raise ExportError("this is not a tokenizer", where=str(path), remedy=str(error)) from error
     except ProgramError as error:
         raise ExportError(error.what, where=str(path), remedy=error.remedy) from error
     return text
@@ -189,10 +192,8 @@ def _tokenizer(path: Path, vocabulary: int) -> bytes:
 def _ends(path: Path, config: transformers.PretrainedConfig) -> list[int]:
     """Return the tokens that end an answer, of the generation configuration if there is one."""
     file = path / "generation_config.json"
-    try:
-        tokens = json.loads(file.read_text()).get("eos_token_id") if file.exists() else None
-    except (ValueError, AttributeError, OSError) as error:
-        raise ExportError("this is not a generation configuration", where=str(file), remedy=str(error)) from error
+    generation = read_object(file, "this is not a generation configuration") if file.exists() else {}
+    tokens = generation.get("eos_token_id")
     tokens = config.eos_token_id if tokens is None else tokens
     ends = [] if tokens is None else tokens if isinstance(tokens, list) else [tokens]
     if wrong := [end for end in ends if type(end) is not int]:

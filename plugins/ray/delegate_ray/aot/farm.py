@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from delegate.errors import ConfigError, DelegateError
-from delegate.files import require_folder, write_text
+from delegate.files import read_bytes, require_folder, write_text
 from delegate.plugins import PORTABLE, one_line
 from delegate.probing.lifeline import end_with_parent
 from delegate_ray.aot.jobs import LoweringJob, digest_of
@@ -161,8 +161,8 @@ class Record:
         if not self._path.exists():
             return
         try:
-            yield from (Outcome(**row) for row in json.loads(self._path.read_text())["jobs"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            yield from (Outcome(**row) for row in json.loads(read_bytes(self._path))["jobs"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             what, remedy = "this is no record of lowered models", "remove the file, or choose another folder"
             raise ConfigError(what, where=str(self._path), remedy=remedy) from error
 

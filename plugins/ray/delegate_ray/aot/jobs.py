@@ -20,6 +20,7 @@ import delegate
 from delegate.config import Config, load_config
 from delegate.config.source import Source, raise_all, read_yaml, require_mapping, validated
 from delegate.errors import ConfigError, DelegateError
+from delegate.files import open_to_read
 
 Files = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has lists, but strict mode would only accept tuples
 
@@ -246,11 +247,11 @@ def _module_file(source: str, folder: Path) -> str | None:
 
 def digest_of(path: str | None) -> str:
     """Return the checksum of a file, or of the files in a folder; empty if there is none."""
-    if path is None or not os.path.exists(path):
+    if path is None or not (os.path.isfile(path) or os.path.isdir(path)):
         return ""
     files = sorted(p for p in Path(path).rglob("*") if p.is_file()) if os.path.isdir(path) else [Path(path)]
     digest = hashlib.sha256()
     for each in files:
-        with open(each, "rb") as file:
+        with open_to_read(each) as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()

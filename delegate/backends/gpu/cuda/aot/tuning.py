@@ -19,6 +19,7 @@ import numpy as np
 from delegate.backends.gpu.cuda.runtime import library
 from delegate.backends.gpu.cuda.runtime.library import Target
 from delegate.errors import BackendUnavailable, LoweringError
+from delegate.files import read_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,8 @@ class Database:
 
 def _read(path: Path) -> list[TuningRecord]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_bytes(path).decode()
+    except (OSError, ValueError) as error:
         raise _unusable(path, error) from error
     return [_record(line, f"{path}:{number}") for number, line in enumerate(text.splitlines(), 1)]
 
@@ -93,7 +94,7 @@ def _read(path: Path) -> list[TuningRecord]:
 def _record(line: str, where: str) -> TuningRecord:
     try:
         record: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         record = None
     names = [f.name for f in fields(TuningRecord)]
     if (

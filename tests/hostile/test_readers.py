@@ -1,0 +1,189 @@
+"""Readers of files of strangers: none waits for a pipe or reads a device, and all open files in one way."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import delegate
+from delegate.array_files import load_arrays, map_array
+from delegate.cli.app import app
+from delegate.config import load_config
+from delegate.errors import DelegateError
+from delegate.files import open_to_read, read_bytes, require_regular
+from delegate.llm.aot.source import read as read_source
+from delegate.llm.runtime.adapter import read_adapter
+from delegate.partitioner.saved import SavedPlan
+from delegate.placement.lock import Lock
+from tests.support.sources import ROOT
+
+# Modules that open files in another way than by `delegate.files`, with the reason.
+OTHERS = {
+    "delegate/array_files.py": "after it has looked at the file",
+    "delegate/backends/compiler_process.py": "shared memory of this process",
+    "delegate/backends/compiler_worker.py": "descriptors of its parent",
+    "delegate/backends/dsp/runtime/profiled.py": "a file of this process",
+    "delegate/backends/dsp/runtime/targets.py": "of the system",
+    "delegate/backends/gpu/cuda/aot/compiling.py": "a file of this process",
+    "delegate/backends/onnx/runtime/session.py": "a file of this process",
+    "delegate/cache/runtime/environment.py": "of the system, and of an installed package",
+    "delegate/cache/runtime/probes.py": "does not wait, in a private folder",
+    "delegate/cache/runtime/store.py": "does not wait, in a private folder",
+    "delegate/cli/demo/command.py": "a file of this process",
+    "delegate/cli/demo/measuring.py": "a file of this process",
+    "delegate/cli/new_backend.py": "of this package",
+    "delegate/devtools/page/html.py": "of this package",
+    "delegate/devtools/trace.py": "of the system",
+    "delegate/edge/sources.py": "opened by `open_to_read`, or of the user's own model",
+    "delegate/files.py": "the one way",
+    "delegate/llm/aot/source.py": "after it has looked at the file",
+    "delegate/placement/runtime/trials.py": "a file of this process",
+    "delegate/placement/runtime/worker.py": "a file of its parent, and of the system",
+    "delegate/plugins.py": "of an installed package",
+    "delegate/probing/process.py": "of the system",
+    "delegate/program/source.py": "looks at the file itself",
+    "delegate/runtime/isolation/process.py": "shared memory of this process",
+    "delegate/testing/backend.py": "a file of this process",
+    "plugins/onnxruntime/delegate_onnxruntime/providers.py": "of an installed package",
+    "plugins/openvino/delegate_openvino/aot.py": "a file of this process",
+    "plugins/ray/delegate_ray/runtime/job.py": "after it has looked at the file",
+    "plugins/ray/delegate_ray/runtime/parquet_files.py": "after the scan has looked at the file",
+    "plugins/ray/delegate_ray/runtime/text_files.py": "after the scan has looked at the file",
+    "plugins/remote/delegate_remote/runtime/bundle.py": "opened by `open_to_read`, or a file of this process",
+}
+READS = {"read_text", "read_bytes", "is_zipfile", "ZipFile", "ParquetFile", "read_metadata", "safe_open"}
+
+
+def opens(tree: ast.AST) -> bool:
+    """Return True if a module opens files for reading other than by the functions of `delegate.files`."""
+    return any(isinstance(node, ast.Call) and _opens(node) for node in ast.walk(tree))
+
+
+def _opens(call: ast.Call) -> bool:
+    match call.func:
+        case ast.Name(id="open"):
+            mode = call.args[1].value if len(call.args) > 1 and isinstance(call.args[1], ast.Constant) else "r"
+            return not (isinstance(mode, str) and {*mode} & {*"wax"})
+        case ast.Name(id=name):
+            return name == "safe_open"
+        case ast.Attribute(value=ast.Name(id="np"), attr="load"):
+            return True
+        case ast.Attribute(value=ast.Name(id="path" | "file"), attr="open"):
+            return True
+        case ast.Attribute(attr=name):
+            return name in READS
+    return False
+
+
+def test_files_are_opened_in_one_way() -> None:
+    folders = [ROOT / "delegate", *ROOT.glob("plugins/*/delegate_*")]
+    files = [file for folder in folders for file in folder.rglob("*.py") if "skeleton" not in file.parts]
+    found = {str(file.relative_to(ROOT)) for file in files if opens(ast.parse(file.read_text("utf-8")))}
+    assert found == OTHERS.keys()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["open(p)", "open(p, 'rb')", "p.read_text()", "p.read_bytes()", "np.load(p)", "path.open()", "zipfile.ZipFile(p)"],
+)
+def test_the_search_finds(line: str) -> None:
+    assert opens(ast.parse(line))
+    assert not opens(ast.parse("open(p, 'w'); read_bytes(p); open_to_read(p)"))
+
+
+# -- pipes and devices -------------------------------------------------------------------------------------------------
+
+
+def model_folder(path: Path) -> None:
+    """Read a folder of a language model whose files are all this one."""
+    folder = path.parent / "model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).symlink_to(path)
+    read_source(folder)
+
+
+def adapter(path: Path) -> None:
+    folder = path.parent / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    (folder / "adapter_model.safetensors").symlink_to(path)
+    read_adapter(folder, {}, "")
+
+
+def command(*words: str) -> Callable[[Path], None]:
+    """Return the call of a command, in which FILE is the path."""
+
+    def call(path: Path) -> None:
+        named = [word.replace("FILE", str(path)) for word in words]
+        done = CliRunner().invoke(app, named, catch_exceptions=False)
+        assert done.exit_code in (1, 2), done.output
+        raise DelegateError(done.stderr)
+
+    return call
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "open_to_read": open_to_read, "read_bytes": read_bytes, "require_regular": require_regular,
+    "load_arrays": load_arrays, "map_array": map_array, "load": delegate.load, "plan": SavedPlan.load,
+    "lock": Lock.load, "configuration": load_config, "model folder": model_folder, "adapter": adapter,
+    "configuration of a model": read_source,
+    **{
+        name: command(*words)
+        for name, words in {
+            "inspect": ("inspect", "FILE"), "explain": ("explain", "FILE"), "lower": ("lower", "FILE", "-o", "x.dlg"),
+            "report": ("report", "FILE", "-o", "x.html"), "run": ("run", "FILE"), "strip": ("strip", "FILE"),
+            "diff": ("diff", "FILE", "FILE"), "export-graph": ("export-graph", "FILE", "-o", "x.json"),
+            "debug": ("debug", "FILE"), "llm": ("llm", "run", "FILE", "-p", "x"),
+            "llm export": ("llm", "export", "FILE", "-o", "x.dlg"), "measure": ("measure", "FILE", "-o", "x.costs"),
+            "inputs": ("run", "PROGRAM", "-i", "FILE"), "archive": ("run", "PROGRAM", "-i", "FILE.npz"),
+            "debug result": ("report", "PROGRAM", "-o", "x.html", "--debug-result", "FILE"),
+        }.items()
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def limit() -> Iterator[None]:
+    """End a test that waits."""
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+
+
+@pytest.mark.usefixtures("limit")
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_no_regular_file(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / "x", tmp_path / "x.npz"):
+        if kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to("/dev/zero")
+    program = next((ROOT / "tests" / "hostile" / "seeds").glob("mlp.dlg"))
+    (tmp_path / "PROGRAM").symlink_to(program)
+    with pytest.raises((DelegateError, OSError)):
+        READERS[name](tmp_path / "x")
+
+
+def test_an_archive_that_unpacks_to_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program takes 8 numbers."""
+    monkeypatch.chdir(tmp_path)
+    np.savez_compressed("x.npz", x=np.zeros(1 << 23, np.float32))
+    program = ROOT / "tests" / "hostile" / "seeds" / "mlp.dlg"
+    (name,) = (i.name for i in delegate.load(program).method("forward").inputs)
+    np.savez_compressed("x.npz", **{name: np.zeros(1 << 23, np.float32)})
+    done = CliRunner().invoke(app, ["run", str(program), "-i", "x.npz"])
+    assert done.exit_code == 1
+    assert "has the shape [8388608], which is more than is needed" in done.stderr
+    np.savez_compressed("x.npz", **{name: np.zeros((2, 4), np.float32)})
+    assert CliRunner().invoke(app, ["run", str(program), "-i", "x.npz"]).exit_code == 0
