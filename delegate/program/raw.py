@@ -40,15 +40,23 @@ def array_over(data: Any, dtype: np.dtype[Any], shape: Sequence[int], offset: in
     return np.frombuffer(data, dtype, size // dtype.itemsize, offset).reshape(shape)
 
 
-def writable_bytes(array: Array) -> Array:
-    """Return the bytes of a contiguous array as writable memory, for libraries that accept nothing else.
+def writable_view(array: Array) -> Array:
+    """Return a writable view of a row-major array, for libraries that reject a read-only array but only read from it.
 
-    The libraries do not write to it. It does not keep the array alive. Raise ValueError if the array is not contiguous.
+    If the memory itself is read-only, such as that of a file, the view does not keep it alive.
+
+    Raises:
+        ValueError: the array is not row-major.
     """
     if not array.flags.c_contiguous:
         raise ValueError("the array is not contiguous")
-    memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
-    return np.frombuffer(memoryview(memory), np.uint8)
+    view = array.view()
+    try:
+        view.setflags(write=True)
+    except ValueError:
+        memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
+        return array_over(memory, array.dtype, array.shape)
+    return view
 
 
 def nbytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:

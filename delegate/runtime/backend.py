@@ -120,10 +120,12 @@ class Delegate(ABC):
         output.
 
         Args:
-            inputs: a tuple of C-contiguous arrays in the order and with the dtypes of the region's inputs; only read.
-                If the region has dynamic dimensions, the shapes may differ between calls.
-            outputs: a tuple of arrays to fill completely, C-contiguous, of the right shapes for these inputs. They may
-                differ in every call; do not store them. At least one of them has elements.
+            inputs: a tuple of read-only, C-contiguous views in the order and with the dtypes of the region's inputs. If
+                the region has dynamic dimensions, the shapes may differ between calls. For a library that rejects
+                read-only arrays: `delegate.program.raw.writable_view`.
+            outputs: a tuple of C-contiguous views to fill completely, of the right shapes for these inputs, which must
+                not be changed. They differ in every call, and are read-only after it; do not store them. At least one
+                of them has elements.
 
         It should release the GIL during long work of the library, so that other threads can run.
 

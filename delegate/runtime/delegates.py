@@ -14,6 +14,7 @@ from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, DelegateSpec, Program
 from delegate.registry import Registry
 from delegate.runtime.backend import BackendRuntime, Delegate
+from delegate.runtime.guard import GuardedDelegate, GuardedDeviceDelegate
 from delegate.runtime.steps import failed
 
 if TYPE_CHECKING:
@@ -167,10 +168,16 @@ def open_blob(
     *,
     trust_code: bool,
 ) -> Delegate:
-    """Create a delegate through a runtime part; raise BackendFailed for code without trust, or an error of `init`."""
+    """Create a guarded delegate through a runtime part.
+
+    Raises:
+        BackendFailed: the blob is code and is not trusted, or the result is no delegate.
+        Exception: any, of the runtime part.
+    """
     if not trust_code:
         require_no_code(runtime, compile_specs)
     delegate = runtime.init_with_data(blob, data, compile_specs) if data else runtime.init(blob, compile_specs)
     if not isinstance(delegate, Delegate):
         raise BackendFailed(f"its init() returned a {type(delegate).__name__}, not a Delegate", remedy=AUTHOR)
-    return delegate
+    has_memory = type(runtime).allocate is not BackendRuntime.allocate
+    return (GuardedDeviceDelegate if has_memory else GuardedDelegate)(delegate)

@@ -17,7 +17,7 @@ from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, DelegateSpec, MemorySpace, Method, Program, StorageKind
 from delegate.program.segments import align
 from delegate.runtime.backend import BackendRuntime, DeviceMemory, DeviceTensor
-from delegate.runtime.steps import DelegateStep, failed, outputs_not_filled
+from delegate.runtime.steps import DelegateStep, failed
 
 
 class SpaceFallbacks(Protocol):
@@ -104,8 +104,7 @@ class DeviceStep(DelegateStep):
 
     def __call__(self) -> None:
         with self.lock:
-            if self.delegate.execute(tuple([_current(t) for t in self.inputs]), tuple(self.outputs)) is not None:
-                raise outputs_not_filled()
+            self.delegate.execute([_current(t) for t in self.inputs], self.outputs)
 
 
 def _current(tensor: Any) -> Any:

@@ -176,6 +176,22 @@ class BackendTests:
                     "an output is not filled completely, or the second run differs"
                 )
 
+    def test_calls_keep_no_arrays(self, case: Case) -> None:
+        """Check that a call neither writes to the results of earlier calls, nor reads their inputs."""
+        with delegate.load(self._serialize(case), trust_code=True) as program:
+            run = program.method("forward").run
+            first, second = arrays_of(case.args), [_scale(a, 0.5) for a in arrays_of(case.args)]
+            results = run(first)
+            before, expected = [r.tobytes() for r in results], [r.tobytes() for r in run(second)]
+            assert [r.tobytes() for r in results] == before, (
+                "execute() writes to outputs of an earlier call: fill `outputs` of this call, and keep none of them"
+            )
+            for array in first:
+                array[...] = 0
+            assert [r.tobytes() for r in run(second)] == expected, (
+                "execute() reads inputs of an earlier call: read `inputs` of this call, and keep none of them"
+            )
+
     def test_a_region_is_left_as_it_is(self, case: Case) -> None:
         """Check that `preprocess` leaves its region unchanged: the fallback and the next plan use the same region."""
         selection, cut = self._regions(case)

@@ -37,6 +37,7 @@ from delegate.program.model import (
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 
 SEGV, EXIT, RAISE, HANG, SLOW, PID, MAIN = range(9000, 9007)
+WRITE_INPUT, RESHAPE_INPUTS, RESHAPE_OUTPUT, KEEP, USE_KEPT, RESHAPE_KEPT = range(9100, 9106)
 
 
 def harm(code: float) -> None:
@@ -54,6 +55,8 @@ def harm(code: float) -> None:
 
 
 class Adder(Delegate):
+    kept: tuple[Sequence[Array], Sequence[Array]] = (), ()
+
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
         if len(inputs) != 2:
             raise BackendFailed(f"it adds two, not {len(inputs)}")
@@ -62,10 +65,27 @@ class Adder(Delegate):
         code = inputs[0].flat[0] if inputs[0].size else 0
         harm(code)
         np.add(*inputs, out=outputs[0])
+        self.misuse(code, inputs, outputs)
         if code == PID:
             outputs[0][...] = os.getpid()
         elif code == MAIN:
             outputs[0][...] = "unguarded" in vars(sys.modules["__main__"])
+
+    def misuse(self, code: float, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        if code == WRITE_INPUT:
+            inputs[1][...] = 7
+        elif code == RESHAPE_INPUTS:
+            for array in inputs:
+                array.shape = (-1,)
+        elif code == RESHAPE_OUTPUT:
+            outputs[0].shape = (-1,)
+        elif code == KEEP:
+            self.kept = inputs, outputs
+        elif code == USE_KEPT:
+            self.kept[1][0][...] = 7
+        elif code == RESHAPE_KEPT:
+            for array in (*self.kept[0], *self.kept[1]):
+                array.shape = (-1,)
 
     def close(self) -> None:
         if os.environ.get("STRANGER_CLOSE") == "hang":

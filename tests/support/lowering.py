@@ -11,10 +11,21 @@ import torch
 import delegate
 from delegate.compiled import CompiledProgram
 from delegate.plugins import PORTABLE
+from delegate.runtime.loaded import LoadedProgram
 from delegate.testing import assert_same, relative_error
 from delegate.verdict import Reason
 
-__all__ = ["answers", "assert_runs", "assert_same", "compiled", "left", "refused", "relative_error", "steps_of"]
+__all__ = [
+    "answers",
+    "assert_runs",
+    "assert_same",
+    "backend_delegates",
+    "compiled",
+    "left",
+    "refused",
+    "relative_error",
+    "steps_of",
+]
 
 
 def compiled(
@@ -55,6 +66,15 @@ def steps_of(values: torch.Tensor, step: float) -> torch.Tensor:
     steps = values.double() / step
     assert_same(steps, steps.round(), 1e-6, each=True, at_least=1.0)
     return steps.round().long()
+
+
+def backend_delegates(program: LoadedProgram) -> list[Any]:
+    """Return the delegates that backends have created for a program, without guards and fallbacks."""
+    delegates: list[Any] = list(program._shared.delegates)
+    while wrapped := [i for i, d in enumerate(delegates) if hasattr(d, "_delegate")]:
+        for i in wrapped:
+            delegates[i] = delegates[i]._delegate
+    return delegates
 
 
 def left(program: CompiledProgram) -> dict[str, int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +15,7 @@ from torch import nn
 from delegate.backends import aot
 from delegate.backends.aot import Backend, PreprocessResult
 from delegate.errors import BackendFailed, LoweringError
-from delegate.runtime.backend import BackendRuntime
+from delegate.runtime.backend import BackendRuntime, Delegate
 from delegate.testing import BackendTests, Case
 from delegate.verdict import YES, Reason, Verdict, no
 from tests.support.faulty import MODULE, Runtime, executes, registry  # noqa: F401 - a fixture among them
@@ -22,6 +24,14 @@ from tests.support.faulty import MODULE, Runtime, executes, registry  # noqa: F4
 class Net(nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.cumsum(a + b, 0) * 2
+
+
+class Add(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a + b
+
+
+NETS = {"net": Net(), "one partition": Add()}
 
 
 class Adder(Backend):
@@ -40,7 +50,7 @@ class Adder(Backend):
 class Kit(BackendTests):
     __test__ = False
     backend = "faulty"
-    cases: ClassVar = {"net": Case(Net(), (torch.ones(2, 3), torch.full((2, 3), 0.5)))}
+    cases: ClassVar = {name: Case(net, (torch.ones(2, 3), torch.full((2, 3), 0.5))) for name, net in NETS.items()}
 
 
 def renames(self: Any, node: torch.fx.Node) -> Verdict:
@@ -61,6 +71,35 @@ def renumbers(self: Any, region: aot.Region) -> PreprocessResult:
     return PreprocessResult(b"sum")
 
 
+def forces(inputs: Any, outputs: Any) -> None:
+    """Write to an input although its view is read-only, as a library may that gets its address."""
+    np.add(*inputs, out=outputs[0])
+    ctypes.memset(inputs[0].ctypes.data, 1, 1)
+
+
+def reshapes(inputs: Any, outputs: Any) -> None:
+    outputs[0].shape = (-1,)
+    np.add(*(i.reshape(-1) for i in inputs), out=outputs[0])
+
+
+def keeps(choose: Callable[[Any, Any], Any], *, reads: bool = False) -> type[BackendRuntime]:
+    """The runtime part of a backend whose delegates keep an array of the first call, and use it in later ones."""
+
+    class Keeps(Delegate):
+        kept: Any = None
+
+        def execute(self, inputs, outputs):
+            np.add(*inputs, out=outputs[0])
+            if self.kept is None:
+                self.kept = choose(inputs, outputs)
+            elif reads:
+                outputs[0][...] += self.kept
+            else:
+                self.kept[...] = 7
+
+    return type("KeepsRuntime", (Runtime,), {"init": lambda self, blob, specs: Keeps()})
+
+
 class Anything(aot.Options):
     model_config: ClassVar = {"extra": "allow"}
 
@@ -68,6 +107,7 @@ class Anything(aot.Options):
 COUNTER = itertools.count()
 REFUSAL = no(Reason.OPERATOR, "no")
 ANSWERS, CHECKS, OUTPUTS = "answers_are_those_of_eager", "checks_answer_with_reasons", "all_outputs_are_filled"
+KEPT = "calls_keep_no_arrays"
 FAULTS: dict[str, tuple[dict[str, Any], type[BackendRuntime], str, str]] = {
     "takes nothing": ({"check": lambda s, n: REFUSAL}, Runtime, "something_of_it_runs_there", "supports no node"),
     "takes what it cannot": ({"check": lambda s, n: YES}, Runtime, ANSWERS, ""),
@@ -83,13 +123,19 @@ FAULTS: dict[str, tuple[dict[str, Any], type[BackendRuntime], str, str]] = {
     "fills nothing": ({}, executes(lambda i, o: None), OUTPUTS, "not filled completely"),
     "fills a half": ({}, executes(lambda i, o: np.copyto(o[0][:1], i[0][:1])), OUTPUTS, "not filled completely"),
     "writes to inputs": ({}, executes(lambda i, o: np.copyto(i[0], 1)), OUTPUTS, "read-only"),
+    "forces inputs": ({}, executes(forces), OUTPUTS, "a call changed an input"),
+    "reshapes an output": ({}, executes(reshapes), ANSWERS, "changed the shape of an output from [2, 3] to [6]"),
+    "writes to earlier outputs": ({}, keeps(lambda i, o: o[0]), KEPT, "read-only"),
+    "writes to views of earlier outputs": ({}, keeps(lambda i, o: o[0].ravel()), KEPT, "outputs of an earlier call"),
+    "reads earlier inputs": ({}, keeps(lambda i, o: i[0], reads=True), KEPT, "inputs of an earlier call"),
 }  # fmt: skip
 
 
 def run(name: str, aot_half: type, runtime: type) -> None:
     MODULE.Aot, MODULE.Runtime = aot_half, runtime
     test = getattr(Kit(), f"test_{name}")
-    test() if name == "its_options_have_a_schema" else test(Kit.cases["net"])
+    case = Kit.cases["one partition" if name == KEPT else "net"]
+    test() if name == "its_options_have_a_schema" else test(case)
 
 
 @pytest.mark.parametrize("name", FAULTS)

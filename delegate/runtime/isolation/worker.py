@@ -16,7 +16,6 @@ from delegate.plugins import AUTHOR, load_object, one_line
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.delegates import open_blob
 from delegate.runtime.isolation.channel import CLOSE, Channel, Tensors
-from delegate.runtime.steps import outputs_not_filled
 
 _LONGEST = 4000  # characters of each part of an error
 
@@ -66,8 +65,8 @@ class _Server:
     def __init__(self, delegate: Delegate, channel: Channel) -> None:
         self._delegate, self._channel = delegate, channel
         self._memory: mmap.mmap
-        self._inputs: tuple[Array, ...] = ()
-        self._outputs: tuple[Array, ...] = ()
+        self._inputs: list[Array] = []
+        self._outputs: list[Array] = []
 
     def serve(self) -> None:
         """Answer until the program closes the channel."""
@@ -78,10 +77,9 @@ class _Server:
 
     def _handle(self, message: Any, files: Sequence[int]) -> None:
         if message is None:
-            if self._delegate.execute(self._inputs, self._outputs) is not None:
-                raise outputs_not_filled()
+            self._delegate.execute(self._inputs, self._outputs)
         elif message == CLOSE:
-            self._inputs = self._outputs = ()
+            self._inputs, self._outputs = [], []
             self._delegate.close()
         else:
             self._set_tensors(message["inputs"], Tensors.from_json(message["tensors"]), *files)
@@ -92,9 +90,7 @@ class _Server:
             self._memory = mmap.mmap(file, os.fstat(file).st_size)
             os.close(file)
         arrays = tensors.arrays(self._memory)
-        for array in arrays[:count]:
-            array.flags.writeable = False
-        self._inputs, self._outputs = tuple(arrays[:count]), tuple(arrays[count:])
+        self._inputs, self._outputs = arrays[:count], arrays[count:]
         self._delegate.prepare(tensors.types[:count], tensors.types[count:])
 
 

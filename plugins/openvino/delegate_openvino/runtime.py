@@ -11,7 +11,7 @@ import numpy as np
 import openvino
 
 from delegate.errors import BackendFailed, BackendUnavailable
-from delegate.program.raw import writable_bytes
+from delegate.program.raw import writable_view
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, ReportOperator, TensorType
 from delegate_openvino.settings import settings
 from delegate_openvino.shared_weights import part_uses
@@ -172,7 +172,7 @@ def _fits(port: Any, name: str, tensor: TensorType) -> bool:
 def _tensor(array: Array, dtype: str) -> Any:
     """Return an array as a tensor over its memory. OpenVINO rejects read-only arrays, but only reads inputs."""
     if not array.flags.writeable:
-        array = writable_bytes(array).view(array.dtype).reshape(array.shape)
+        array = writable_view(array)
     if dtype == "bf16":  # NumPy has no bfloat16: the array has its bits
         return openvino.Tensor(array, openvino.Shape(array.shape), openvino.Type.bf16)
     return openvino.Tensor(array, shared_memory=True)

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import openvino
 
-from delegate.program.raw import writable_bytes
+from delegate.program.raw import writable_view
 
 LEAST = 4096  # bytes; smaller constants stay in the file of weights
 
@@ -93,6 +93,5 @@ def constant_over(constant: Any, data: np.ndarray[Any, Any]) -> Any:
     """
     if data.nbytes != constant.get_byte_size():
         raise ValueError(f"a constant of {constant.get_byte_size()} bytes has {data.nbytes}")
-    memory = data if data.flags.writeable else writable_bytes(data)
-    tensor = openvino.Tensor(memory, constant.get_output_shape(0), constant.get_element_type())
+    tensor = openvino.Tensor(writable_view(data), constant.get_output_shape(0), constant.get_element_type())
     return openvino.op.Constant(tensor, shared_memory=True)

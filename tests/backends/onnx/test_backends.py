@@ -18,7 +18,7 @@ from delegate.runtime.loaded import LoadedProgram
 from tests.backends.onnx.models import Stages, image
 from tests.support.availability import require
 from tests.support.functions import NamedFunction
-from tests.support.lowering import answers, assert_runs, assert_same, compiled, relative_error
+from tests.support.lowering import answers, assert_runs, assert_same, backend_delegates, compiled, relative_error
 
 
 def test_three_backends_and_kernels_in_one_program(tmp_path):
@@ -54,7 +54,7 @@ def test_a_session_that_has_failed_is_made_anew(backend):
     require(backend)
     module, x = nn.Linear(6, 5), torch.ones(2, 6)
     program = LoadedProgram(compiled(module, (x,), backends=backend).program, trust_code=backend == "dsp")
-    (opened,) = program._shared.delegates
+    (opened,) = backend_delegates(program)
     first, result = opened._session, np.empty((2, 5), np.float32)
     with pytest.raises(BackendFailed, match="failed at a partition"):
         opened.execute([np.ones((3, 7), np.float32)], [result])

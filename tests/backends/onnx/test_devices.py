@@ -14,7 +14,7 @@ from delegate.program.model import StorageKind
 from delegate.runtime.loaded import LoadedProgram
 from tests.backends.onnx.models import PINNED, Residual, TwoReaders, image
 from tests.support.availability import require
-from tests.support.lowering import compiled, relative_error
+from tests.support.lowering import backend_delegates, compiled, relative_error
 
 
 def lowered(**changes):
@@ -81,10 +81,10 @@ def test_a_partition_that_falls_back_hands_over_on_the_host():
     with LoadedProgram(program.program) as loaded:
         x = image(batch=2)
         assert relative_error(loaded(x.numpy()), module(x)) < 1e-6
-        on_gpu = [d for d in loaded._shared.delegates if "Onnx" in type(d._delegate).__name__]
+        on_gpu = [d for d in backend_delegates(loaded) if "Onnx" in type(d).__name__]
         assert len(on_gpu) == 2
-        for number, guarded in enumerate(on_gpu):
-            guarded._delegate._session = guarded._delegate._open = None  # what runs on the device is gone
+        for number, own in enumerate(on_gpu):
+            own._session = own._open = None  # what runs on the device is gone
             assert relative_error(loaded(x.numpy()), module(x)) < 1e-6
             assert len(loaded.fallback_events) == number + 1
 

@@ -11,7 +11,7 @@ from delegate.backends.xnnpack.runtime import interpreted, litert, sharing
 from delegate.backends.xnnpack.runtime.compiled import CompiledEngine
 from delegate.backends.xnnpack.runtime.interpreted import ModelFile
 from delegate.quantization import Settings, quantize
-from tests.support.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_runs, assert_same, backend_delegates
 
 PAGE = 4096
 
@@ -104,8 +104,8 @@ def test_answers_stay(name, dynamic, tmp_path, released, monkeypatch):
         small = delegate.load(tmp_path / "model.dlg")
     assert len(released) == count
     shared = [delegate.load(tmp_path / "model.dlg") for _ in range(2)]
-    assert all(type(p._shared.delegates[0]._engine) is CompiledEngine for p in shared)
-    used = {id(p._shared.delegates[0]._engine._packed) for p in shared}
+    assert all(type(backend_delegates(p)[0]._engine) is CompiledEngine for p in shared)
+    used = {id(backend_delegates(p)[0]._engine._packed) for p in shared}
     assert len(used) == 1
     monkeypatch.setattr(runtime, "LARGE", 2**62)
     plain = delegate.load(tmp_path / "model.dlg")
@@ -119,7 +119,7 @@ def test_small_partitions_share_where_a_program_has_many(many, tmp_path, monkeyp
     size = sum(len(stored.segments[i]) for i in stored.delegates[0].data)
     monkeypatch.setattr(runtime, "LAYER", size)
     monkeypatch.setattr(runtime, "MANY", size if many else size + 1)
-    engine = delegate.load(tmp_path / "model.dlg")._shared.delegates[0]._engine
+    engine = backend_delegates(delegate.load(tmp_path / "model.dlg"))[0]._engine
     assert type(engine) is (CompiledEngine if many else interpreted.Interpreted)
 
 
@@ -148,7 +148,7 @@ def test_another_litert_shares_nothing(tmp_path, released, monkeypatch, cause):
         program = delegate.load(tmp_path / "model.dlg")
     finally:
         litert.library.cache_clear()
-    assert type(program._shared.delegates[0]._engine) is not CompiledEngine
+    assert type(backend_delegates(program)[0]._engine) is not CompiledEngine
     monkeypatch.undo()
     assert_equal([program, delegate.load(tmp_path / "model.dlg")], ROWS, [2])
 
@@ -160,8 +160,8 @@ def test_packed_weights_of_other_layers_are_not_taken(tmp_path, released, monkey
     monkeypatch.setattr(sharing, "packing_key", lambda *_: "the same")
     other = delegate.load(tmp_path / "other.dlg")
     program = delegate.load(tmp_path / "model.dlg")
-    assert type(other._shared.delegates[0]._engine) is CompiledEngine
-    assert type(program._shared.delegates[0]._engine) is not CompiledEngine
+    assert type(backend_delegates(other)[0]._engine) is CompiledEngine
+    assert type(backend_delegates(program)[0]._engine) is not CompiledEngine
     assert "the same" not in sharing._OPEN
     monkeypatch.setattr(runtime, "LARGE", 2**62)
     assert_equal([program, delegate.load(tmp_path / "model.dlg")], ROWS, [2])

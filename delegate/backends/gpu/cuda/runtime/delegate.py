@@ -20,7 +20,7 @@ from delegate.backends.gpu.cuda.runtime import library
 from delegate.backends.gpu.cuda.runtime.library import CPU, CUDA, Target, one_line
 from delegate.errors import BackendFailed
 from delegate.program.dtypes import DType
-from delegate.program.raw import array_over, writable_bytes
+from delegate.program.raw import array_over, writable_view
 from delegate.program.segments import ALIGNMENT, align
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, DeviceMemory, DeviceTensor
 
@@ -144,7 +144,7 @@ class Machine:
             return array.view(dtype.name)
         shape, name = self._ffi.Shape(array.shape), self._ffi.dtype(dtype.name)
         if self._on_host and array.ctypes.data % ALIGNMENT == 0 and array.size:
-            return self._view(self._ffi.from_dlpack(writable_bytes(array)), shape, name, 0)
+            return self._view(self._ffi.from_dlpack(writable_view(array).reshape(-1).view(np.uint8)), shape, name, 0)
         tensor = self._allocate(shape, name, self._device, None)
         self._copy_in(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
         return tensor
