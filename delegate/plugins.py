@@ -17,6 +17,8 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import NamedTuple
 
+from delegate.interrupts import interruptible
+
 OWN = "delegate"  # the distribution of this project; others cannot claim the names of its plugins
 PORTABLE = "portable"  # the project's own kernel library: the last by preference, never blocked; a place for nodes
 AUTHOR = "report it to the backend's author"  # the remedy for a fault of a plugin
@@ -163,7 +165,8 @@ def load_object(path: str) -> object:
     module, separator, name = path.partition(":")
     if not (module and separator and name):
         raise ValueError(f"{path!r} is not of the form 'package.module:Class'")
-    return getattr(importlib.import_module(module), name)
+    with interruptible():
+        return getattr(importlib.import_module(module), name)
 
 
 def first_line(error: BaseException) -> str:

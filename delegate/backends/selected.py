@@ -42,6 +42,7 @@ from delegate.edge.decompose import WITHOUT_LIBRARIES
 from delegate.edge.node import describe, symbolic_numbers
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
+from delegate.interrupts import interruptible
 from delegate.option_rules import OptionRule
 from delegate.plugins import AUTHOR, BLOCK_VARIABLE, OWN, one_line
 from delegate.verdict import Reason, Verdict, no
@@ -96,7 +97,8 @@ class SelectedBackend:
             self.preserve_ops, self.most_constants = isolated.make()
             return
         try:
-            self._part = created = part(options)
+            with interruptible():
+                self._part = created = part(options)
             self.preserve_ops = _names(created.preserve_ops)
             self.most_constants = created.most_constants
             self._isolates_checks = isolated is not None and created.check_uses_library
@@ -246,7 +248,7 @@ class SelectedBackend:
         place = f"{region.name} of {self.name}"
         guard = MutationGuard(region.graph, region.constants)
         try:
-            with sizes_open(region.graph.nodes):
+            with interruptible(), sizes_open(region.graph.nodes):
                 result = self._part.preprocess(region)
         except RegionFailed:
             raise

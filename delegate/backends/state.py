@@ -12,6 +12,7 @@ from delegate import vendor_output
 from delegate.backends.info import API_VERSION, Availability, BackendAlias, BackendInfo
 from delegate.errors import BackendUnavailable
 from delegate.field_checks import count, mapping, text, texts
+from delegate.interrupts import interruptible
 from delegate.plugins import Plugin, PluginState, full_traceback, load_object, misnamed, one_line, other_version
 
 IN_PROCESS = "this process"
@@ -101,7 +102,8 @@ def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
         detail = f"backend {info.name!r} of {plugin.owner} {problem}"
         return _state(place, PluginState.INCOMPATIBLE, None, detail, remedy)
     try:
-        availability = info.probe()
+        with interruptible():
+            availability = info.probe()
     except (Exception, SystemExit) as error:
         return broken(plugin, f"fails when it is probed: {one_line(error)}", full_traceback(error))
     if not isinstance(availability, Availability):

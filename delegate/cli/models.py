@@ -25,6 +25,7 @@ from delegate.edge.sources import (
     require_no_program,
 )
 from delegate.errors import ConfigError, ExportError, did_you_mean
+from delegate.interrupts import interruptible
 from delegate.plugins import one_line
 
 _EXPORT = "export it: torch.export.save(torch.export.export(module.eval(), example_inputs), 'model.pt2')"
@@ -108,7 +109,8 @@ def _check_file(path: Path) -> Path:
 def _call(text: str) -> ExportedProgram:
     function = _function(text)
     try:
-        result = function()
+        with interruptible():
+            result = function()
     except (Exception, SystemExit) as error:
         raise ExportError(f"{text} failed: {one_line(error)}", remedy="`--debug` shows the traceback") from error
     if isinstance(result, ExportedProgram):

@@ -29,6 +29,7 @@ from delegate.errors import (
     did_you_mean,
 )
 from delegate.files import require_file, require_folder
+from delegate.interrupts import interruptible
 from delegate.listeners import listen
 from delegate.plugins import one_line
 
@@ -87,7 +88,8 @@ def import_modules(names: Sequence[str] | None) -> None:
                 what = f"module {module_name} has no function {function_name!r}"
                 raise ExportError(what, where=f"--import {name}", remedy=did_you_mean(function_name, known))
             try:
-                function()
+                with interruptible():
+                    function()
             except (Exception, SystemExit) as error:
                 if isinstance(error, DelegateError):
                     raise
@@ -108,7 +110,8 @@ def import_module(name: str, purpose: str) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        return importlib.import_module(name)
+        with interruptible():
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if name == missing or name.startswith(missing + "."):

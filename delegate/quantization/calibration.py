@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from delegate.array_files import load_arrays
 from delegate.edge.node import shape_text
 from delegate.errors import ExportError, InputError, did_you_mean
+from delegate.interrupts import interruptible
 from delegate.plugins import one_line
 
 Batch = Any  # a tuple of positional arguments, a dict of keyword arguments, or the one tensor of a model with one input
@@ -72,7 +73,8 @@ def _call(source: str, where: str) -> Iterable[Batch]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        with interruptible():
+            module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         what = f"importing {module_name} of {source!r} failed: {one_line(error)}"
         raise InputError(what, where=where, remedy=_GIVE) from error

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delegate.errors import BackendFailed, DelegateError
+from delegate.interrupts import interruptible
 from delegate.listeners import emit
 from delegate.plugins import AUTHOR, one_line
 from delegate.program.instructions import walk
@@ -75,7 +76,8 @@ def close_delegates(specs: Iterable[DelegateSpec], delegates: Iterable[Delegate]
 
 def _init_required(init: Init, spec: DelegateSpec, callers: Callable[[], str]) -> Delegate:
     try:
-        return init(spec)
+        with interruptible():
+            return init(spec)
     except (Exception, SystemExit) as error:  # a plugin may raise anything
         raise failed(spec, error, callers()) from error
 
@@ -92,7 +94,8 @@ def _callers(program: Program, number: int) -> str:
 
 def _with_fallback(init: Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Delegate:
     try:
-        delegate = init(spec)
+        with interruptible():
+            delegate = init(spec)
     except (Exception, SystemExit) as error:
         return fallbacks.create_fallback(spec, error)
     return fallbacks.with_fallback(spec, delegate)

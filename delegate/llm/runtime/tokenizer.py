@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from delegate.errors import DelegateError, InputError, ProgramError
+from delegate.interrupts import interruptible
 from delegate.llm.runtime.tokenizer_format import check_tokenizer
 from delegate.plugins import one_line
 
@@ -33,7 +34,8 @@ class Tokenizer:
         except ValueError as error:
             raise ProgramError(f"its tokenizer cannot be used, {error}", remedy=remedy) from error
         try:
-            import tokenizers
+            with interruptible():
+                import tokenizers
         except ImportError as error:
             remedy = "pip install 'delegate[llm]', or pass tokens as numbers"
             raise InputError("text needs the package tokenizers", where=str(error), remedy=remedy) from error

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from delegate.errors import KernelError
+from delegate.interrupts import interruptible
 from delegate.kernels import cached_attention as portable
 from delegate.kernels.cached_attention import DTYPES, OPERATOR, UPDATE, run_in_parts
 from delegate.kernels.half_precision import Array, from_bfloat16, to_bfloat16
@@ -117,7 +118,8 @@ def _storage(entries: Array) -> Array:
 @cached
 def _loops() -> ModuleType | Any:
     try:
-        from delegate_numba import loops
+        with interruptible():
+            from delegate_numba import loops
     except ImportError as error:
         what = f"Numba cannot be imported: {one_line(error)}"
         raise KernelError(what, remedy=f"update numba, or block this library: {BLOCK_VARIABLE}=numba") from error

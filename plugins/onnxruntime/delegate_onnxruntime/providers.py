@@ -10,6 +10,7 @@ from types import ModuleType
 
 from delegate.backends.onnx.runtime.provider import Provider, register
 from delegate.errors import BackendUnavailable, did_you_mean
+from delegate.interrupts import interruptible
 
 INSTALL = "pip install 'delegate-onnxruntime[cpu]'"
 _MORE = "install a build of ONNX Runtime that has it (onnxruntime-gpu, onnxruntime-directml), or its plugin wheel"
@@ -70,6 +71,8 @@ def _packages() -> Iterator[tuple[str, ModuleType]]:
         for name in tops if wheel.startswith("onnxruntime-") else ():
             if name.startswith("onnxruntime_"):
                 try:
-                    yield wheel, importlib.import_module(name)
+                    with interruptible():
+                        module = importlib.import_module(name)
                 except Exception:  # a wheel that does not load has no provider
                     continue
+                yield wheel, module

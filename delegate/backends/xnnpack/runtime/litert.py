@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from delegate.interrupts import interruptible
+
 VERSION = "2.3."  # of LiteRT with these structures
 PADDING = 64  # bytes: alignment of arrays; XNNPACK may read this many bytes beyond their ends
 
@@ -100,7 +102,8 @@ def version() -> str:
 def library() -> ctypes.CDLL | None:
     """Load the library; return None if it is absent, of another version, or without one of the functions."""
     try:
-        import ai_edge_litert
+        with interruptible():
+            import ai_edge_litert
 
         if not version().startswith(VERSION):
             return None
