@@ -30,6 +30,7 @@ _IGNORED = frozenset({
     VARIABLE,
 })  # fmt: skip
 _IGNORED_PREFIXES = ("SSH_", "PYTEST_", "TERM_", "VSCODE_", "GIT_", "JPY_", "XDG_SESSION_")
+_USAGE_DATA = ("TELEMETRY", "USAGE_STATS")  # variables that `delegate.usage_data.opt_out` sets in some processes
 
 
 _IN_MEMORY: dict[str, dict[str, Any]] = {}  # answers if the cache on disk is off
@@ -106,7 +107,9 @@ def surroundings() -> tuple[Any, ...]:
     path = [os.path.abspath(folder) for folder in sys.path]
     installed = [name for folder in path for name in (folder, *sorted(distributions(folder)))]  # names include versions
     environment = [
-        (k, v) for k, v in sorted(os.environ.items()) if k not in _IGNORED and not k.startswith(_IGNORED_PREFIXES)
+        (k, v)
+        for k, v in sorted(os.environ.items())
+        if not (k in _IGNORED or k.startswith(_IGNORED_PREFIXES) or any(part in k for part in _USAGE_DATA))
     ]
     return sys.version, platform.node(), tuple(installed), tuple(environment)
 

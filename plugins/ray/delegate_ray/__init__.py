@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from delegate.usage_data import opt_out
+
 if TYPE_CHECKING:
     from delegate_ray.runtime.predictor import Predictor as Predictor
 
 __all__ = ["Predictor"]
+
+opt_out(variables={"RAY_USAGE_STATS_ENABLED": "0"}, answers=("~/.ray/config.json",))
 
 
 def __getattr__(name: str) -> Any:
