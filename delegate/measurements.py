@@ -15,6 +15,7 @@ from delegate.errors import ConfigError
 from delegate.field_checks import expect, is_texts
 from delegate.plugins import (
     BLOCK_VARIABLE,
+    MEASUREMENTS,
     Plugin,
     PluginState,
     discover,
@@ -26,7 +27,6 @@ from delegate.plugins import (
     other_version,
 )
 
-MEASUREMENTS = "delegate.measurements"  # the group of their entry points
 API_VERSION = (1, 0)  # (major, minor): a package for another major, or for a newer minor, is incompatible
 
 BUNDLE, CLUSTER = "bundle", "ray"  # what `delegate.Remote` and `delegate.Measured(cluster=...)` request

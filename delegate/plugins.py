@@ -22,7 +22,9 @@ from delegate.interrupts import interruptible
 OWN = "delegate"  # the distribution of this project; others cannot claim the names of its plugins
 PORTABLE = "portable"  # the project's own kernel library: the last by preference, never blocked; a place for nodes
 AUTHOR = "report it to the backend's author"  # the remedy for a fault of a plugin
-COMMANDS = "delegate.commands"  # the group of entry points whose names are commands of `delegate`
+# The groups of entry points: backends, kernel libraries, ways to measure, and commands of `delegate`.
+BACKENDS, KERNELS = "delegate.backends", "delegate.kernels"
+MEASUREMENTS, COMMANDS = "delegate.measurements", "delegate.commands"
 BLOCK_VARIABLE = "DELEGATE_BLOCK_PLUGINS"  # environment variable: names separated by commas, or "*" for all
 
 

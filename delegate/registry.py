@@ -29,8 +29,11 @@ from delegate.errors import (
     did_you_mean,
 )
 from delegate.plugins import (
+    BACKENDS,
     BLOCK_VARIABLE,
     COMMANDS,
+    KERNELS,
+    MEASUREMENTS,
     OWN,
     PORTABLE,
     Plugin,
@@ -51,8 +54,6 @@ if TYPE_CHECKING:
     from delegate.measurements import InstalledMeasurements
     from delegate.probing.prober import Answer, Prober
     from delegate.runtime.backend import BackendRuntime
-
-BACKENDS = "delegate.backends"
 
 _ERRORS: dict[PluginState, type[BackendError]] = {
     PluginState.BROKEN: BackendBroken,
@@ -90,9 +91,6 @@ class Registry:
         unknown = sorted(name for name in self._blocked - {"*"} if in_known_spelling(name, here) not in here)
         if not unknown:
             return {}
-        from delegate.kernels.libraries import KERNELS
-        from delegate.measurements import MEASUREMENTS
-
         groups = (KERNELS, MEASUREMENTS, COMMANDS)
         known = {*self._plugins, *(name for group in groups for name in discover(group).claims)}
         import difflib  # every process imports this module

@@ -1,4 +1,4 @@
-"""Text for people: tables with aligned columns, and lines folded to a width."""
+"""Text for people: tables with aligned columns, lines folded to a width, and names without control characters."""
 
 from __future__ import annotations
 
@@ -107,3 +107,11 @@ def fold_line(line: str, width: int) -> list[str]:
     rest = text[len(first) :].lstrip()
     others = fold(rest, width - len(indent) - 2) if rest else []
     return [indent + first, *(f"{indent}  {other}" for other in others)]
+
+
+def printable(text: str) -> str:
+    """Return the text with escapes for characters that are not printable. Names in a foreign file may hold such.
+
+    Control characters (C0, C1) could control a terminal. Direction marks could hide the real text.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -6,41 +6,101 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 
 import delegate
-from delegate.cli import (
-    backends,
-    cache,
-    check_backend,
-    checks,
-    commands,
-    debug,
-    diff,
-    export_graph,
-    inspect,
-    llm,
-    lower,
-    measure,
-    new_backend,
-    ops,
-    output,
-    plugin_commands,
-    report,
-    run,
-    strip,
-)
-from delegate.cli.demo import command as demo
+from delegate.cli import commands, output, plugin_commands
 from delegate.errors import ConfigError, DelegateError
+from delegate.plugins import load_object
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
+# The commands of this project. Each is the function or the group that is imported when it is needed, so that a command
+# does not wait for the libraries of another, and its line in the list of commands.
+_COMMANDS = {
+    "backends": (
+        "delegate.cli.backends:backends",
+        "List the installed backends and other plugins with their states, and remedies for those that are not ok.",
+    ),
+    "lower": ("delegate.cli.lower:lower", "Lower a model to a program file that runs without torch."),
+    "explain": ("delegate.cli.inspect:explain", "Report the backend of each node, and why others reject it."),
+    "run": (
+        "delegate.cli.run:run",
+        "Run a program file on .npy files, or on seeded random inputs, without torch.",
+    ),
+    "inspect": (
+        "delegate.cli.inspect:inspect",
+        "Show methods, values, instructions, memory, delegates and constants of a program file.",
+    ),
+    "report": (
+        "delegate.cli.report:report",
+        "Write the graph, the placement, the memory and the time of a program as one page for a browser.",
+    ),
+    "export-graph": (
+        "delegate.cli.export_graph:export_graph",
+        "Write the graph with backends and verdicts for another viewer.",
+    ),
+    "diff": (
+        "delegate.cli.diff:diff",
+        "Show the differences between two programs: placement, kernels, constants, memory, and with inputs the "
+        "results.",
+    ),
+    "debug": (
+        "delegate.cli.debug:debug",
+        "Find the operators that return wrong values: run a model beside torch, and reduce each wrong partition.",
+    ),
+    "strip": (
+        "delegate.cli.strip:strip",
+        "Remove the report, the module paths and the source lines of a program file.",
+    ),
+    "ops": (
+        "delegate.cli.ops:ops",
+        "Show the kernels, the dtypes and the backends of operators; without a name or a backend, their numbers.",
+    ),
+    "measure": (
+        "delegate.cli.measure:measure",
+        "Measure the candidates of a bundle on this machine, for `delegate lower --costs` on another.",
+    ),
+    "new-backend": (
+        "delegate.cli.new_backend:new_backend",
+        "Write an installable backend as a start; it passes the tests that every backend must pass.",
+    ),
+    "check-backend": (
+        "delegate.cli.check_backend:check_backend",
+        "Run the tests that every backend must pass; show the supported operators and the cost of a call.",
+    ),
+    "demo": (
+        "delegate.cli.demo.command:demo",
+        "Lower a trained network to every backend, save it, and run it in processes without torch.",
+    ),
+    "llm": ("delegate.cli.llm:app", "Export a language model of transformers, and generate text."),
+    "config": ("delegate.cli.checks:config_app", "Check a configuration, or print its schema."),
+    "lock": ("delegate.cli.checks:lock_app", "Compare lockfiles, or check one."),
+    "cache": ("delegate.cli.cache:app", "Show or clear the cache."),
+}
+
+
+class _OwnCommands(Mapping[str, Any]):
+    """The commands of this project by name, each imported when it is read."""
+
+    def __getitem__(self, name: str) -> Any:
+        path, _ = _COMMANDS[name]
+        return commands.build_command(name, load_object(path))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
 
 
 class Commands(commands.Group):
     """Commands whose errors are one line on stderr and exit code 1; `--debug`, anywhere, shows the traceback."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "commands": _OwnCommands()})
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with output.escaped():
@@ -48,12 +108,15 @@ class Commands(commands.Group):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of this project's commands, then of those of other packages."""
-        own = super().list_commands(ctx)
-        return [*own, *(name for name in plugin_commands.names() if name not in own)]
+        return [*_COMMANDS, *(name for name in plugin_commands.names() if name not in _COMMANDS)]
 
     def get_command(self, ctx: Any, name: str) -> Any:
         """Return a command by name; those of other packages are imported now."""
         return super().get_command(ctx, name) or plugin_commands.find(name)
+
+    def summary(self, ctx: Any, name: str) -> str:
+        """Return the line about a command; imports only commands of other packages."""
+        return _COMMANDS[name][1] if name in _COMMANDS else super().summary(ctx, name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--debug" in args:
@@ -124,28 +187,3 @@ def root(
     """Run an exported PyTorch model on several backends, from one file."""
     if debug:
         os.environ["DELEGATE_VERIFY_PASSES"] = "1"
-
-
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "backends": backends.backends,
-    "lower": lower.lower,
-    "explain": inspect.explain,
-    "run": run.run,
-    "inspect": inspect.inspect,
-    "report": report.report,
-    "export-graph": export_graph.export_graph,
-    "diff": diff.diff,
-    "debug": debug.debug,
-    "strip": strip.strip,
-    "ops": ops.ops,
-    "measure": measure.measure,
-    "new-backend": new_backend.new_backend,
-    "check-backend": check_backend.check_backend,
-    "demo": demo.demo,
-}
-for _name, _function in _COMMANDS.items():
-    app.command(_name, cls=commands.Command)(_function)
-app.add_typer(llm.app, name="llm")
-app.add_typer(checks.config_app, name="config")
-app.add_typer(checks.lock_app, name="lock")
-app.add_typer(cache.app, name="cache")

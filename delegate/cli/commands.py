@@ -59,13 +59,31 @@ class Group(TyperGroup):
         records = [p.get_help_record(ctx) for p in self.get_params(ctx)]
         with formatter.section("Options"):
             formatter.write_dl([record for record in records if record is not None])
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _first_sentence(command.help or "")) for name, command in commands if command])
+            formatter.write_dl([(name, self.summary(ctx, name)) for name in self.list_commands(ctx)])
+
+    def summary(self, ctx: Any, name: str) -> str:
+        """Return the line about a command in the list of commands: the first sentence of its help."""
+        command: Any = self.get_command(ctx, name)
+        text = command.help or ""
+        return " ".join(text.split()).partition(". ")[0].rstrip(".") + "."
 
 
-def _first_sentence(text: str) -> str:
-    return " ".join(text.split()).partition(". ")[0].rstrip(".") + "."
+def build_command(name: str, source: Any, settings: dict[str, bool] | None = None) -> Any:
+    """Return the command object of a function with typer's annotations, or of a `typer.Typer`, a group of commands.
+
+    Args:
+        name: the name on the command line.
+        source: the function or the group.
+        settings: of the context, see `typer.Typer.command`.
+    """
+    if isinstance(source, typer.Typer):
+        group = typer.main.get_group(source)
+        group.name = name
+        return group
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name, cls=Command, context_settings=settings)(source)
+    return typer.main.get_command(app)
 
 
 def _end_if_wrong_usage(error: Exception) -> None:

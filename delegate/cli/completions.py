@@ -8,10 +8,7 @@ from pathlib import Path
 import typer
 
 from delegate.errors import DelegateError
-from delegate.kernels.libraries import KERNELS
-from delegate.plugins import PORTABLE, discover
-from delegate.program import file
-from delegate.registry import BACKENDS
+from delegate.plugins import BACKENDS, KERNELS, PORTABLE, discover
 
 
 def backend_names(incomplete: str) -> list[str]:
@@ -30,6 +27,8 @@ def method_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _methods(context: typer.Context) -> Iterator[str]:
+    from delegate.program import file  # which takes longer than all else
+
     for value in (*context.params.values(), *context.args):
         if isinstance(value, str | Path) and Path(value).suffix == ".dlg":
             try:

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from delegate.events import Compiled, Event, Placed, StageRun, SupportChecked
 from delegate.listeners import listen
-from delegate.program.text import printable
-from delegate.text_table import Table, fold_line
+from delegate.text_table import Table, fold_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,6 +1,7 @@
 """Commands of other packages, found by entry point in the group `delegate.commands`.
 
 An entry point has the name of the command, and refers to a function as those in this package, with typer's annotations.
+`delegate --help` imports its module, so large libraries are imported inside of the function.
 """
 
 from __future__ import annotations
@@ -8,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import typer
-
-from delegate.cli.commands import Command
+from delegate.cli.commands import build_command
 from delegate.errors import ConfigError
 from delegate.plugins import BLOCK_VARIABLE, COMMANDS, Plugin, blocked_names, discover, is_blocked, one_line
 
@@ -27,10 +26,7 @@ def find(name: str) -> Any:
     claims = discover(COMMANDS).claims.get(name)
     if claims is None:
         return None
-    function, settings = _function(name, claims)
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name, cls=Command, context_settings=settings)(function)
-    return typer.main.get_command(app)
+    return build_command(name, *_function(name, claims))
 
 
 def _function(name: str, claims: tuple[Plugin, ...]) -> tuple[Callable[..., None], dict[str, bool]]:

@@ -32,7 +32,6 @@ from delegate.cli.options import (
     require_distinct,
     tracing,
 )
-from delegate.devtools.first_nan import first_nan
 from delegate.errors import BackendFailed, InputError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
@@ -109,7 +108,7 @@ def run(
             for ref, (name, result) in zip(chosen.definition.outputs, named.items(), strict=True)
         ]
         fallbacks = program.fallback_events
-        nan = first_nan(program, chosen.name, arguments) if any("nan" in o.describe() for o in outputs) else ""
+        nan = _first_nan(program, chosen.name, arguments) if any("nan" in o.describe() for o in outputs) else ""
     inputs_from = "files" if inputs else "random, seed 0"
     if as_json:
         output.print_json(
@@ -156,6 +155,12 @@ def _warn_if_close_fails(program: LoadedProgram) -> Iterator[LoadedProgram]:
         if not ran:
             raise
         warnings.warn(str(error), RuntimeWarning, stacklevel=1)
+
+
+def _first_nan(program: LoadedProgram, method: str, arguments: Sequence[Any]) -> str:
+    from delegate.devtools.first_nan import first_nan  # rarely needed
+
+    return first_nan(program, method, arguments)
 
 
 def _read(method: Method, arguments: Sequence[str]) -> dict[str, Array]:

@@ -13,6 +13,7 @@ from delegate.errors import KernelError, did_you_mean
 from delegate.kernels.table import Kernel, KernelTable
 from delegate.plugins import (
     BLOCK_VARIABLE,
+    KERNELS,
     OWN,
     PORTABLE,
     Plugin,
@@ -205,9 +206,6 @@ def _refuse_conflicts(libraries: Iterable[KernelLibrary]) -> None:
 def _with_overrides(library: KernelLibrary, portable: KernelTable) -> KernelLibrary:
     overrides = {k.op for k in library.table or () if any(k.dtypes & other.dtypes for other in portable.rows(k.op))}
     return replace(library, overrides=tuple(sorted(overrides)))
-
-
-KERNELS = "delegate.kernels"  # the group of their entry points
 
 
 class InstalledKernels:

@@ -27,6 +27,7 @@ from delegate.program.model import (
     Tree,
     Value,
 )
+from delegate.text_table import printable
 
 _BLOCK_NAMES = {
     Structure.IF: ("then", "else"),
@@ -59,14 +60,6 @@ def _lines(program: Program) -> Iterator[str]:
             yield ""
             yield f"{kind} {method.name}:"
             yield from _MethodText(program, method).lines()
-
-
-def printable(text: str) -> str:
-    """Return the text with escapes for characters that are not printable. Names in a foreign file may hold such.
-
-    Control characters (C0, C1) could control a terminal. Direction marks could hide the real text.
-    """
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:

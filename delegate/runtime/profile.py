@@ -13,8 +13,7 @@ from typing import Any
 
 from delegate.events import BoundInstruction, Event, InstructionRun, Kind, OperatorRun
 from delegate.plugins import PORTABLE
-from delegate.program.text import printable
-from delegate.text_table import Table
+from delegate.text_table import Table, printable
 
 _SAMPLES = 1024  # of an instruction's runs, for the median: it is exact up to this number
 _TITLES = ("method", "value", "what", "runs", "total us", "share", "warm-ups", "warm-up us", "mean us", "median us")

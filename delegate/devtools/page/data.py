@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from delegate.program.memory_picture import MemoryPicture
-from delegate.program.text import printable
+from delegate.text_table import printable
 
 _MOST_BLOCKS = 20_000  # of a memory picture; the largest ones
 
