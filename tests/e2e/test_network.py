@@ -60,7 +60,7 @@ LINES = {
     "demo": ["demo"],
     "llm": [EXPORTED, "llm run llama.dlg --numbers -p 5,17,3 --count 4"],
     "config": ["config schema"],
-    "lock": ["lower nets:net --measure -b xnnpack --lock net.lock -o net.dlg", "lock check nets:net net.lock"],
+    "lock": ["lower nets:net --measure -b xnnpack --lock net.lock -o net.dlg", "lock check net.lock nets:net"],
     "cache": ["cache info"],
     "batch": [LOWERED, "batch net.dlg -i rows.npy -o rows"],
     "lower-many": ["lower-many jobs.yaml -o many"],

@@ -47,6 +47,7 @@ def lower_many(
         outcomes = [] if again else record.unchanged()
         same = {(o.model, o.configuration) for o in outcomes}
         left = [job for job in jobs if (job.model, job.configuration) not in same]
+        farm.require_functions(left)
         results = farm.on_ray(left, threads) if ray is not None else farm.in_processes(left, processes)
         with output.advancing("jobs") as advance:
             for outcome in results:

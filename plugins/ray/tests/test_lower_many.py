@@ -25,7 +25,13 @@ from delegate.testing import assert_same
 MODELS = """
 import os, signal, torch
 
+COUNT = 3
+
+def data():
+    yield torch.ones(2, 4)
+
 def linear():
+    open("ran", "w").close()
     torch.manual_seed(0)
     return torch.nn.Linear(4, 3), (torch.ones(2, 4),)
 
@@ -130,6 +136,44 @@ def test_wrong_files_of_jobs(folder: Path, old: str, new: str, words: str) -> No
     with pytest.raises(ConfigError, match=words):
         read_jobs(folder / "jobs.yaml", folder / "out")
     assert not (folder / "out").exists()
+
+
+def test_missing_functions_are_errors_before_the_first_job(folder: Path) -> None:
+    (folder / "jobs.yaml").write_text("""
+        models:
+          linear: nets:linear
+          a: nets:linaer
+          b: "nets:"
+          c: nets:COUNT
+          d: {source: relu.pt2, calibration: nets:dota}
+        configurations:
+          float: {backends: [xnnpack]}
+          int8: {backends: [xnnpack], quantization: {scheme: static_int8, calibration: nets:deta}}
+    """)
+    result = run()
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception).splitlines() == [
+        "module nets has no function '' (job b.float): known: data, killed, linear",
+        "nets:COUNT is a int, not a function (job c.float): name a function",
+        "module nets has no function 'deta' (job linear.int8): did you mean 'data'?",
+        "module nets has no function 'dota' (job d.float): did you mean 'data'?",
+        "module nets has no function 'linaer' (job a.float): did you mean 'linear'?",
+    ]
+    assert [path.name for path in (folder / "out").iterdir()] == ["jobs.json"]
+    assert not (folder / "ran").exists()
+
+
+def test_functions_of_other_modules_and_modules_that_fail_stop_no_job(folder: Path) -> None:
+    (folder / "all_nets.py").write_text("from nets import *")
+    (folder / "broken.py").write_text("import no_such_package")
+    (folder / "ends.py").write_text("import os; os._exit(3)")
+    (folder / "jobs.yaml").write_text("""
+        models: {linear: all_nets:linear, broken: broken:net, ends: ends:net}
+        configurations: {portable: portable.yaml}
+    """)
+    assert states(run("--json").stdout) == {
+        "linear.portable": "lowered", "broken.portable": "failed", "ends.portable": "failed",
+    }  # fmt: skip
 
 
 def test_data_of_configurations(folder: Path) -> None:

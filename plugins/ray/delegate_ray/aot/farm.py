@@ -6,6 +6,7 @@ results, by which the same command continues.
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -14,12 +15,15 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from delegate.errors import ConfigError, DelegateError
+from delegate.config.source import raise_all
+from delegate.errors import ConfigError, DelegateError, did_you_mean
 from delegate.files import read_bytes, require_folder, write_text
 from delegate.plugins import PORTABLE, one_line
 from delegate.probing.lifeline import end_with_parent
@@ -169,6 +173,50 @@ class Record:
     def _write(self) -> None:
         rows = [asdict(o) for _, o in sorted(self._outcomes.items())]
         write_text(self._path, json.dumps({"format": 1, "jobs": rows}, indent=2) + "\n", "the record")
+
+
+def require_functions(jobs: Sequence[LoweringJob]) -> None:
+    """Check that the modules of jobs have the functions that the jobs name, before the first job starts.
+
+    The modules are imported in a separate process, as each job does. A module that cannot be imported here is left to
+    its jobs, since it does not stop the others, and nodes of a cluster may have what it needs.
+
+    Raises:
+        ConfigError: a module has no such function; it lists all, one per line.
+    """
+    users = {name: job for job in reversed(jobs) for name in job.functions}
+    if not users:
+        return
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        try:
+            missing = pool.submit(_missing_functions, sorted(users), jobs[0].folder).result()
+        except BrokenProcessPool:  # an import ended the process
+            return
+    raise_all(
+        ConfigError(what, where=f"job {users[name].model}.{users[name].configuration}", remedy=remedy)
+        for name, what, remedy in missing
+    )
+
+
+def _missing_functions(names: Sequence[str], folder: str) -> list[tuple[str, str, str]]:
+    """Return the functions that their modules do not have, each with what is wrong and the remedy."""
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    missing = []
+    for name in names:
+        module_name, _, function = name.partition(":")
+        try:
+            module = importlib.import_module(module_name)
+        except (Exception, SystemExit):
+            continue
+        value = getattr(module, function, None)
+        if value is None:
+            known = [n for n, f in vars(module).items() if callable(f) and not n.startswith("_")]
+            what = f"module {module_name} has no function {function!r}"
+            missing.append((name, what, did_you_mean(function, known)))
+        elif not callable(value):
+            missing.append((name, f"{name} is a {type(value).__name__}, not a function", "name a function"))
+    return missing
 
 
 def in_processes(jobs: Iterable[LoweringJob], count: int) -> Iterator[Outcome]:

@@ -102,6 +102,12 @@ class LoweringJob:
         """The names of the configured backends; empty: all that are available."""
         return tuple(b.name for b in self.settings.backends or ())
 
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The functions that return the model and data, each as package.module:function."""
+        names = (self.source, *filter(None, [self.calibration]), *_data(self.settings))
+        return tuple(name for name in names if ":" in name and not Path(self.folder, name).exists())
+
 
 def read_jobs(path: Path, output: Path) -> list[LoweringJob]:
     """Read and check a file of jobs, and everything that it names.
