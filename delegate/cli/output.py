@@ -220,7 +220,7 @@ def _tenths(text: str) -> Callable[[int, int], None]:
 
     def report(done: int, total: int) -> None:
         nonlocal reported
-        if done * 10 // total > reported:
+        if total and done * 10 // total > reported:
             reported = done * 10 // total
             print(f"{text}: {done} of {total}", file=sys.stderr, flush=True)
 

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import struct
 import subprocess
 import sys
@@ -369,6 +370,57 @@ def test_the_first_rows_are_those_of_all_files(data: Data, results: Read) -> Non
     assert (table["row"].to_pylist(), table["y"].to_pylist(), table["output"].to_pylist()) == ([2], ["0"], [6.0])
 
 
+def _with_and_without_rows(suffix: str, table: pa.Table, folder: Path) -> list[Path]:
+    """Write a table of one column x, and the same without rows, as files of a format."""
+    cells = table["x"].to_pylist()
+    paths = [folder / f"full{suffix}", folder / f"empty{suffix}"]
+    for path, rows in zip(paths, (cells, []), strict=True):
+        if suffix == ".npy":
+            np.save(path, np.array(cells, np.float32)[: len(rows)])
+        elif suffix == ".parquet":
+            pyarrow.parquet.write_table(table.slice(0, len(rows)), path)
+        elif suffix == ".csv":
+            path.write_text("".join(f"{text}\n" for text in ("x", *rows)))
+        else:
+            path.write_text("".join(json.dumps({"x": cell}) + "\n" for cell in rows))
+    return paths
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl", ".npy"])
+@pytest.mark.parametrize("name", ["net", "static", "scalar", "double", "positive", "half", "whole"])
+def test_an_input_without_rows_has_results_without_rows(data: Data, results: Read, name: str, suffix: str) -> None:
+    shape = {"scalar": (2,), "double": (2, 5), "whole": (2, 3, 2)}.get(name, (2, 4))
+    if suffix == ".csv" and name != "scalar":
+        pytest.skip("a cell is one number")
+    table = pa.table({"x": np.ones(shape, np.float32).tolist()})
+    full, empty = _with_and_without_rows(suffix, table, Path())
+    column = "array" if suffix == ".npy" else "x"
+    choices = (data.programs[name], "--column", f"x={column}", "--keep", column, "--bad-rows", "column")
+    assert batch(*choices, "-i", full) == "2 rows in 1 files in out, 0 bad rows\n"
+    wanted = results(Path("out"))
+    shutil.rmtree("out")
+    assert batch(*choices, "-i", empty) == "0 rows in 1 files in out, 0 bad rows\n"
+    found = results(Path("out"))
+    assert (found.num_rows, found.schema.names) == (0, wanted.schema.names)
+    if suffix == ".jsonl":  # a file without objects has no kept column of another type than text
+        found, wanted = found.drop([column]), wanted.drop([column])
+    assert found.schema == wanted.schema
+    assert batch(*choices, "-i", empty).startswith("continuing: 1 of 1 files are complete")
+
+
+def test_folders_and_texts_without_rows(data: Data, results: Read) -> None:
+    Path("in").mkdir()
+    for name, text in {"a.csv": "", "b.csv": "x\n", "c.csv": "y\n"}.items():
+        Path("in", name).write_text(text)
+    command = (data.programs["scalar"], "--column", "x=x", "--result", "output=z")
+    assert batch(*command, "-i", "in") == "0 rows in 1 files in out\n"
+    assert results(Path("out")).schema == pa.schema({"row": pa.int64(), "z": pa.float32()})
+    shutil.rmtree("out")
+    assert batch(*command, "-i", "in/a.csv") == "0 rows in 1 files in out\n"
+    shutil.rmtree("out")
+    assert "there is no column 'x' for input 'x'" in fails(data.programs["scalar"], "-i", "in/c.csv", "--column", "x=x")
+
+
 def test_keys_that_are_not_in_the_first_line(data: Data, results: Read) -> None:
     Path("d.jsonl").write_text('{"y": 1}\n{broken\n{"x": 2, "y": "\\ud800"}\n{"x": 3}\n')
     command = (data.programs["scalar"], "-i", "d.jsonl", "--bad-rows", "column")
@@ -558,7 +610,6 @@ ERRORS = [  # program, arguments, message
     ("net", ["-i", "absent.parquet"], "there is no such input"),
     ("net", ["-i", "d.txt"], "'.txt' is not a format of inputs"),
     ("net", ["-i", "damaged.parquet"], "the input cannot be read"),
-    ("net", ["-i", "empty.npy"], "the input has no rows"),
     ("net", ["-i", "nothing.npy"], "the input cannot be read: ValueError: it is empty"),
     ("net", ["-i", "."], "the folder has files of several formats: .csv, .npy"),
     ("net", ["-i", "two"], "its columns are not those of"),
@@ -596,7 +647,6 @@ def test_errors_before_any_work(data: Data, program: str, args: list[str], messa
     Path("d.txt").write_text("x\n")
     np.save("wide.npy", np.zeros((3, 5), np.float32))
     np.save("text.npy", np.array([["a"] * 4] * 3))
-    np.save("empty.npy", np.zeros((0, 4), np.float32))
     Path("nothing.npy").touch()
     Path("damaged.parquet" if "." not in args else "a.csv").write_text("x\n1\n")
     if "." not in args:

@@ -48,6 +48,9 @@ class _Format(Protocol):
     def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int, limits: Limits) -> Iterator[Batch]:
         """Yield the columns of a part, at most `batch` rows at a time."""
 
+    def empty(self, path: str, columns: Sequence[str]) -> Mapping[str, Any]:
+        """Return the columns of a file without rows, with their types."""
+
 
 class _Npy:
     def scan(self, path: str, rows: int) -> Contents:
@@ -63,6 +66,9 @@ class _Npy:
         for start in range(0, part.rows, batch):
             rows = array[start : start + batch]
             yield len(rows), dict.fromkeys(columns, rows)
+
+    def empty(self, path: str, columns: Sequence[str]) -> Mapping[str, Any]:
+        return dict.fromkeys(columns, _map(path))
 
 
 def _map(path: str) -> Any:
@@ -86,6 +92,9 @@ class _Images:
             own = paths[start : start + batch]
             images = [_decode(path, limits.get(IMAGE)) for path in own] if IMAGE in columns else []
             yield len(own), {name: images if name == IMAGE else own for name in columns}
+
+    def empty(self, path: str, columns: Sequence[str]) -> Mapping[str, Any]:
+        return {name: [] for name in columns}
 
 
 def _decode(path: str, most: int | None) -> Any:
@@ -190,7 +199,7 @@ def _format_of(path: Path) -> _Format | None:
 
 
 def parts_of(files: Sequence[InputFile], rows: int) -> list[Part]:
-    """Return the parts of all files; `rows` is the number of rows of a part."""
+    """Return the parts of all files; `rows` is the number of rows of a part. An input without rows is one part."""
     if (count := sum(-(-max(file.contents.rows, 0) // rows) for file in files)) > _MOST_PARTS:
         what = f"the input has rows for {count:,} output files, and a job has up to {_MOST_PARTS:,}"
         raise InputError(what, where=files[0].path, remedy="write more rows into each: --rows")
@@ -201,7 +210,10 @@ def parts_of(files: Sequence[InputFile], rows: int) -> list[Part]:
             count = min(rows, file.contents.rows - start)
             parts.append(Part(len(parts), number, index, start, first + start, count))
         first += file.contents.rows
-    return parts
+    if parts:
+        return parts
+    named = next((number for number, file in enumerate(files) if file.contents.columns), 0)
+    return [Part(0, named, 0, 0, 0, 0)]
 
 
 def read(
@@ -209,12 +221,16 @@ def read(
 ) -> Iterator[Batch]:
     """Yield the columns of a part, at most `batch` rows at a time; raises InputError if the file has changed.
 
-    Columns have all rows of the part, and an unreadable cell is an exception in a list.
+    Columns have all rows of the part, and an unreadable cell is an exception in a list. A part without rows is one
+    batch, whose columns have their types.
     """
     file.require_unchanged()
     count, form = 0, _format_of(Path(file.path))
     assert form is not None  # it was scanned
     try:
+        if not part.rows:
+            yield 0, form.empty(file.path, columns)
+            return
         for rows, table in form.read(file, part, columns, batch, limits):
             count += rows
             yield rows, table

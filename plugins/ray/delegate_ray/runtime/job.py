@@ -114,12 +114,15 @@ class Job:
             raise ConfigError(what, where=self.program, remedy="give each node the same file at this path")
         s, where = self.settings, self.files[self.parts[0].file].path
         full = [file.contents for file in self.files if file.contents.rows]
+        full = full or [self.files[self.parts[0].file].contents]
         known = tuple(dict.fromkeys(name for contents in full for name in contents.columns))
         columns = s.columns or (known[0] if len(known) == 1 else {})
         program = load(self.program, s.threads, s.load, is_shared=is_shared)
         runner = RowRunner(program, self.program, columns, s.results, s.method, s.batch)
-        runner.require_columns(known, where)
-        if missing := next((name for name in s.keep if name not in known), None):
+        is_empty_text = not known and not self.rows  # such a file has no columns
+        if not is_empty_text:
+            runner.require_columns(known, where)
+        if missing := next((name for name in s.keep if name not in known and not is_empty_text), None):
             remedy = f"the columns are {', '.join(known)}"
             raise ConfigError(f"there is no column {missing!r} to keep", where=where, remedy=remedy)
         if IMAGE in s.keep and os.path.isdir(where):
@@ -198,8 +201,6 @@ def create(program: Path, source: Path, folder: Path, settings: Settings) -> Job
     if files[0].path == str(source.absolute()) and folder.absolute().is_relative_to(source.absolute()):
         what = "the output folder is in the folder of images, which would change it"
         raise InputError(what, where=str(folder), remedy="choose an output folder outside of the input")
-    if not any(file.contents.rows for file in files):
-        raise InputError("the input has no rows", where=str(source), remedy="check that it is the right file")
     described = _described(files, program_digest, settings)
     text = json.dumps(described, sort_keys=True)
     job = Job(

@@ -5,7 +5,8 @@ Reading can begin only at a row group. Other tools often write one group of a mi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +40,11 @@ class Parquet:
             errors = {name: [ValueError(reason)] * count for name, reason in refused.items()}
             yield count, {name: errors[name] if name in errors else records.column(name) for name in columns}
         self._cursor = cursor
+
+    def empty(self, path: str, columns: Sequence[str]) -> Mapping[str, Any]:
+        with pyarrow.parquet.ParquetFile(path) as parquet:
+            table = parquet.schema_arrow.empty_table()
+        return {name: table.column(name).combine_chunks() for name in columns}
 
 
 class _Cursor:

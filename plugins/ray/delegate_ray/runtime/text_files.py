@@ -11,7 +11,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -57,6 +57,9 @@ class _Text(ABC):
     @abstractmethod
     def names(self, records: Sequence[bytes]) -> tuple[str, ...]:
         """Return the names of the columns from the first records; raises ValueError if there are none."""
+
+    def empty(self, path: str, columns: Sequence[str]) -> Mapping[str, Any]:
+        return {name: [] for name in columns}
 
     def part(self, file: InputFile, part: Part) -> bytes:
         """Return the lines of a part."""

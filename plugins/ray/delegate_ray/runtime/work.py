@@ -38,6 +38,8 @@ def check_first_rows(job: Job, runner: RowRunner) -> None:
     Raises:
         ConfigError: the program does not fit, or a column cannot be kept.
     """
+    if not job.rows:
+        return
     seen, first = 0, ""
     for path, (count, table) in _batches(job, runner):
         _, bad = _kept(job, table, path)
@@ -81,7 +83,7 @@ def work(job: Job, runner: RowRunner, part: Part) -> Finished:
     try:
         with replacing(path) as file, closing(_ahead(batches)) as ahead:
             outputs = _outputs(job, runner, part, ahead)
-            records, bad = next(outputs)  # a part has rows
+            records, bad = next(outputs)
             repeated = [*job.settings.keep, ERROR]  # results rarely repeat: their dictionaries would only cost time
             with pyarrow.parquet.ParquetWriter(file, records.schema, use_dictionary=repeated) as writer:
                 group, size = [records], records.nbytes
@@ -155,8 +157,12 @@ def _kept(job: Job, table: Mapping[str, Any], path: str) -> tuple[dict[str, pa.A
 
 def _kept_array(column: Any, name: str, path: str) -> pa.Array:
     rows = np.ascontiguousarray(column, column.dtype.newbyteorder("="))
+    count = len(rows)
+    if not count:  # of which Arrow makes no tensors
+        rows = np.zeros((1, *rows.shape[1:]), rows.dtype)
     try:
-        return pa.FixedShapeTensorArray.from_numpy_ndarray(rows) if rows.ndim > 1 else arrow_array(rows)
+        array = pa.FixedShapeTensorArray.from_numpy_ndarray(rows) if rows.ndim > 1 else arrow_array(rows)
+        return array[:count]
     except (pa.ArrowException, ValueError) as error:
         what = f"column {name!r} cannot be kept: Arrow has no column of {rows.dtype}{list(rows.shape[1:])}"
         raise ConfigError(what, where=path, remedy="leave out --keep") from error
