@@ -289,6 +289,57 @@ def test_a_node_of_three_dies(
         cluster.shutdown()
 
 
+def test_a_command_waits_while_a_node_can_answer(connected: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_PATIENCE", 0.5)
+    monkeypatch.setattr(connection, "_LOOK", 0.1)
+    endless, short = (ray.remote(num_cpus=0)(lambda s: sleep(s)).remote(seconds) for seconds in (600, 2))  # noqa: PLW0108 - Ray takes no built-in
+    answers = {endless: {"CPU": 100, "dsp": 0.001}, short: {"CPU": 1}}
+    assert connection.Waiting().first(answers) == short
+    del answers[short]
+    with (
+        pytest.warns(RuntimeWarning, match="no node of the Ray cluster is alive that has 100 CPUs and 'dsp': waiting"),
+        pytest.raises(BackendFailed, match="has had no node with 100 CPUs and 'dsp' for"),
+    ):
+        connection.Waiting().first(answers)
+    ray.cancel(endless, force=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("always:no node of the Ray cluster")
+def test_the_only_node_with_cpus_dies(
+    data: Data, cluster_environment: None, results: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command says so, before Ray notices, ends with an error, and continues without Ray."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setattr(connection, "_LOOK", 1.0)
+    monkeypatch.setattr(connection, "_PATIENCE", 2.0)
+    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 100 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        lost = cluster.add_node(num_cpus=2, object_store_memory=100 << 20)
+        cluster.wait_for_nodes()
+        working = clusters.Cluster._give
+
+        def give(self: Any, actor: Any) -> None:
+            working(self, actor)
+            if Path("out/part-000002.parquet").exists() and lost in cluster.worker_nodes:
+                cluster.remove_node(lost, allow_graceful=False)
+
+        monkeypatch.setattr(clusters.Cluster, "_give", give)
+        np.save("d.npy", np.tile(data.x, (4000, 1)))
+        command = (data.programs["net"], "-i", "d.npy", "--rows", 2_000)
+        done = run(*command, "--ray", cluster.address)
+        assert "warning: no node of the Ray cluster is alive that has 1 CPU: waiting 2 s for one" in done.stderr
+        assert "the Ray cluster has had no node with 1 CPU for 2 s (--ray): start a node" in done.stderr
+        assert done.exit_code == 1
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert run(*command).exit_code == 0
+    assert results(Path("out"))["row"].to_pylist() == list(range(200_000))
+
+
 def is_worker(process: str) -> bool:
     """Return True if a process is an actor of a job that has not ended."""
     try:

@@ -281,15 +281,14 @@ def on_ray(jobs: Sequence[LoweringJob], cpus: int) -> Iterator[Outcome]:
     import ray
     from ray.exceptions import RayError
 
-    from delegate_ray.runtime.connection import first_answer
+    from delegate_ray.runtime.connection import Waiting, has_node
 
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    carried = {name for resources in nodes for name in resources}
+    carried = {name for node in ray.nodes() if node["Alive"] for name in node["Resources"]}
     task = ray.remote(max_calls=1)(_lower_on_node)  # a process of its own
     running, options = {}, []
     for job in jobs:
         needs = dict.fromkeys((b for b in job.backends if b in carried), _SHARE)
-        if not any(node.get("CPU", 0) >= cpus and node.keys() >= needs.keys() for node in nodes):
+        if not has_node({"CPU": cpus, **needs}):
             what = " and ".join([f"{cpus} CPUs", *(f"the resource {name!r}" for name in needs)])
             remedy = "start such a node, or choose fewer --threads"
             raise ConfigError(
@@ -297,11 +296,12 @@ def on_ray(jobs: Sequence[LoweringJob], cpus: int) -> Iterator[Outcome]:
             )
         options.append({"num_cpus": cpus, "resources": needs, "max_retries": 0})
     for job, chosen in zip(jobs, options, strict=True):
-        running[task.options(**chosen).remote(job)] = job
+        running[task.options(**chosen).remote(job)] = job, {"CPU": cpus, **chosen["resources"]}
+    waiting = Waiting()
     try:
         while running:
-            answer = first_answer(list(running))
-            job = running.pop(answer)
+            answer = waiting.first({answer: needs for answer, (_, needs) in running.items()})
+            job, _ = running.pop(answer)
             try:
                 yield ray.get(answer)
             except RayError as error:

@@ -14,7 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from delegate.errors import BackendFailed, ConfigError, DelegateError
 from delegate.plugins import one_line
-from delegate_ray.runtime.connection import first_answer, require_head, require_version
+from delegate_ray.runtime.connection import Waiting, require_head, require_version
 from delegate_ray.runtime.job import Finished, Job
 from delegate_ray.runtime.parts import Part
 from delegate_ray.runtime.work import check_first_rows, work
@@ -83,11 +83,12 @@ class Cluster:
         Raises:
             DelegateError: that of the first part that failed, or actors cannot start, or a part ends all its actors.
         """
+        waiting = Waiting()
         try:
             for _ in range(self._count):
                 self._start()
             while self._running:
-                answer = first_answer(list(self._running))
+                answer = waiting.first({answer: {"CPU": self._cpus} for answer in self._running})
                 actor, part = self._running.pop(answer)
                 try:
                     finished = ray.get(answer)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,13 +67,57 @@ def _named_errors() -> Iterator[None]:
         raise BackendFailed(what, where="--ray", remedy="start the same command again") from error
 
 
-def first_answer(answers: Sequence[Any]) -> Any:
-    """Return the first answer that is there; raises BackendFailed if the head of the cluster has died."""
-    while True:
-        ready, _ = ray.wait(answers, timeout=_LOOK)
-        if ready:
-            return ready[0]
-        require_head()
+class Waiting:
+    """Waits for answers of the cluster, as long as it has a head, and a node that can give one of them."""
+
+    def __init__(self) -> None:
+        self._lost: float | None = None  # the time since when there is no such node
+
+    def first(self, answers: Mapping[Any, Mapping[str, float]]) -> Any:
+        """Return the first answer that is there.
+
+        Args:
+            answers: answer -> the resources that Ray reserves for it on one node, e.g. {"CPU": 2}.
+
+        Raises:
+            BackendFailed: the head of the cluster, or all nodes with these resources, have not answered for 20 s.
+        """
+        while True:
+            ready, _ = ray.wait(list(answers), timeout=_LOOK)
+            if self._lost is not None or not ready:
+                require_head()
+                self._require_node(answers.values())
+            if ready:
+                return ready[0]
+
+    def _require_node(self, needs: Collection[Mapping[str, float]]) -> None:
+        """Warn if no node has the resources of an answer; raise BackendFailed if that has lasted for 20 s."""
+        described = " or ".join(dict.fromkeys(map(_described, needs)))
+        if any(map(has_node, needs)):
+            self._lost = None
+        elif self._lost is None:
+            self._lost = time.monotonic()
+            text = f"no node of the Ray cluster is alive that has {described}: waiting {_PATIENCE:g} s for one"
+            warnings.warn(text, RuntimeWarning, stacklevel=1)
+        elif time.monotonic() - self._lost > _PATIENCE:
+            what = f"the Ray cluster has had no node with {described} for {_PATIENCE:g} s"
+            remedy = "start a node, and then the same command, which continues"
+            raise BackendFailed(what, where="--ray", remedy=remedy)
+
+
+def has_node(needs: Mapping[str, float]) -> bool:
+    """Return True if one node of the cluster answers and has these resources, which others may use at present."""
+    return any(
+        all(node["Resources"].get(name, 0) >= amount for name, amount in needs.items())
+        and (_is_client() or _answers(node["NodeManagerAddress"], node["NodeManagerPort"]))  # before Ray notices
+        for node in ray.nodes()
+        if node["Alive"]
+    )
+
+
+def _described(needs: Mapping[str, float]) -> str:
+    cpus = f"{needs['CPU']:g} CPU{'' if needs['CPU'] == 1 else 's'}"
+    return " and ".join((cpus, *(repr(name) for name in needs if name != "CPU")))
 
 
 def require_head() -> None:
@@ -87,11 +132,21 @@ def require_head() -> None:
 
 
 def _has_head() -> bool:
-    if ray.util.client.ray.is_connected():  # a proxy of the head, whose errors Ray raises
+    if _is_client():
         return True
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    return _answers(host.strip("[]"), int(port))
+
+
+def _is_client() -> bool:
+    """Return True if a proxy of the head connects this process, which reaches no node but raises Ray's errors."""
+    return bool(ray.util.client.ray.is_connected())
+
+
+def _answers(host: str, port: int) -> bool:
+    """Return True if something listens at an address of the cluster."""
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT).close()
+        socket.create_connection((host, port), timeout=_CONNECT).close()
     except OSError:
         return False
     return True
