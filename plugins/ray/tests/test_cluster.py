@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import delegate
 from delegate.cli.app import app
 from delegate.errors import BackendFailed, ConfigError
 from delegate.testing import assert_same
+from tests.support.network_audit import audit, unsupported
 
 from .conftest import ROWS, Data, Read, tensor
 
@@ -338,6 +340,18 @@ def test_the_only_node_with_cpus_dies(
         cluster.shutdown()
     assert run(*command).exit_code == 0
     assert results(Path("out"))["row"].to_pylist() == list(range(200_000))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(unsupported()), reason=unsupported())
+def test_a_command_on_a_cluster_reaches_nothing_else(address: str, data: Data) -> None:
+    """Ray connects a socket for datagrams to Google's name servers, sends nothing, and asks for its own address."""
+    line = ["batch", data.programs["net"], "-i", data.parquet, "--column", "x=x", "-o", "out", "--ray", address]
+    result = audit([sys.executable, "-m", "delegate", *map(str, line)], PYTHONPATH=os.environ["PYTHONPATH"])
+    assert result.code == 0, result.output
+    own_address = r"datagrams to (8\.8\.8\.8|2001:4860:4860::8888) port 53 "
+    assert [attempt for attempt in result.attempts if not re.match(own_address, attempt)] == []
+    assert result.files == ()
 
 
 def is_worker(process: str) -> bool:
