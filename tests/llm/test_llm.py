@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 from typer.testing import CliRunner
 
 import delegate
 from delegate.cli.app import app
-from delegate.errors import ConfigError, ExportError, InputError, ProgramError
+from delegate.errors import ConfigError, ExecutionError, ExportError, InputError, ProgramError
 from delegate.llm.runtime.batch import Batch
 from delegate.llm.runtime.model import Model
 from delegate.llm.runtime.sampling import Sampler
@@ -320,6 +321,58 @@ def test_a_seed_draws_the_same_tokens(qwen):
         list(model.conversation().generate(PROMPT, TOKENS, Sampler(1.5, top_k=50, seed=seed))) for seed in (3, 3, 4)
     ]
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 2}, {"top_p": 0.5}], ids=str
+)
+@pytest.mark.parametrize(
+    ("logits", "words"),
+    [
+        ([1.0, NAN, 3.0], "no token can be chosen by the logits of the model: 1 NaN of 3"),
+        ([NAN, NAN], "2 NaN of 2"),
+        ([1.0, INF, NAN, -INF], "1 NaN and 1 infinite of 4"),
+        ([INF, 1.0], "1 infinite of 2"),
+        ([-INF, -INF], "none finite of 2"),
+    ],
+)
+def test_logits_that_are_not_finite_choose_no_token(logits, words, options):
+    for dtype in (np.float32, np.float16, np.float64):
+        with pytest.raises(ExecutionError, match=words):
+            Sampler(**options, seed=0).pick(np.array(logits, dtype))
+
+
+def test_tokens_that_cannot_follow_are_not_chosen():
+    for options in ({}, {"temperature": 9.0}, {"temperature": 9.0, "top_k": 2}):
+        assert {Sampler(**options, seed=0).pick(np.array([-INF, 1.0, -INF], np.float32)) for _ in range(9)} == {1}
+
+
+def test_a_model_with_a_broken_token(tmp_path):
+    """Its weights are NaN, so each answer to a prompt with it is an error, and the others are right."""
+    folder = save_model(tmp_path)
+    weights = safetensors.numpy.load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][PROMPT[2]] = NAN
+    safetensors.numpy.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    source = read(folder)
+    export(source, tmp_path / "m.dlg", Options(64, 8, 2, "float32", backends=[], guesses=2))
+    model = Model(tmp_path / "m.dlg")
+    good, bad = [t for t in PROMPT if t != PROMPT[2]], PROMPT
+    expected = answer(model, good, 6)
+    assert expected == eager(source, good, 6)
+    with pytest.raises(ExecutionError, match="logits of the model: 300 NaN of 300"):
+        answer(model, bad)
+    batch = Batch(model).generate([good, bad], 6, [Sampler(), Sampler()])
+    with pytest.raises(ExecutionError, match=r"300 NaN of 300 \(prompt 1\)"):
+        list(batch)
+    assert list(Speculation(model, model).generate(good, 6)) == expected
+    with pytest.raises(ExecutionError, match="300 NaN of 300"):
+        list(Speculation(model, model).generate(bad, 6))
+    done = CliRunner().invoke(app, ["llm", "run", str(tmp_path / "m.dlg"), "--numbers", "-p", ",".join(map(str, bad))])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: no token can be chosen by the logits of the model: 300 NaN of 300: export")
 
 
 @pytest.mark.parametrize(

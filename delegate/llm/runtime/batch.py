@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from delegate.errors import InputError
+from delegate.errors import ExecutionError, InputError
 from delegate.llm.runtime.adapter import Adapter
 from delegate.llm.runtime.model import Conversation, Model
 from delegate.llm.runtime.sampling import Array, Sampler
@@ -54,6 +54,7 @@ class Batch:
 
         Raises:
             InputError: a prompt does not fit.
+            ExecutionError: logits are NaN or infinite; it names the number of the prompt.
         """
         for conversation in self.conversations:
             conversation.tokens.clear()
@@ -70,7 +71,10 @@ class Batch:
                 numbers[row], pending[row] = number, list(prompts[number])
             for row, logits in self._compute(pending).items():
                 number = numbers[row]
-                token = samplers[number].pick(logits)
+                try:
+                    token = samplers[number].pick(logits)
+                except ExecutionError as error:
+                    raise error.at(f"prompt {number}") from error
                 if token not in self._ends:
                     yield number, token
                     counts[number] += 1

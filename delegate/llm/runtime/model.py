@@ -217,6 +217,7 @@ class Conversation:
 
         Raises:
             InputError: as `feed` of the prompt.
+            ExecutionError: logits are NaN or infinite.
         """
         logits = self.feed(prompt, before_chunk)
         for number in range(count):

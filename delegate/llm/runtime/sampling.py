@@ -7,9 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from delegate.errors import InputError
+from delegate.errors import ExecutionError, InputError
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def most_likely(logits: Array, model: str = "the model") -> Array:
+    """Return the most likely token of each row of logits (..., vocabulary), as int64 (...).
+
+    Raises:
+        ExecutionError: logits are NaN or infinite; minus infinity is a token that cannot follow. `model` is whose.
+    """
+    best = logits.argmax(-1, keepdims=True)  # the first NaN, if there is one
+    highest = np.take_along_axis(logits, best, -1)
+    if not np.isfinite(highest).all():
+        counts = {"NaN": int(np.isnan(logits).sum()), "infinite": int(np.isposinf(logits).sum())}
+        wrong = " and ".join(f"{count} {kind}" for kind, count in counts.items() if count) or "none finite"
+        what = f"no token can be chosen by the logits of {model}: {wrong} of {logits.size}"
+        remedy = "export the model with other weights, e.g. --weights float32, or for another backend"
+        raise ExecutionError(what, remedy=remedy)
+    return best[..., 0]
 
 
 @dataclass
@@ -44,14 +61,19 @@ class Sampler:
         self._random = np.random.default_rng(self.seed)
 
     def pick(self, logits: Array) -> int:
-        """Return a token, chosen by its logit (vocabulary)."""
+        """Return a token, chosen by its logit (vocabulary).
+
+        Raises:
+            ExecutionError: as `most_likely`.
+        """
+        best = most_likely(logits)
         if self.temperature == 0:
-            return int(logits.argmax())
+            return int(best)
         tokens = np.arange(len(logits))
         if 0 < self.top_k < len(logits):
             tokens = np.argpartition(logits, -self.top_k)[-self.top_k :]
         with np.errstate(over="ignore"):  # a logit that becomes minus infinity has probability 0
-            scaled = (logits[tokens].astype(np.float64) - logits.max()) / self.temperature
+            scaled = (logits[tokens].astype(np.float64) - logits[best]) / self.temperature
         probabilities = np.exp(scaled)
         probabilities /= probabilities.sum()
         if self.top_p < 1:

@@ -9,7 +9,7 @@ import numpy as np
 from delegate.errors import InputError
 from delegate.llm.runtime.adapter import Adapter
 from delegate.llm.runtime.model import Conversation, Model
-from delegate.llm.runtime.sampling import Array
+from delegate.llm.runtime.sampling import Array, most_likely
 
 
 class Speculation:
@@ -44,8 +44,11 @@ class Speculation:
         Args:
             prompt: the tokens to compute first.
             count: the maximum number of tokens to generate.
+
+        Raises:
+            ExecutionError: logits are NaN or infinite.
         """
-        token = int(self._large.feed(prompt).argmax())
+        token = int(most_likely(self._large.feed(prompt)))
         unseen = list(prompt)  # tokens that the small model has not computed yet
         yielded = 0
         while yielded < count and token not in self._ends:
@@ -66,10 +69,10 @@ class Speculation:
         """Return the correct guesses, the token after them, and which of them the small model has not computed."""
         self.calls += 1
         if count == 0:
-            return [], int(self._large.feed([token]).argmax()), unseen
+            return [], int(most_likely(self._large.feed([token]))), unseen
         guesses = self._guess(unseen, count)
         before = len(self._large.tokens)
-        best = _verify(self._large, [token, *guesses]).argmax(-1).tolist()
+        best = most_likely(_verify(self._large, [token, *guesses])).tolist()
         correct = next((i for i, (guess, sure) in enumerate(zip(guesses, best, strict=False)) if guess != sure), count)
         del self._large.tokens[before + 1 + correct :]  # the next call overwrites their keys and values
         unseen = guesses[-1:] if correct == count else []
@@ -77,9 +80,9 @@ class Speculation:
         return guesses[:correct], best[correct], unseen
 
     def _guess(self, unseen: list[int], count: int) -> list[int]:
-        guesses = [int(self._small.feed(unseen).argmax())]
+        guesses: list[int] = []
         while len(guesses) < count:
-            guesses.append(int(self._small.feed(guesses[-1:]).argmax()))
+            guesses.append(int(most_likely(self._small.feed(guesses[-1:] or unseen), "the small model")))
         return guesses
 
 
