@@ -18,7 +18,7 @@ def most_likely(logits: Array, model: str = "the model") -> Array:
     Raises:
         ExecutionError: logits are NaN or infinite; minus infinity is a token that cannot follow. `model` is whose.
     """
-    best = logits.argmax(-1, keepdims=True)  # the first NaN, if there is one
+    best: Array = logits.argmax(-1, keepdims=True)  # the first NaN, if there is one
     highest = np.take_along_axis(logits, best, -1)
     if not np.isfinite(highest).all():
         counts = {"NaN": int(np.isnan(logits).sum()), "infinite": int(np.isposinf(logits).sum())}
@@ -26,7 +26,8 @@ def most_likely(logits: Array, model: str = "the model") -> Array:
         what = f"no token can be chosen by the logits of {model}: {wrong} of {logits.size}"
         remedy = "export the model with other weights, e.g. --weights float32, or for another backend"
         raise ExecutionError(what, remedy=remedy)
-    return best[..., 0]
+    tokens: Array = best[..., 0]
+    return tokens
 
 
 @dataclass

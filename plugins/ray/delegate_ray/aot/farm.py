@@ -285,7 +285,7 @@ def on_ray(jobs: Sequence[LoweringJob], cpus: int) -> Iterator[Outcome]:
 
     carried = {name for node in ray.nodes() if node["Alive"] for name in node["Resources"]}
     task = ray.remote(max_calls=1)(_lower_on_node)  # a process of its own
-    running, options = {}, []
+    running, reserved = {}, []
     for job in jobs:
         needs = dict.fromkeys((b for b in job.backends if b in carried), _SHARE)
         if not has_node({"CPU": cpus, **needs}):
@@ -294,9 +294,10 @@ def on_ray(jobs: Sequence[LoweringJob], cpus: int) -> Iterator[Outcome]:
             raise ConfigError(
                 f"no node of the cluster has {what}", where=f"job {job.model}.{job.configuration}", remedy=remedy
             )
-        options.append({"num_cpus": cpus, "resources": needs, "max_retries": 0})
-    for job, chosen in zip(jobs, options, strict=True):
-        running[task.options(**chosen).remote(job)] = job, {"CPU": cpus, **chosen["resources"]}
+        reserved.append(needs)
+    for job, needs in zip(jobs, reserved, strict=True):
+        options = {"num_cpus": cpus, "resources": needs, "max_retries": 0}
+        running[task.options(**options).remote(job)] = job, {"CPU": cpus, **needs}
     waiting = Waiting()
     try:
         while running:
