@@ -49,7 +49,8 @@ finally:
 def _modules(folder: Path, *arguments: str) -> tuple[set[str], set[str]]:
     """Return what a command imports: the modules of this project, and the packages of others."""
     listing = folder / "modules.json"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
+    path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    environment = {**os.environ, "PYTHONPATH": path, "DELEGATE_BLOCK_PLUGINS": "numba"}
     code = CODE.format(arguments=arguments, listing=str(listing))
     subprocess.run([sys.executable, "-P", "-c", code], env=environment, check=True, capture_output=True)
     files = json.loads(listing.read_text())
