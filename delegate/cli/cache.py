@@ -7,11 +7,21 @@ from typing import Annotated
 import typer
 
 from delegate.cache.runtime.files import MappedFiles
-from delegate.cache.runtime.folder import ARTIFACTS, CHOICES, PACKED, PLUGINS, VARIABLE, BoundedFolder, cache_folder
+from delegate.cache.runtime.folder import (
+    ARTIFACTS,
+    CHOICES,
+    PACKED,
+    PLUGINS,
+    VARIABLE,
+    BoundedFolder,
+    cache_folder,
+    danger,
+)
 from delegate.cache.runtime.probes import ProbeFiles
 from delegate.cache.runtime.store import Store
 from delegate.cli import output
 from delegate.cli.commands import Command, Group
+from delegate.errors import ConfigError
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Show or clear the cache.", rich_markup_mode=None)
 
@@ -43,6 +53,10 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 @app.command("clear", cls=Command)
 def clear() -> None:
     """Remove every entry of the cache."""
+    folder = cache_folder()
+    if folder is not None and (problem := danger(folder)) is not None:
+        what, remedy, _ = problem
+        raise ConfigError(f"the cache is not cleared: {what}", remedy=remedy)
     removed = {kind: part.clear() for kind, part in _parts().items()}
     output.show("removed " + ", ".join(f"{removed.get(kind, 0)} {of}" for kind, (_, of) in _KINDS.items()))
 

@@ -7,10 +7,12 @@ import warnings
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import delegate
 from delegate.cache.runtime import folder as module
 from delegate.cache.runtime.folder import make_private, private
+from delegate.cli.app import app
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "getuid"), reason="permissions of POSIX")
 
@@ -72,6 +74,30 @@ def test_one_of_another_user(tmp_path):
     os.chown(tmp_path, 12345, 12345)
     with pytest.warns(RuntimeWarning, match="the user 12345 owns its folder"):
         assert private(tmp_path) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root gives links away")
+@pytest.mark.parametrize("place", ["cache", "cache/artifacts", "parent/cache"])
+def test_a_link_of_another_user(tmp_path, place, monkeypatch):
+    """Its target is a folder of this user, which nothing is written to or removed from."""
+    target = tmp_path / "target"
+    make_private(target / "artifacts")
+    entry = target / "artifacts" / "x.entry"
+    entry.touch()
+    folder = tmp_path / ("parent/cache" if "parent" in place else "cache")
+    link = folder / "artifacts" if "artifacts" in place else folder.parent if "parent" in place else folder
+    make_private(link.parent)
+    (tmp_path / "target" / "cache").mkdir(mode=0o700)
+    link.symlink_to(target / "artifacts" if "artifacts" in place else target)
+    assert private(folder) == folder  # a link of the user's own
+    os.lchown(link, 12345, 12345)
+    with pytest.warns(RuntimeWarning, match="the user 12345 owns the link "):
+        assert private(folder) is None
+    monkeypatch.setenv("DELEGATE_CACHE", str(folder))
+    done = CliRunner().invoke(app, ["cache", "clear"])
+    assert done.exit_code == 1
+    assert "the cache is not cleared: the user 12345 owns the link " in done.stderr
+    assert entry.exists()
 
 
 def test_ones_that_are_used(tmp_path):

@@ -44,33 +44,43 @@ def private(folder: Path | None) -> Path | None:
 
     A user who may write there can have machine code run. Neither the folder nor its parts may be writable by others.
     Their owner must be this user or root. The same holds for its parents, since others could put another folder in its
-    place there; a parent with the sticky bit, such as /tmp, prevents that. A missing folder is later created for the
-    user alone.
+    place there; a parent with the sticky bit, such as /tmp, prevents that. A link on the way must have one of these
+    owners too, since its owner decides where it leads. A missing folder is later created for the user alone.
     """
-    if folder is None or not hasattr(os, "getuid"):
+    if folder is None:
+        return None
+    problem = danger(folder)
+    if problem is None:
         return folder
+    what, remedy, place = problem
+    if place not in _warned:
+        import warnings
+
+        _warned.add(place)
+        what = f"the cache is not used: {what}, and could make this process run code"
+        warnings.warn(f"{what}: {remedy}; {VARIABLE} sets another folder", RuntimeWarning, stacklevel=3)
+    return None
+
+
+def danger(folder: Path) -> tuple[str, str, Path] | None:
+    """Return who else could change the contents of a cache folder, the remedy and the place; None if nobody could."""
+    if not hasattr(os, "getuid"):
+        return None
     parents = {*folder.absolute().parents, *folder.resolve().parents}  # of a link, and of its target
     for place in (folder, *(folder / part for part in PARTS), *sorted(parents)):
+        which = f"{place}, above its folder {folder}" if place in parents else f"its folder {place}"
         try:
-            status = os.stat(place)
+            status, link = os.stat(place), os.lstat(place)
         except OSError:
             continue
-        problem = ""
         is_protected = place in parents and status.st_mode & stat.S_ISVTX
+        if link.st_uid not in (0, os.getuid()) and stat.S_ISLNK(link.st_mode):
+            return f"the user {link.st_uid} owns the link {which}", "remove the link, or choose another folder", place
         if status.st_uid not in (0, os.getuid()):
-            problem, remedy = f"the user {status.st_uid} owns", "choose a folder that you own"
-        elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_protected:
-            problem, remedy = "other users can write to", f"run `chmod go-w {place}`, and `delegate cache clear`"
-        if problem:
-            if place not in _warned:
-                import warnings
-
-                _warned.add(place)
-                which = f"{place}, above its folder {folder}" if place in parents else f"its folder {place}"
-                what = f"the cache is not used: {problem} {which}, and could make this process run code"
-                warnings.warn(f"{what}: {remedy}; {VARIABLE} sets another folder", RuntimeWarning, stacklevel=3)
-            return None
-    return folder
+            return f"the user {status.st_uid} owns {which}", "choose a folder that you own", place
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_protected:
+            return f"other users can write to {which}", f"run `chmod go-w {place}`, and `delegate cache clear`", place
+    return None
 
 
 def make_private(folder: Path) -> None:
