@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -81,6 +82,7 @@ class Registry:
         self._aliases: dict[str, BackendAlias] = {}
         self._blocked = blocked_names()
         self._warned: set[str] = set()
+        self._left_out: dict[str, str] = {}
         for name, matches in self.blocked_in_vain().items():
             if matches:  # what is installed elsewhere alone may be blocked everywhere
                 self.warn(f"{BLOCK_VARIABLE}={name}", blocked_in_vain(name, matches))
@@ -150,19 +152,24 @@ class Registry:
         """Return the names of the backends to use by default, in order of preference.
 
         Backends whose device is emulated on the CPU are left out. Of the backends of an alias, only the one that it
-        resolves to is used. Each broken backend is warned about, once.
+        resolves to is used. Each broken backend is warned about, once; `left_out` has them all.
         """
         states = self.states()
+        self._left_out.clear()
         for s in states:
             if s.state is PluginState.BROKEN:
-                self.warn(s.name, f"{s.detail}: {s.remedy}")
+                self._leave_out(s.name, f"{s.detail}: {s.remedy}")
         for plugin in self._refused:
             self.warn(plugin.label, refusal(plugin, "backend"))
         second = {
             other for name, alias in self._aliases.items() for other in alias.stands_for if other != self.resolve(name)
         }
         ready = [s for s in states if _is_here(s) and not s.stands_for and s.name not in second]
-        return tuple(s.name for s in sorted(ready, key=_preference) if self._compiles(s.name))
+        return self._usable([s.name for s in sorted(ready, key=_preference)])
+
+    def left_out(self) -> tuple[str, ...]:
+        """Return a sentence about each backend that the last call of `available` left out because of a fault."""
+        return tuple(self._left_out.values())
 
     def warn(self, what: str, sentence: str) -> None:
         """Warn, once, about a plugin that was not requested."""
@@ -183,7 +190,7 @@ class Registry:
             part_class = self.aot(name, absent_ok=True) if part == "aot" else self.runtime(name)
             return {"options": schema_of(part_class)} if part == "aot" else {}
         (plugin,) = self._plugins[info.name]
-        data = self._prober.ask(plugin, part, getattr(info, part)).data
+        data = self._prober.ask(plugin, part, [getattr(info, part)]).data
         if "absent" in data:
             raise BackendUnavailable(data["absent"], remedy=data["remedy"])
         if "problem" in data:
@@ -299,7 +306,7 @@ class Registry:
             if name not in self._states and len(claims) == 1 and not is_blocked(name, self._blocked)
         ]
         try:
-            answers = self._prober.probe_all(unknown)
+            answers = self._prober.ask_all({plugin: [plugin.value] for plugin in unknown}, "probe")
         except CannotAsk:
             return  # they are probed one by one, in this process
         by_plugin = dict(zip(unknown, answers, strict=True))
@@ -313,7 +320,7 @@ class Registry:
         from delegate.probing.process import CannotAsk
 
         try:
-            return self._state_of_answer(plugin, self._prober.ask(plugin, "probe", plugin.value, refresh=refresh))
+            return self._state_of_answer(plugin, self._prober.ask(plugin, "probe", [plugin.value], refresh=refresh))
         except CannotAsk:
             return self._probe_here(plugin)
 
@@ -341,15 +348,32 @@ class Registry:
         self._aliases[facts.name] = facts
         return self._best(facts, plugin)
 
-    def _compiles(self, name: str) -> bool:
-        """Return if the AOT part of an automatically selected backend can be used; warns, once, if not."""
-        try:
-            self.check_part(name, "aot")
-            self.aot(name)
-        except BackendError as error:
-            self.warn(name, str(error))
-            return False
-        return True
+    def _usable(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return those of the backends whose parts can be used. A plugin's are first created in a separate process."""
+        from delegate.probing.process import CannotAsk
+
+        infos = {self._plugins[name][0]: self.info(name) for name in names if self.is_plugin(name)}
+        plugins = {plugin: [plugin.value, info.aot, info.runtime] for plugin, info in infos.items()}
+        with contextlib.suppress(CannotAsk):
+            answers = self._prober.ask_all(plugins, "use") if plugins else []
+            for plugin, answer in zip(plugins, answers, strict=True):
+                if "absent" in answer.data:
+                    self._leave_out(plugin.name, f"{answer.data['absent']}: {answer.data['remedy']}")
+                elif "problem" in answer.data:
+                    state = broken(plugin, answer.data["problem"])
+                    remedy = f"{state.remedy}; or run `delegate cache clear` to try it again"
+                    self._leave_out(plugin.name, f"{state.detail}: {remedy}")
+        for name in names:
+            if name not in self._left_out:
+                try:
+                    self.aot(name)
+                except BackendError as error:
+                    self._leave_out(name, str(error))
+        return tuple(name for name in names if name not in self._left_out)
+
+    def _leave_out(self, name: str, sentence: str) -> None:
+        self._left_out[name] = sentence
+        self.warn(name, sentence)
 
     def _best(self, alias: BackendAlias, plugin: Plugin) -> BackendState:
         """Return the state of the backend that an alias stands for on this machine."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.fx import Graph
 
+from delegate.backends.compiler_process import AotPart
 from delegate.backends.isolated import IsolatedBackend, Outcomes, warm_up
 from delegate.backends.selected import SelectedBackend
 from delegate.cache.aot.artifacts import ArtifactCache
@@ -31,11 +32,12 @@ from delegate.config import (
     load_config,
     options_of_alias,
 )
-from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError
+from delegate.errors import BackendError, BackendNotFound, BackendUnavailable, ConfigError, DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.rules import PartitionRules
 from delegate.plugins import INSTANCE, PORTABLE, backend_of
+from delegate.probing.process import UNNAMED_LIMIT
 from delegate.registry import Registry
 
 Request = str | Partitioner | Sequence[str | Partitioner] | None
@@ -86,6 +88,15 @@ class Selection:
         """Record the structures that separate processes have tried, and how that ended."""
         for isolated in self._isolated():
             isolated.record()
+
+    @property
+    def dropped(self) -> dict[str, DelegateError]:
+        """The backends that the user did not name and that were dropped, with their errors."""
+        return {name: b.dropped for name, b in self.backends.items() if b.dropped is not None}
+
+    def report_notes(self) -> tuple[str, ...]:
+        """Return the notes, also on backends that were dropped since."""
+        return (*self.notes, *(f"not used: {fault}" for fault in self.dropped.values()))
 
     def _isolated(self) -> list[IsolatedBackend]:
         return [b.isolated for b in self.backends.values() if b.isolated is not None]
@@ -144,12 +155,13 @@ def select(
                 raise
             continue
         partitioners.append(partitioner)
+    left_out = () if is_requested else registry.left_out()
     return Selection(
         tuple(partitioners),
         backends,
         settings.rules(tuple(backends)),
         settings.policy.portable,
-        tuple(notes),
+        (*(f"not used: {sentence}" for sentence in left_out), *notes),
         settings.fallback,
         _keeps(settings.fallback, [] if is_requested else [n for n in backends if not registry.is_own(n)], backends),
         settings.kernels if kernels is None else kernels,
@@ -208,15 +220,20 @@ def _create(
     options = backend_options(BackendChoice(name=name, options=dict(partitioner.options)), registry)
     # The text is the one that `backend_options` has accepted.
     text = json.dumps(dict(partitioner.options), default=str)
-    isolate = partial(IsolatedBackend, name, registry.info(name).aot, text, partitioner.time_limit)
+    info = registry.info(name)
+    aot_part = AotPart(name, info.aot, text)
+    is_named = is_requested or not registry.is_plugin(name)  # the project's own backends count as named
+    if not is_named:
+        aot_part = aot_part._replace(runtime=info.runtime, limit=UNNAMED_LIMIT)
+    isolate = partial(IsolatedBackend, aot_part, partitioner.time_limit, is_named=is_named)
     isolated = None
     if partitioner.isolate == "compile":
         isolated = isolate()
     elif partitioner.isolate == "auto" and (part.may_crash or registry.is_plugin(name)):
         identity = cache(lambda: backend.identity(registry.state(name)))
         isolated = isolate(outcomes=Outcomes(identity, store))
-    on_fault = None if is_requested else lambda fault: registry.warn(name, str(fault))
-    backend = SelectedBackend(name, part, options, isolated, on_fault)
+    on_drop = None if is_requested else lambda fault: registry.warn(name, str(fault))
+    backend = SelectedBackend(name, part, options, isolated, on_drop)
     return backend
 
 
@@ -225,7 +242,8 @@ def _partitioners(
 ) -> list[Partitioner]:
     if request is None:
         if settings.backends is None:
-            return [CapabilityPartitioner(n) for n in dict.fromkeys((*registry.available(), *compiled_for))]
+            names = dict.fromkeys((*registry.available(), *compiled_for))
+            return [_automatic(name, registry) for name in names]
         return [
             CapabilityPartitioner(c.name, c.options, isolate=c.isolate, time_limit=c.time_limit)
             for c in settings.backends
@@ -238,6 +256,12 @@ def _partitioners(
             )
     named = (w if isinstance(w, Partitioner) else CapabilityPartitioner(w) for w in requested)
     return [_of_real_backend(p, registry) for p in named if registry.resolve(p.backend) != PORTABLE]
+
+
+def _automatic(name: str, registry: Registry) -> Partitioner:
+    """Return the partitioner of a backend that the user did not name."""
+    limit = UNNAMED_LIMIT if registry.is_plugin(name) else Partitioner.time_limit
+    return CapabilityPartitioner(name, time_limit=limit)
 
 
 def _of_real_backend(partitioner: Partitioner, registry: Registry) -> Partitioner:

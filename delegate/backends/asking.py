@@ -28,7 +28,6 @@ class AskingBackend(Backend):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._answers: dict[Hashable, Verdict] = {}
-        self._regions: dict[Node, Region] = {}  # of the node that is checked next, if it is known
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
@@ -44,13 +43,9 @@ class AskingBackend(Backend):
         `exported_program` raises them if the sizes of one operator do not follow from those of its inputs.
         """
 
-    def use_region(self, node: Node, region: Region) -> None:
-        """Use a region of a node in the next check, which then does not extract the region again."""
-        self._regions = {node: region}
-
     def check(self, node: Node) -> Verdict:
         """Return the library's answer, or its cached answer for the same operator, arguments, shapes and dtypes."""
-        region = self._regions.pop(node, None) or one_node_region(node)
+        region = one_node_region(node)
         unknown = _symbols(region.outputs) - _symbols(region.inputs)
         if any(symbol_is_type(s, SymT.UNBACKED_INT) for s in unknown):
             return no(Reason.DYNAMIC_SHAPE, "the sizes of its results depend on data")

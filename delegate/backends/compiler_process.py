@@ -51,7 +51,7 @@ else:
     HAS_PROCESSES = hasattr(socket, "send_fds")
 
 _LARGEST_REPLY = 1 << 26  # bytes of JSON: compile specs and notes, not blobs
-_START_LIMIT = LIMITS["aot"]  # seconds to start, to import torch and the AOT part, and to make it
+_START_LIMIT = LIMITS["aot"]  # seconds to start, and to import torch and the AOT parts of `warm_up`
 _EXIT_LIMIT = 5.0  # seconds between the end of the connection and the end of the process
 _IDLE_LIMIT = 60.0  # seconds until an unused process ends
 _NUMBERS = itertools.count()
@@ -86,31 +86,34 @@ class AotPart(NamedTuple):
     """The description from which a separate process creates an AOT part.
 
     Args:
-        number: unique in this process. A separate process creates one object for each number.
         name: the backend's name.
         path: of the class, "module:Class".
         options: as JSON.
+        runtime: the runtime part, "module:Class", which then opens each new artifact once in the separate process.
+            Empty: it does not.
+        limit: seconds to import and to create the AOT part.
+        number: unique in this process. A separate process creates one object for each number.
     """
 
-    number: int
     name: str
     path: str
     options: str
+    runtime: str = ""
+    limit: float = LIMITS["aot"]
+    number: int = -1
 
-    @classmethod
-    def of(cls, name: str, path: str, options: str) -> AotPart:
-        """Return a description with a new number.
+    def numbered(self) -> AotPart:
+        """Return the description with a new number.
 
         Raises:
             CannotIsolate: this system has no such processes, or they cannot import the class.
         """
         if not HAS_PROCESSES:
             raise CannotIsolate("a compiler in a separate process requires POSIX")
-        part = cls(next(_NUMBERS), name, path, options)
-        if not _stamp(part.module):
-            what = f"the AOT part of backend {name!r} cannot be imported by another process"
-            raise CannotIsolate(what, path, "define it in a module that has a file, or set `isolate: none`")
-        return part
+        if not _stamp(self.module):
+            what = f"the AOT part of backend {self.name!r} cannot be imported by another process"
+            raise CannotIsolate(what, self.path, "define it in a module that has a file, or set `isolate: none`")
+        return self._replace(number=next(_NUMBERS))
 
     @property
     def module(self) -> str:
@@ -189,7 +192,7 @@ class CompilerProcess:
     def query(self, part: AotPart, question: str, packed: Packed, names: Sequence[str], limit: float) -> Replies:
         """Return the answers; raises CannotIsolate if the process cannot read the subject."""
         request = {
-            "question": question, "names": list(names), "part": list(part), "environment": dict(os.environ),
+            "question": question, "names": list(names), "part": part._asdict(), "environment": dict(os.environ),
             "folder": _folder(), "search_path": search_path(),
             "sizes": [len(packed.table), *(len(b) for b in packed.buffers)],
         }  # fmt: skip
@@ -200,6 +203,7 @@ class CompilerProcess:
                 if not self._is_ready:
                     self._receive(clock)
                     self._is_ready = True
+                clock = Clock(self._child.process.pid, part.limit)
                 self.stamps[part.module] = _stamp(part.module)
                 self._channel.send(request, (subject.fileno(), out.fileno()))
                 made = _decoded(_decode_made, self._receive(clock))

@@ -15,11 +15,15 @@ import pickle
 import socket
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from torch.fx import Node
 
+from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.compiler_process import AotPart
+from delegate.backends.mutation import MutationGuard
 from delegate.backends.selected import SelectedBackend
 from delegate.backends.state import BackendState
 from delegate.backends.transfer import (
@@ -33,9 +37,12 @@ from delegate.backends.transfer import (
     unpack_graph,
     unpack_region,
 )
+from delegate.edge.node import dtype_of, size, tensors
 from delegate.errors import BackendBroken
 from delegate.plugins import AUTHOR, PluginState, load_object, one_line
 from delegate.program.segments import align
+from delegate.runtime.backend import TensorType
+from delegate.runtime.delegates import open_blob
 from delegate.runtime.isolation.channel import Channel
 
 _MOST_BACKENDS = 8  # AOT parts that are kept; one that is queried later is made again
@@ -71,45 +78,63 @@ def main(control: int, *paths: str) -> None:
     os._exit(0)  # libraries get no chance to hang or crash at their end
 
 
+class _Query(NamedTuple):
+    """A query.
+
+    Args:
+        part: the AOT part.
+        names: of nodes of the subject; each gets an answer.
+        table, buffers: the subject, packed.
+        out: descriptor of the file for bytes of the answer.
+    """
+
+    part: AotPart
+    names: list[str]
+    table: memoryview
+    buffers: list[memoryview]
+    out: int
+
+
 class _Backends:
     """The AOT parts that were queried last."""
 
     def __init__(self) -> None:
         self._made: OrderedDict[int, SelectedBackend] = OrderedDict()
 
-    def get(self, number: int, name: str, path: str, options: str) -> SelectedBackend:
+    def get(self, part: AotPart) -> SelectedBackend:
         """Return an AOT part, which is made if need be; raises DelegateError for a fault of it."""
-        if number not in self._made:
+        if part.number not in self._made:
             try:
-                part: Any = load_object(path)
-                given = part.Options.model_validate_json(options, strict=True)
+                found: Any = load_object(part.path)
+                given = found.Options.model_validate_json(part.options, strict=True)
             except (Exception, SystemExit) as error:
-                what = f"the AOT part of backend {name!r} cannot be imported by another process: {one_line(error)}"
-                raise BackendBroken(what, where=path, remedy=AUTHOR) from error
-            self._made[number] = SelectedBackend(name, part, given)
-        self._made.move_to_end(number)
+                what = f"the AOT part of backend {part.name!r} cannot be imported by another process: {one_line(error)}"
+                raise BackendBroken(what, where=part.path, remedy=AUTHOR) from error
+            self._made[part.number] = SelectedBackend(part.name, found, given)
+        self._made.move_to_end(part.number)
         if len(self._made) > _MOST_BACKENDS:
             self._made.popitem(last=False)
-        return self._made[number]
+        return self._made[part.number]
 
 
 def _answer(backends: _Backends, request: Mapping[str, Any], subject: int, out: int, send: Send) -> None:
     """Answer one query: first with facts about the AOT part, then about each name."""
     _enter(request)
     table, *buffers = _mapped(subject, request["sizes"])
+    query = _Query(AotPart(**request["part"]), request["names"], table, buffers, out)
     try:
-        backend = backends.get(*request["part"])
+        backend = backends.get(query.part)
     except SENT_ERRORS as error:
         send(encode_error(error))
         return
-    question, name = request["question"], request["part"][1]
+    question = request["question"]
     try:
-        work = _QUESTIONS[question](backend, name, table, buffers, out)
+        work = _QUESTIONS[question](backend, query)
     except Exception as error:  # a graph with an operator, or an object, that only the parent has
         send({"unreadable": one_line(error)})
         return
     send({"value": {"preserve_ops": sorted(backend.preserve_ops), "most_constants": backend.most_constants}})
-    for node in () if question == MAKE else request["names"]:
+    for node in () if question == MAKE else query.names:
         try:
             reply = {"value": work(node)}
         except SENT_ERRORS as error:
@@ -144,30 +169,30 @@ def _mapped(file: int, sizes: Sequence[int]) -> list[memoryview]:
     return [content[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
 
-def _nodes(table: memoryview, buffers: Any) -> dict[str, Node]:
-    return {node.name: node for node in unpack_graph(table, buffers).nodes}
+def _about_nodes(
+    answer: Callable[[SelectedBackend, Node], Any], backend: SelectedBackend, query: _Query
+) -> Callable[[str], Any]:
+    """Return what answers a question about a node. The last answer is an error if the graph has changed."""
+    graph = unpack_graph(query.table, query.buffers)
+    nodes, guard = {node.name: node for node in graph.nodes}, MutationGuard(graph)
+
+    def answer_about(name: str) -> Any:
+        reply = answer(backend, nodes[name])
+        if name == query.names[-1]:
+            backend.require_unchanged(guard)
+        return reply
+
+    return answer_about
 
 
-def _check(backend: SelectedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
-    nodes = _nodes(table, buffers)
-    return lambda node: encode_verdict(backend.check(nodes[node]))
-
-
-def _claims(backend: SelectedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
-    nodes = _nodes(table, buffers)
-    return lambda node: encode_claims(backend.claims(nodes[node]))
-
-
-def _identity(backend: SelectedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
-    owner, availability = pickle.loads(table)
-    state = BackendState(name, PluginState.OK, owner, "", availability=availability)
+def _identity(backend: SelectedBackend, query: _Query) -> Callable[[str], Any]:
+    owner, availability = pickle.loads(query.table)
+    state = BackendState(query.part.name, PluginState.OK, owner, "", availability=availability)
     return lambda _: {"text": backend.identity(state)}
 
 
-def _check_artifact(
-    backend: SelectedBackend, name: str, table: memoryview, buffers: Any, out: int
-) -> Callable[[str], Any]:
-    region, artifact = unpack_artifact(table, buffers)
+def _check_artifact(backend: SelectedBackend, query: _Query) -> Callable[[str], Any]:
+    region, artifact = unpack_artifact(query.table, query.buffers)
 
     def is_sound(_: str) -> dict[str, bool]:
         try:
@@ -179,12 +204,15 @@ def _check_artifact(
     return is_sound
 
 
-def _preprocess(backend: SelectedBackend, name: str, table: memoryview, buffers: Any, out: int) -> Callable[[str], Any]:
-    region = unpack_region(table, buffers)
+def _preprocess(backend: SelectedBackend, query: _Query) -> Callable[[str], Any]:
+    region = unpack_region(query.table, query.buffers)
 
     def compile_region(_: str) -> dict[str, Any]:
-        data, segments = encode_result(backend.preprocess(region))
-        with open(out, "r+b", closefd=False) as file:
+        result = backend.preprocess(region)
+        if query.part.runtime:
+            _try(backend, query.part.runtime, region, result)
+        data, segments = encode_result(result)
+        with open(query.out, "r+b", closefd=False) as file:
             for segment in segments:
                 file.write(segment)
         return data
@@ -192,12 +220,37 @@ def _preprocess(backend: SelectedBackend, name: str, table: memoryview, buffers:
     return compile_region
 
 
+def _try(backend: SelectedBackend, runtime: str, region: Region, result: PreprocessResult) -> None:
+    """Check and open an artifact as later processes will, and close it.
+
+    An exception is no fault here: a check that fails is a miss of the cache, and kernels replace what cannot be opened.
+    """
+    with contextlib.suppress(Exception, SystemExit):
+        backend.check_artifact(region, result)
+    with contextlib.suppress(Exception, SystemExit):
+        created: Any = load_object(runtime)
+        blob, *data = (memoryview(part) for part in (result.blob, *result.data))
+        with contextlib.closing(open_blob(created(), blob, data, result.compile_specs, trust_code=True)) as delegate:
+            delegate.prepare(_types(region.inputs), _types(region.outputs))
+
+
+def _types(nodes: Iterable[Node]) -> list[TensorType]:
+    """Return the sizes at the export, and the dtypes, of nodes with one result each."""
+    types = []
+    for node in nodes:
+        (value,) = tensors(node)
+        dtype = dtype_of(value.dtype)
+        assert dtype is not None  # of an input or a result of a partition
+        types.append(TensorType(tuple(map(size, value.shape)), dtype.numpy))
+    return types
+
+
 # Each reads its subject, and returns what answers about a node by its name.
-_QUESTIONS: Mapping[str, Callable[[SelectedBackend, str, memoryview, Any, int], Callable[[str], Any]]] = {
+_QUESTIONS: Mapping[str, Callable[[SelectedBackend, _Query], Callable[[str], Any]]] = {
     MAKE: lambda *_: lambda _: None,
     "identity": _identity,
-    "check": _check,
-    "claims": _claims,
+    "check": partial(_about_nodes, lambda backend, node: encode_verdict(backend.check(node))),
+    "claims": partial(_about_nodes, lambda backend, node: encode_claims(backend.claims(node))),
     "check_artifact": _check_artifact,
     "preprocess": _preprocess,
 }

@@ -2,10 +2,11 @@
 
 Two settings use it. With `isolate: compile`, the separate process answers everything, and this process never creates
 the AOT part. With `isolate: auto`, the separate process is first used for each structure that is new to the backend.
-Its outcome is recorded: the structure was safe, or the process ended. This process compiles a safe structure from then
-on, which is faster. A structure at which the process ended is refused at once.
+Its outcome is recorded: the structure was safe, or the process ended. This process answers for a safe structure from
+then on, which is faster. A structure at which the process ended is refused at once.
 
-A structure is the operators, arguments, shapes and dtypes of a region, without the content of its constants.
+A structure is the operators, arguments, shapes and dtypes of a region, or of a graph for its support checks, without
+the content of constants.
 `compiler_process` has the processes themselves.
 """
 
@@ -15,24 +16,24 @@ import hashlib
 import logging
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
-from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from delegate.backends import compiler_process
 from delegate.backends.aot import Claim, PreprocessResult, Region, RegionFailed, RegionGivenUp
 from delegate.backends.compiler_process import AotPart, CannotIsolate, Replies
-from delegate.backends.region import one_node_region
+from delegate.backends.region import graph_structure
 from delegate.backends.state import BackendState
 from delegate.backends.transfer import MAKE
 from delegate.cache.runtime.store import Entry, Store
 from delegate.edge.control_flow import is_control_flow
-from delegate.edge.node import is_compute
-from delegate.errors import BackendBroken, BackendError, DelegateError
+from delegate.edge.node import describe, is_compute
+from delegate.errors import BackendBroken, BackendError, DelegateError, PartitionError
 from delegate.field_checks import amount, mapping, text
 from delegate.plugins import AUTHOR
-from delegate.probing.process import ended
+from delegate.probing.process import ended, seconds_for
 from delegate.verdict import Reason, Verdict, no
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 FORMAT = 3  # of the entries that hold outcomes
 _DIGITS = 2  # of a structure's digest: those that begin alike share an entry, so there are 256 of a backend
 _MOST = 80  # outcomes of an entry; the first ones go
-_MOST_ENDS = 3  # processes that may end during the support checks of one graph, before the rest of it is refused
+_MAX_ENDS = 3  # processes that may end during the support checks of one graph, before the rest of it is refused
 _BY_OTHERS = tuple(ended(-signal.Signals[name]) for name in ("SIGKILL", "SIGTERM", "SIGINT") if hasattr(signal, name))
 _AGAIN = "in an earlier lowering; run `delegate cache clear` to try again"
 
@@ -83,9 +84,10 @@ class Outcomes:
         self._identity, self._store = identity, store
         self._entries: dict[str, dict[str, Outcome]] = {}  # by key, after they were read
         self._unwritten: dict[str, dict[str, Outcome]] = {}  # by key
+        self._keys: dict[str, str | None] = {}  # by the start of a structure
 
     def get(self, structure: str, limit: float) -> Outcome | None:
-        """Return the outcome at a structure; None if it is unknown, or may be another one with these seconds."""
+        """Return the outcome at a structure; None if it is unknown, or may be another one within these seconds."""
         key = self._key(structure)
         found = None if key is None else self._known(key).get(structure)
         return found if found is not None and found.holds_within(limit) else None
@@ -110,13 +112,15 @@ class Outcomes:
 
     def _key(self, structure: str) -> str | None:
         """Return the key of the entry that has a structure; None if nothing can be recorded."""
-        try:
-            identity = self._identity()
-        except DelegateError:  # who uses the identity for more reports it
-            return None
-        if identity is None:
-            return None
-        return hashlib.sha256(repr(("outcomes", FORMAT, identity, structure[:_DIGITS])).encode()).hexdigest()
+        start = structure[:_DIGITS]
+        if start not in self._keys:
+            try:
+                identity = self._identity()
+            except DelegateError:  # who uses the identity for more reports it
+                identity = None
+            text = repr(("outcomes", FORMAT, identity, start))
+            self._keys[start] = None if identity is None else hashlib.sha256(text.encode()).hexdigest()
+        return self._keys[start]
 
     def _known(self, key: str) -> dict[str, Outcome]:
         if key not in self._entries:
@@ -133,27 +137,29 @@ class IsolatedBackend:
     """The AOT part of a backend in a separate process, which is started again if it has ended.
 
     Args:
-        name: of the backend.
-        path: of the class of its AOT part, "module:Class".
-        options: as JSON.
+        part: the AOT part.
         limit: seconds for the support checks of a graph, and for each region.
-        outcomes: of the structures that were tried. This process answers for those that were safe. None: the separate
-            process answers everything.
+        outcomes: of the graphs and regions that were tried. This process answers for those that were safe. None: the
+            separate process answers everything.
+        is_named: false for a plugin that the user did not name: the first end is the last one, and the rest is refused.
 
     Attributes:
-        path: the argument.
-        has_failed: true if the separate process has ended at a support check of a new structure, now or earlier.
+        is_named: the argument.
+        ending: how the separate process has ended at a graph or a region, now or earlier; empty if it has not.
     """
 
-    def __init__(self, name: str, path: str, options: str, limit: float, outcomes: Outcomes | None = None) -> None:
-        self.path, self.has_failed = path, False
-        self._name, self._options, self._limit, self._outcomes = name, options, limit, outcomes
+    def __init__(self, part: AotPart, limit: float, outcomes: Outcomes | None = None, *, is_named: bool = True) -> None:
+        self.ending = ""
+        self._given, self._limit, self._outcomes, self.is_named = part, limit, outcomes, is_named
         self._part: AotPart | CannotIsolate | None = None
-        self._verdicts: dict[Key, Any] = {}
-        self._claims: dict[Key, Any] = {}
-        self._regions: dict[Key, Region] = {}  # of nodes that this process is to check
-        self._new: set[str] = set()  # structures of nodes that were unknown before this lowering
+        self._answers: dict[str, dict[Key, Any]] = {"check": {}, "claims": {}}  # by question
+        self._structures: dict[Graph, tuple[str, dict[Node, int]]] = {}  # digests, and the places of nodes
         self._not_sent: set[Graph] = set()  # graphs that the separate process cannot get
+
+    @property
+    def path(self) -> str:
+        """Return the path of the class, "module:Class"."""
+        return self._given.path
 
     @property
     def answers_all(self) -> bool:
@@ -167,43 +173,42 @@ class IsolatedBackend:
             BackendBroken: it cannot be created, or crashes or hangs at that.
             CannotIsolate: this system has no such processes, or they cannot import the class.
         """
-        part = AotPart.of(self._name, self.path, self._options)
+        part = self._given.numbered()
         replies = compiler_process.query(part, MAKE, None, ("",), self._limit)
         if replies.ending:
-            what = f"the AOT part of backend {self._name!r} {replies.ending} when it was created"
+            what = f"the AOT part of backend {part.name!r} {replies.ending} when it was created"
             raise BackendBroken(what, where=self.path.replace(":", "."), remedy=AUTHOR)
         attributes: tuple[frozenset[str], int | None] = _value(replies.items[0])
         self._part = part
         return attributes
 
-    def check(self, node: Node) -> Verdict | Region:
-        """Return the verdict on a node, or the node's region if this process is to check it.
+    def check(self, node: Node) -> Verdict | None:
+        """Return the verdict on a node; None if this process is to check it.
 
         Raises:
             DelegateError: the AOT part failed.
             CannotIsolate: the separate process has to answer everything, and cannot get the graph.
         """
-        key = _key(node)
-        if key not in self._verdicts:
-            if self._outcomes is None:
-                self._check_all(nodes_of(node.graph, node))
-            elif (answer := self._check_new(node, key, self._outcomes)) is not None:
-                return answer
-        verdict: Verdict = _value(self._verdicts[key])
+        verdict: Verdict | None = self._answer(node, "check", lambda verdict: verdict, refuse)
         return verdict
 
-    def claims(self, node: Node) -> tuple[Claim, ...]:
-        """Return the pattern matches around a node; the errors are those of `check`."""
-        key = _key(node)
-        if key not in self._claims:
-            by_name = {n.name: n for n in node.graph.nodes}
+    def claims(self, node: Node) -> tuple[Claim, ...] | None:
+        """Return the pattern matches around a node; None if this process is to find them. Raises as `check` does."""
+        by_name = cache(lambda: {n.name: n for n in node.graph.nodes})
 
-            def read(rows: Any) -> tuple[Claim, ...]:
-                return tuple(Claim(name, tuple(by_name[n] for n in nodes), verdict) for name, nodes, verdict in rows)
+        def read(rows: Any) -> Any:
+            try:
+                return tuple(Claim(name, tuple(by_name()[n] for n in nodes), verdict) for name, nodes, verdict in rows)
+            except KeyError as error:
+                what = f"backend {self._given.name} claims {error}, which is not a node of the graph"
+                return PartitionError(what, where=describe(node), remedy=AUTHOR)
 
-            self._answer(nodes_of(node.graph, node), self._claims, "claims", read, lambda why: ())
-        claims: tuple[Claim, ...] = _value(self._claims[key])
+        claims: tuple[Claim, ...] | None = self._answer(node, "claims", read, lambda why: ())
         return claims
+
+    def forget(self, graph: Graph) -> None:
+        """Forget the structure of a graph, which may have changed since the last query about it."""
+        self._structures.pop(graph, None)
 
     def preprocess(self, region: Region) -> PreprocessResult | None:
         """Return the artifact of a region; None if this process is to compile it.
@@ -215,19 +220,21 @@ class IsolatedBackend:
             DelegateError: it failed.
         """
         if self._outcomes is None:
-            return _artifact(region, self._query("preprocess", region))
+            return self._artifact(region, self._query("preprocess", region))
+        weights = 0 if self.is_named else sum(constant.nbytes for constant in region.constants.values())
+        limit = self._limit + seconds_for(weights)
         name = digest(("compile", region.structure))
-        outcome = self._outcomes.get(name, self._limit)
+        outcome = self._outcomes.get(name, limit)
         if outcome is None:
             try:
-                replies = self._query("preprocess", region)
+                replies = self._query("preprocess", region, limit=limit)
             except CannotIsolate:
                 return None
             if replies.is_made:
-                self._outcomes.put({name: self._outcome(replies)})
-            return _artifact(region, replies)
+                self._outcomes.put({name: _outcome(replies, limit)})
+            return self._artifact(region, replies)
         if outcome.ending:
-            _raise_ending(region, f"{outcome.ending} {_AGAIN}", is_late=outcome.limit > 0)
+            self._raise_ending(region, outcome.ending, is_late=outcome.limit > 0, when=f" {_AGAIN}")
         return None
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
@@ -254,75 +261,62 @@ class IsolatedBackend:
         if self._outcomes is not None:
             self._outcomes.write()
 
-    def _check_new(self, node: Node, key: Key, outcomes: Outcomes) -> Verdict | Region | None:
-        """Check a node in the separate process if it is new, with all others of its graph that are.
-
-        Returns:
-            None if the node was checked; the verdict if the process once ended at its structure; else its region.
-        """
-        region = self._regions.pop(key, None) or one_node_region(node)
-        structure = _structure(node, region)
-        outcome = self._known(structure, outcomes)
-        if outcome is not None and not outcome.ending:
-            return region
-        if outcome is not None:
-            self.has_failed = True
-            return refuse(f"it {outcome.ending} when it was queried about it, {_AGAIN}")
-        if node.graph in self._not_sent:
-            return region
-        new = {node: structure}
-        for other in nodes_of(node.graph, node):
-            other_key = _key(other)
-            if other is node or other_key in self._verdicts or other_key in self._regions:
-                continue
-            region_of_other = one_node_region(other)
-            name = _structure(other, region_of_other)
-            if self._known(name, outcomes) is None:
-                new[other] = name
-            else:
-                self._regions[other_key] = region_of_other
-        try:
-            replies = self._check_all(new)
-        except CannotIsolate:
-            self._not_sent.add(node.graph)
-            return region
-        found = {name: self._outcome(replies[n]) for n, name in new.items() if name and n in replies}
-        outcomes.put(found)
-        self.has_failed |= any(outcome.ending for outcome in found.values())
-        self._new |= found.keys()
-        return None
-
-    def _known(self, structure: str, outcomes: Outcomes) -> Outcome | None:
-        """Return the outcome at a structure in earlier lowerings; the verdicts of this one are in the process."""
-        return None if not structure or structure in self._new else outcomes.get(structure, self._limit)
-
-    def _outcome(self, replies: Replies) -> Outcome:
-        return Outcome(replies.ending, 0.0 if replies.ending and not replies.is_late else self._limit)
-
-    def _check_all(self, nodes: Iterable[Node]) -> dict[Node, Replies]:
-        return self._answer(nodes, self._verdicts, "check", lambda verdict: verdict, refuse)
-
     def _answer(
-        self,
-        nodes: Iterable[Node],
-        answers: dict[Key, Any],
-        question: str,
-        read: Callable[[Any], Any],
-        refusal: Callable[[str], Any],
-    ) -> dict[Node, Replies]:
-        """Query nodes of one graph that have no answer; the answer at which the process ends is a refusal.
+        self, node: Node, question: str, read: Callable[[Any], Any], refusal: Callable[[str], Any]
+    ) -> Any | None:
+        """Return the answer about a node; None if the answers about its graph were safe in an earlier lowering.
+
+        Without an answer, the separate process is queried about all nodes of the graph.
 
         Args:
-            nodes: of the graph.
-            answers: of earlier queries; updated.
+            node: the node.
             question: a key of `compiler_process.DECODERS`.
             read: turns a reply into an answer.
             refusal: returns the answer for a node at which the process ended, from the reason.
+        """
+        answers, key, outcomes = self._answers[question], _key(node), self._outcomes
+        if key in answers:
+            return _value(answers[key])
+        if outcomes is not None:
+            if ending := self._known_ending(question, node):
+                self.ending = f"{ending} in a support check, {_AGAIN}"
+                return refusal(f"it {ending} when it was queried about it, {_AGAIN}")
+            tried = outcomes.get(self._name(question, node.graph), self._limit)
+            if tried is not None or node.graph in self._not_sent:
+                return None
+        rest = (n for n in nodes_of(node.graph, node) if _key(n) not in answers)
+        waiting = [n for n in rest if not self._known_ending(question, n)]
+        try:
+            replies = self._query_nodes(question, waiting, read, refusal)
+        except CannotIsolate:
+            if outcomes is None:
+                raise
+            self._not_sent.add(node.graph)
+            return None
+        if outcomes is not None:
+            ended_at = {self._name(question, n.graph, n): r for n, r in replies.items() if r.ending}
+            outcomes.put({name: _outcome(r, self._limit) for name, r in ended_at.items()})
+            has_failed = any(isinstance(item, Exception) for r in replies.values() for item in r.items)
+            if len(replies) == len(waiting) and not has_failed:
+                outcomes.put({self._name(question, node.graph): Outcome("", self._limit)})
+        return _value(answers[key])
+
+    def _known_ending(self, question: str, node: Node) -> str:
+        """Return how the process ended at a node in an earlier lowering; empty if it did not."""
+        if self._outcomes is None:
+            return ""
+        outcome = self._outcomes.get(self._name(question, node.graph, node), self._limit)
+        return "" if outcome is None else outcome.ending
+
+    def _query_nodes(
+        self, question: str, nodes: Sequence[Node], read: Callable[[Any], Any], refusal: Callable[[str], Any]
+    ) -> dict[Node, Replies]:
+        """Query nodes of one graph, and add the answers; the answer at which the process ends is a refusal.
 
         Returns:
             The replies about each node, but not of the rest that is refused after several ends.
         """
-        waiting = [n for n in nodes if _key(n) not in answers]
+        answers, waiting = self._answers[question], list(nodes)
         found: dict[Node, Replies] = {}
         ends = 0
         while waiting:
@@ -333,24 +327,50 @@ class IsolatedBackend:
             waiting = waiting[len(replies.items) :]
             if waiting:
                 ends += 1
-                found[waiting[0]] = replies
+                found[waiting[0]] = replies._replace(items=[])
+                self.ending = f"{replies.ending} in a support check"
                 why = f"it {replies.ending} when it was queried about it"
-                refused, waiting = (waiting, []) if ends == _MOST_ENDS else (waiting[:1], waiting[1:])
+                is_last = ends == _MAX_ENDS or not self.is_named
+                refused, waiting = (waiting, []) if is_last else (waiting[:1], waiting[1:])
                 answers.update((_key(n), refusal(why)) for n in refused)
         return found
 
-    def _query(self, question: str, subject: Any, names: Sequence[str] = ("",)) -> Replies:
+    def _name(self, question: str, graph: Graph, node: Node | None = None) -> str:
+        """Return a digest of a question, the structure of a graph, and a node of it; None: all its nodes."""
+        if graph not in self._structures:
+            places = {n: number for number, n in enumerate(graph.nodes)}
+            self._structures[graph] = digest(graph_structure(graph)), places
+        structure, places = self._structures[graph]
+        return digest((question, structure, None if node is None else places[node]))
+
+    def _artifact(self, region: Region, replies: Replies) -> PreprocessResult:
+        """Return the artifact in the replies about a region, or raise its refusal or error."""
+        if replies.ending:
+            self._raise_ending(region, replies.ending, is_late=replies.is_late)
+        result: PreprocessResult = _value(replies.items[0])
+        return result
+
+    def _raise_ending(self, region: Region, ending: str, *, is_late: bool, when: str = "") -> NoReturn:
+        """Raise the refusal of a region at which the process of a compiler ended."""
+        self.ending = f"{ending} when it compiled a partition{when and ','}{when}"
+        if is_late:
+            raise RegionGivenUp(dict.fromkeys((n.name for n in region.calls), f"its compiler {ending}{when}"))
+        raise RegionFailed(f"its compiler {ending}{when}")
+
+    def _query(self, question: str, subject: Any, names: Sequence[str] = ("",), limit: float | None = None) -> Replies:
         """Query the separate process; raises CannotIsolate if there is none, or it cannot get the subject."""
         if self._part is None:
             try:
                 self.make()
             except BackendError as error:
-                logger.info("%s is not compiled in a separate process: %s", self._name, error)
+                if not self.is_named and not isinstance(error, CannotIsolate):
+                    raise
+                logger.info("%s is not compiled in a separate process: %s", self._given.name, error)
                 self._part = CannotIsolate(str(error))
         assert self._part is not None
         if isinstance(self._part, CannotIsolate):
             raise self._part
-        return compiler_process.query(self._part, question, subject, names, self._limit)
+        return compiler_process.query(self._part, question, subject, names, limit or self._limit)
 
 
 def warm_up(backends: Iterable[IsolatedBackend], graphs: Iterable[Graph]) -> None:
@@ -378,28 +398,13 @@ def digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-def _structure(node: Node, region: Region) -> str:
-    """Return a digest of a node's structure; empty if it has none."""
-    return digest(("check", region.structure)) if isinstance(node.target, OpOverload) else ""
+def _outcome(replies: Replies, limit: float) -> Outcome:
+    """Return the outcome that replies tell, within a limit in seconds."""
+    return Outcome(replies.ending, 0.0 if replies.ending and not replies.is_late else limit)
 
 
 def _key(node: Node) -> Key:
     return node, str(node.format_node())
-
-
-def _artifact(region: Region, replies: Replies) -> PreprocessResult:
-    """Return the artifact in the replies about a region, or raise its refusal or error."""
-    if replies.ending:
-        _raise_ending(region, replies.ending, is_late=replies.is_late)
-    result: PreprocessResult = _value(replies.items[0])
-    return result
-
-
-def _raise_ending(region: Region, ending: str, *, is_late: bool) -> NoReturn:
-    """Raise the refusal of a region at which the process of a compiler ended."""
-    if is_late:
-        raise RegionGivenUp(dict.fromkeys((n.name for n in region.calls), f"its compiler {ending}"))
-    raise RegionFailed(f"its compiler {ending}")
 
 
 def _value(answer: Any) -> Any:

@@ -1,7 +1,8 @@
-"""MutationGuard: a record of a graph and its weights, which finds what a plugin has changed.
+"""MutationGuard: a record of a graph and its weights, which finds what a plugin has changed; and copies of graphs.
 
 A plugin must not change its arguments: graphs that others read later, and the model's own weights. Otherwise it would
-silently change the results of others, including those of the user's own model.
+silently change the results of others, including those of the user's own model. A plugin that the user did not name
+works on copies of graphs, so that lowering goes on without it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any, NamedTuple
 import sympy
 import torch
 from torch.fx import Graph, Node
+
+from delegate.edge.graphs import copy_node
 
 _Container = dict[Any, Any] | list[Any] | tuple[Any, ...]
 _SAMPLED = 3  # places along each dimension of a weight that are compared: a weight is rescaled or turned as a whole
@@ -45,9 +48,8 @@ class MutationGuard:
 
     def change(self) -> str:
         """Return a description of the change since the record; empty if there is none."""
-        for node, elements in self._elements.items():
-            if not torch.equal(elements, _sample(self._weights[node])):
-                return f"wrote to the weight {node.name} of the model"
+        if weight := self.written_weight():
+            return f"wrote to the weight {weight} of the model"
         now = {node: _seen(node) for node in self._graph.nodes}
         if list(now) != list(self._nodes):
             return "added, removed or moved nodes of a graph that others read too"
@@ -57,6 +59,39 @@ class MutationGuard:
                 if _any_differs(old, new):
                     return f"changed the node {before.name[0]} of a graph that others read too: its {field}"
         return ""
+
+    def written_weight(self) -> str:
+        """Return the name of a weight that has changed since the record; empty if none has."""
+        changed = (n for n, elements in self._elements.items() if not torch.equal(elements, _sample(self._weights[n])))
+        return next((node.name for node in changed), "")
+
+
+class GraphCopy:
+    """A copy of a graph, with a record of it.
+
+    Args:
+        graph: the graph.
+
+    Attributes:
+        of: node of the graph -> its copy.
+        original: copy -> node of the graph.
+        guard: finds what has changed in the copy.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        copied, self.of = Graph(), dict[Node, Node]()
+        copied.owning_module = graph.owning_module
+        for node in graph.nodes:
+            copy = copy_node(copied, node, self.of)
+            copy.meta = {key: _copy(value) for key, value in node.meta.items()}
+            self.of[node] = copy
+        self.original = {copy: node for node, copy in self.of.items()}
+        self.guard = MutationGuard(copied)
+
+
+def _copy(value: Any) -> Any:
+    """Return a copy of a plain container of metadata, and other values unchanged."""
+    return value.copy() if type(value) in (dict, list) else value
 
 
 def _seen(node: Node) -> _Seen:

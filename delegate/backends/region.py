@@ -73,17 +73,10 @@ class Region:
         Regions of one structure differ only in names, and in the content of their constants.
         """
         place: dict[Node, int] = {}
-        flat: list[Hashable] = []
-        for node in self.graph.nodes:
-            place[node] = len(place)
-            constant = self.constants.get(node)
-            flat.append((node.op, node.target if node.op == "call_function" else None))
-            flat.append((_plain(node.args, place), _plain(tuple(sorted(node.kwargs.items())), place)))
-            flat.append(_shapes(node) if constant is None else (constant.dtype, tuple(constant.shape)))
+        rows = tuple(_rows(self.graph, place, self.constants))
         patterns = tuple((p.name, tuple(place[n] for n in p.nodes)) for p in self.patterns)
         borders = (tuple(place[n] for n in nodes) for nodes in (self.inputs, self.outputs))
-        ranges = tuple(sorted((str(symbol), str(known)) for symbol, known in self.range_constraints.items()))
-        return (tuple(flat), *borders, patterns, ranges)
+        return (rows, *borders, patterns, _texts(self.range_constraints))
 
     def range_of(self, size: int | torch.SymInt) -> tuple[int, int | None]:
         """Return the least and the greatest value of a size in calls; None for one without a greatest value.
@@ -129,6 +122,15 @@ class Region:
             outputs=tuple(copies[n] for n in outputs),
             patterns=tuple(replace(p, nodes=tuple(copies[n] for n in p.nodes)) for p in whole),
         )
+
+
+def graph_structure(graph: Graph) -> Hashable:
+    """Return what support checks read of an edge graph, as a value.
+
+    These are operators, arguments, shapes, dtypes, size ranges, and which inputs are constants.
+    """
+    constants = tuple(number for number, node in enumerate(graph.nodes) if is_constant(node))
+    return (tuple(_rows(graph, {}, {})), constants, _texts(ranges_of_sizes(graph.nodes, {})))
 
 
 def one_node_region(node: Node) -> Region:
@@ -209,6 +211,20 @@ def region_key(region: Region) -> str | None:
         return None
     content = content_of(region, lambda constant: digests[id(constant)])
     return hashlib.sha256(repr((content, sorted(set(known_of_sizes(_sizes(region)))))).encode()).hexdigest()
+
+
+def _rows(graph: Graph, place: dict[Node, int], constants: Mapping[Node, torch.Tensor]) -> Iterator[Hashable]:
+    """Yield the operator, the arguments and the results of each node, and number the nodes."""
+    for node in graph.nodes:
+        place[node] = len(place)
+        constant = constants.get(node)
+        yield (node.op, node.target if node.op == "call_function" else None)
+        yield (_plain(node.args, place), _plain(tuple(sorted(node.kwargs.items())), place))
+        yield _shapes(node) if constant is None else (constant.dtype, tuple(constant.shape))
+
+
+def _texts(ranges: Mapping[Any, Any]) -> Hashable:
+    return tuple(sorted((str(symbol), str(known)) for symbol, known in ranges.items()))
 
 
 def _shapes(node: Node) -> Hashable:

@@ -12,10 +12,12 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar, cast
 
 from pydantic.errors import PydanticInvalidForJsonSchema
-from torch.fx import Node
+from torch.fx import Graph, Node
 from torch.fx.experimental import symbolic_shapes
 
 from delegate.backends.aot import (
@@ -30,10 +32,9 @@ from delegate.backends.aot import (
     Reproduction,
     plain,
 )
-from delegate.backends.asking import AskingBackend
 from delegate.backends.decomposition import DecompositionPolicy
 from delegate.backends.isolated import IsolatedBackend
-from delegate.backends.mutation import MutationGuard
+from delegate.backends.mutation import GraphCopy, MutationGuard
 from delegate.backends.region import SizeDecided
 from delegate.backends.state import IN_PROCESS, BackendState
 from delegate.cache.runtime.environment import code_of, files_of, versions_of
@@ -41,11 +42,13 @@ from delegate.edge.control_flow import is_control_flow
 from delegate.edge.decompose import WITHOUT_LIBRARIES
 from delegate.edge.node import describe, symbolic_numbers
 from delegate.edge.program import META_VALUE, EdgeProgram
-from delegate.errors import BackendBroken, DelegateError, LoweringError, PartitionError
+from delegate.errors import BackendBroken, BackendFailed, DelegateError, LoweringError, PartitionError
 from delegate.interrupts import interruptible
 from delegate.option_rules import OptionRule
 from delegate.plugins import AUTHOR, BLOCK_VARIABLE, OWN, one_line
 from delegate.verdict import Reason, Verdict, no
+
+Answer = TypeVar("Answer")
 
 _NOTHING_OPEN = nullcontext()
 _LOGGER = logging.getLogger(symbolic_shapes.__name__)
@@ -56,21 +59,26 @@ class SelectedBackend:
 
     It returns the answers of the AOT part, with these differences:
 
-    - An exception or a wrong answer becomes an error that names the backend. With `on_fault` it becomes a refusal.
+    - An exception or a wrong answer becomes an error that names the backend.
     - An answer that depends on a dynamic size is a refusal.
     - A graph or a weight that has changed is an error.
+
+    The first error of a backend that the user did not name drops it: from then on it refuses all nodes. A plugin that
+    the user did not name is also dropped by the first end of its separate process, and works on copies of graphs.
 
     Args:
         name: the name of the backend.
         part: the class of the AOT part.
         options: the checked options.
         isolated: the AOT part in a separate process, which answers first; None if this process answers everything.
-        on_fault: called with each fault, of a backend that nobody named. None raises the fault.
+        on_drop: called with the error that drops a backend that the user did not name. None: the user named it, and
+            errors are raised.
 
     Attributes:
         preserve_ops, most_constants: those of the AOT part.
         has_claims: true if the AOT part matches patterns.
         isolated: the argument.
+        dropped: the error that dropped it; None if it is in use.
 
     Raises:
         BackendBroken: the AOT part cannot be created, or has invalid attributes.
@@ -83,11 +91,13 @@ class SelectedBackend:
         part: type[Backend],
         options: Options,
         isolated: IsolatedBackend | None = None,
-        on_fault: Callable[[DelegateError], None] | None = None,
+        on_drop: Callable[[DelegateError], None] | None = None,
     ) -> None:
         self.name, self.isolated = name, isolated
-        self._class, self._on_fault = part, on_fault
-        self._has_failed = False
+        self._class, self._on_drop = part, on_drop
+        self.dropped: DelegateError | None = None
+        self._graph: Graph | None = None  # of the support checks in progress
+        self._copy: GraphCopy | None = None  # of that graph, for a backend that works on a copy
         self.has_claims = part.claims is not Backend.claims
         self.preserve_ops: frozenset[str]
         self.most_constants: int | None
@@ -101,12 +111,17 @@ class SelectedBackend:
                 self._part = created = part(options)
             self.preserve_ops = _names(created.preserve_ops)
             self.most_constants = created.most_constants
-            self._isolates_checks = isolated is not None and created.check_uses_library
+            self._isolates_checks = isolated is not None and (created.check_uses_library or self.is_unnamed_plugin)
         except DelegateError:
             raise
         except (Exception, SystemExit) as error:
             what = f"the AOT part of backend {name!r} fails when it is created: {one_line(error)}"
             raise BackendBroken(what, where=f"{part.__module__}.{part.__qualname__}", remedy=AUTHOR) from error
+
+    @property
+    def is_unnamed_plugin(self) -> bool:
+        """Return true if it is a plugin that the user did not name."""
+        return self.isolated is not None and not self.isolated.is_named
 
     @property
     def is_isolated(self) -> bool:
@@ -115,8 +130,8 @@ class SelectedBackend:
 
     @property
     def has_failed(self) -> bool:
-        """Return true after a fault that was no error: of a backend that nobody named, or of a separate process."""
-        return self._has_failed or (self.isolated is not None and self.isolated.has_failed)
+        """Return true if it was dropped, or its separate process has ended."""
+        return self.dropped is not None or (self.isolated is not None and bool(self.isolated.ending))
 
     def reproduction(self, artifact: PreprocessResult) -> Reproduction | None:
         """Return the AOT part's way to run an artifact without this project; None if it has none, or fails."""
@@ -142,10 +157,12 @@ class SelectedBackend:
         """
         if is_control_flow(node.target):
             return no(Reason.OPERATOR, f"{self.name} does not run control flow")
+        if self.dropped is not None:
+            return no(Reason.REFUSED, self.dropped.what)
         try:
             with sizes_open((node, *node.all_input_nodes)):
-                early = self._check_new(node) if self._isolates_checks else None
-                verdict = self._part.check(node) if early is None else early
+                verdict = self._answer_elsewhere(IsolatedBackend.check, node)
+                verdict = self._part.check(self._own(node)) if verdict is None else verdict
             if isinstance(verdict, Verdict):
                 return verdict
             what = f"the support check of backend {self.name} returned {reprlib.repr(verdict)}"
@@ -158,16 +175,16 @@ class SelectedBackend:
             return no(Reason.REFUSED, fault.what)
 
     def claims(self, node: Node) -> tuple[Claim, ...]:
-        """Return the pattern matches around a node; none if they depend on a dynamic size, or after a fault.
+        """Return the pattern matches around a node; none if they depend on a dynamic size.
 
         The errors are those of `check`.
         """
+        if self.dropped is not None:
+            return ()
         try:
             with sizes_open((node, *node.all_input_nodes)):
-                matches = tuple(self._part.claims(node))
-            for claim in matches:
-                _require_claim(claim, node, self.name)
-            return matches
+                matches = self._answer_elsewhere(IsolatedBackend.claims, node)
+                return self._claims(node) if matches is None else matches
         except SizeDecided:
             return ()  # the support check has this reason for the node itself
         except (Exception, SystemExit) as error:
@@ -177,15 +194,28 @@ class SelectedBackend:
     @contextmanager
     def unchanged(self, program: EdgeProgram) -> Iterator[None]:
         """Return a context of support checks; PartitionError is raised at its end if the graph has changed."""
-        guard = MutationGuard(program.graph)
-        yield
+        if self.isolated is not None:
+            self.isolated.forget(program.graph)
+        guard, self._graph = MutationGuard(program.graph), program.graph
+        try:
+            yield
+            if self._copy is not None and self.dropped is None:
+                try:
+                    self.require_unchanged(self._copy.guard, program.name)
+                except PartitionError as fault:
+                    self._drop(fault)
+        finally:
+            self._graph = self._copy = None
+        self.require_unchanged(guard, program.name)
+
+    def require_unchanged(self, guard: MutationGuard, where: str = "") -> None:
+        """Raise PartitionError if support checks have changed a graph; `where` is its method."""
         if change := guard.change():
             what = f"the support check of backend {self.name} {change}"
-            remedy = f"{AUTHOR}; {BLOCK_VARIABLE}={self.name} blocks it"
-            raise PartitionError(what, where=program.name, remedy=remedy)
+            raise PartitionError(what, where=where, remedy=f"{AUTHOR}; {BLOCK_VARIABLE}={self.name} blocks it")
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        """Return the artifact of a region. After a fault of a backend that nobody named, all its nodes are rejected.
+        """Return the artifact of a region. All nodes are rejected if that drops a backend that the user did not name.
 
         Raises:
             RegionRefused: the AOT part rejects nodes of the region.
@@ -193,12 +223,20 @@ class SelectedBackend:
             RegionFailed: the AOT part rejects the region without naming nodes, or its process crashed.
             DelegateError: the AOT part failed.
         """
-        try:
-            result = None if self.isolated is None else self.isolated.preprocess(region)
-            return self._compile(region) if result is None else result
-        except DelegateError as fault:
-            self._tell(fault)
-            raise RegionGivenUp({node.name: fault.what for node in region.calls}) from fault
+        if self.dropped is None:
+            try:
+                result = None if self.isolated is None else self.isolated.preprocess(region)
+                return self._compile(region) if result is None else result
+            except (RegionFailed, RegionRefused):
+                if self.isolated is None or self.isolated.is_named or not self.isolated.ending:
+                    raise
+                self._drop(_ended(self.isolated, self.name))
+            except _WeightWritten:
+                raise
+            except DelegateError as fault:
+                self._drop(fault)
+        assert self.dropped is not None
+        raise RegionGivenUp({node.name: self.dropped.what for node in region.calls}) from self.dropped
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if a cached artifact of a region is impossible."""
@@ -230,21 +268,40 @@ class SelectedBackend:
                 return self._part.identity(state)
             return self._identity(self._part, state)
         except DelegateError as fault:
-            self._tell(fault)
+            self._drop(fault)
             return None
 
-    def _check_new(self, node: Node) -> Verdict | None:
-        """Return the verdict on a node whose structure is new or unsafe; None if this process is to check the node."""
-        assert self.isolated is not None
-        answer = self.isolated.check(node)
-        if isinstance(answer, Verdict):
-            return answer
-        if isinstance(self._part, AskingBackend):
-            self._part.use_region(node, answer)
-        return None
+    def _answer_elsewhere(self, ask: Callable[[IsolatedBackend, Node], Answer | None], node: Node) -> Answer | None:
+        """Return the answer of the separate process about a node; None if this process is to answer."""
+        if self.isolated is None or not self._isolates_checks:
+            return None
+        answer = ask(self.isolated, node)
+        if self.isolated.ending and not self.isolated.is_named:
+            raise _ended(self.isolated, self.name)
+        return answer
+
+    def _own(self, node: Node) -> Node:
+        """Return the node for the AOT part in this process: a copy, if it is a plugin that the user did not name."""
+        if not self.is_unnamed_plugin or node.graph is not self._graph:
+            return node
+        if self._copy is None:
+            self._copy = GraphCopy(node.graph)
+        return self._copy.of[node]
+
+    def _claims(self, node: Node) -> tuple[Claim, ...]:
+        """Return the pattern matches of the AOT part in this process."""
+        own = self._own(node)
+        matches = tuple(cast("Iterable[Claim]", self._part.claims(own)))
+        for claim in matches:
+            _require_claim(claim, own, self.name)
+        if own is node or self._copy is None:
+            return matches
+        original = self._copy.original
+        return tuple(replace(claim, nodes=tuple(original[n] for n in claim.nodes)) for claim in matches)
 
     def _compile(self, region: Region) -> PreprocessResult:
         """Compile a region in this process; the errors are those of `preprocess`."""
+        region = region.copy() if self.is_unnamed_plugin else region
         place = f"{region.name} of {self.name}"
         guard = MutationGuard(region.graph, region.constants)
         try:
@@ -269,7 +326,8 @@ class SelectedBackend:
             raise LoweringError(what, where=region.name, remedy=AUTHOR)
         if change := guard.change():
             remedy = f"it should work on region.copy() and on copies of weights; load the model again: {AUTHOR}"
-            raise LoweringError(f"backend {self.name} {change}", where=region.name, remedy=remedy)
+            kind = _WeightWritten if guard.written_weight() else LoweringError
+            raise kind(f"backend {self.name} {change}", where=region.name, remedy=remedy)
         return result
 
     def _identity(self, part: Backend, state: BackendState) -> str | None:
@@ -295,21 +353,33 @@ class SelectedBackend:
         return repr((compiler, code, versions, here, own))
 
     def _report(self, error: BaseException, what: str, node: Node) -> DelegateError:
-        """Report an exception of the AOT part about a node, as an error of this project; see `_tell`."""
+        """Report an exception of the AOT part about a node, as an error of this project; see `_drop`."""
         if isinstance(error, DelegateError):
             fault = error
         else:
             fault = PartitionError(f"{what} with {one_line(error)}", where=describe(node), remedy=AUTHOR)
             fault.__cause__ = error
-        self._tell(fault)
+        self._drop(fault)
         return fault
 
-    def _tell(self, fault: DelegateError) -> None:
-        """Pass a fault to `on_fault`; raise it if that is None."""
-        if self._on_fault is None:
+    def _drop(self, fault: DelegateError) -> None:
+        """Drop the backend because of an error; raise the error if the user named the backend."""
+        if self._on_drop is None:
             raise fault
-        self._has_failed = True
-        self._on_fault(fault)
+        self.dropped = fault
+        self._on_drop(fault)
+
+
+class _WeightWritten(LoweringError):
+    """A backend wrote to a weight of the model, so that its results are wrong wherever it runs."""
+
+
+def _ended(isolated: IsolatedBackend, name: str) -> BackendFailed:
+    """Return the error of a backend whose separate process has ended."""
+    what = f"the separate process of backend {name} {isolated.ending}"
+    return BackendFailed(
+        what, remedy=f"name it, which gives it more time and costs it only the nodes at fault; {AUTHOR}"
+    )
 
 
 def sizes_open(nodes: Iterable[Node]) -> AbstractContextManager[None]:

@@ -218,7 +218,7 @@ def check_answer(data: Mapping[str, Any], question: str, plugin: Plugin) -> None
 
     Args:
         data: the answer to a question of `probing.worker.main`, or the problem of a process without an answer.
-        question: "probe", "aot" or "runtime".
+        question: "probe", "aot", "runtime" or "use".
         plugin: the plugin that the answer is about.
     """
     alone = {"problem": "traceback", "absent": "remedy"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -42,6 +43,8 @@ from delegate.program.model import DelegateSpec, Program
 from delegate.report import Report
 from delegate.selection import Selection
 from delegate.verdict import Reason, Verdict, no
+
+Result = TypeVar("Result")
 
 # Partial writes: torch decomposes them into work on the whole tensor; the kernels write only the part.
 _WRITES = frozenset({"aten.select_scatter.default"})
@@ -178,8 +181,7 @@ class Compiler:
 
     def plan(self) -> None:
         """Plan all methods."""
-        for method in self.methods.values():
-            self._plan_method(method)
+        self._settle(lambda: [self._plan_method(method) for method in self.methods.values()])
 
     def plan_each_backend_first(self) -> list[dict[str, Plan]]:
         """Return plans of each method: backend -> the plan that prefers it, with small partitions too."""
@@ -222,7 +224,7 @@ class Compiler:
             PartitionError: nodes stay portable, and the policy forbids that.
         """
         try:
-            return [method.lowered or self._lower(method) for method in self.methods.values()]
+            return self._settle(lambda: [method.lowered or self._lower(method) for method in self.methods.values()])
         finally:
             self.selection.record_outcomes()
 
@@ -243,13 +245,23 @@ class Compiler:
 
     def report(self) -> Report:
         """Return the report: the backend of each node, and the verdicts of the others."""
-        return make_report(self.plans, self.notes, self.selection.notes)
+        return make_report(self.plans, self.notes, self.selection.report_notes())
 
     def load_rules(self) -> Rules:
         """Return the accepted values of options by backend of a partition, for loading the program."""
         partitions = (p for plan in self.plans for part in plan.walk() for p in part.partitions)
         backends = dict.fromkeys(p.backend for p in partitions)
         return {name: self.selection.backends[name].option_rules() for name in backends}
+
+    def _settle(self, work: Callable[[], list[Result]]) -> list[Result]:
+        """Repeat work on all methods until it drops no backend, so that no method runs nodes on a dropped one."""
+        while True:
+            dropped = self.selection.dropped.keys()
+            results = work()
+            if self.selection.dropped.keys() == dropped:
+                return results
+            for method in self.methods.values():
+                method.lowered = None
 
     def _lower(self, method: _Method) -> LoweredProgram:
         """Plan a method and compile its partitions; replan without the nodes that a library rejects."""

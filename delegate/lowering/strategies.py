@@ -61,6 +61,7 @@ from delegate.placement.program_placement import (
 )
 from delegate.placement.reference_comparator import samples_to_place
 from delegate.placement.runtime.remote import Cluster, OpenCluster, OpenRemotePlacement, RemotePlacement
+from delegate.probing.process import UNNAMED_LIMIT
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.selection import ConfigSource, Request, Selection, configured_cache_folder, select
@@ -283,6 +284,7 @@ class _Measuring(Strategy):
                 registry=registry,
                 kernels=_names(selection.kernels),
                 identities={name: text for name, text in identities.items() if text is not None},
+                limits={n: UNNAMED_LIMIT for n, b in selection.backends.items() if b.is_unnamed_plugin},
                 rules=repr(selection.rules),
                 store=Store(folder / CHOICES, MOST_BYTES) if folder is not None and is_here else None,
                 progress=progress,

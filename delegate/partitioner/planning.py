@@ -111,6 +111,11 @@ class _Planner:
             start = time.perf_counter_ns()
             with query.backend.unchanged(program):
                 collected[partitioner.backend] = self._collect(partitioner, query, program, verdicts)
+            if query.backend.dropped is not None:  # also in its last checks
+                collected[partitioner.backend] = ()
+                refusal = no(Reason.REFUSED, query.backend.dropped.what)
+                for by_backend in verdicts.values():
+                    by_backend[partitioner.backend] = by_backend[partitioner.backend] and refusal
             if is_heard():
                 name, duration = partitioner.backend, time.perf_counter_ns() - start
                 supported = sum(bool(own[name]) for own in verdicts.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.runtime.accuracy_check import AccuracyResult
 from delegate.placement.runtime.trials import ProgramRunner, Trial
+from delegate.probing.process import seconds_for
 from delegate.program.model import Program
 from delegate.verdict import Verdict
 
@@ -75,6 +77,7 @@ class Task:
         budget: seconds.
         callers: number of concurrent callers if the objective is throughput.
         mixes: True if plans may combine candidates by segment; else only single-backend plans are compared.
+        limits: backend -> most seconds for an answer of a program with partitions of it. The others have no limit.
     """
 
     method: str
@@ -83,6 +86,7 @@ class Task:
     budget: float
     callers: int = 1
     mixes: bool = True
+    limits: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,14 @@ def make_trial(
     """Return the trial of a plan, with the options of the backends that it uses."""
     own = partition_options(options, lowered.program)
     callers = task.callers if objective == "throughput" else 1
-    return Trial(name, lowered.program, task.method, objective, own, is_watched, callers)
+    limit = limit_of(lowered.program, task.limits)
+    return Trial(name, lowered.program, task.method, objective, own, is_watched, callers, limit)
+
+
+def limit_of(program: Program, limits: Mapping[str, float]) -> float:
+    """Return the most seconds for an answer of a program: the least of its backends, and those for its weights."""
+    least = min((limits.get(spec.backend, math.inf) for spec in program.delegates), default=math.inf)
+    return least + seconds_for(sum(map(len, program.segments)))
 
 
 def partition_options(options: Options, program: Program) -> dict[str, Mapping[str, Any]]:

@@ -26,7 +26,16 @@ from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.placer import Placer
-from delegate.placement.plans import Alternatives, Candidate, ChosenPlan, MethodCompiler, Options, Progress, Task
+from delegate.placement.plans import (
+    Alternatives,
+    Candidate,
+    ChosenPlan,
+    MethodCompiler,
+    Options,
+    Progress,
+    Task,
+    limit_of,
+)
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
 from delegate.placement.runtime.remote import Cluster, RemotePlacement
 from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial, TrialFailed, answer_timeout, seconds_until
@@ -70,6 +79,7 @@ class PlacementContext:
         registry: of the backends.
         kernels: names of the kernel libraries.
         identities: backend -> its identity. Other backends have no cache entries.
+        limits: backend -> most seconds for an answer of a program that is measured. The others have no limit.
         rules: of the configuration as text.
         store: of earlier measurements; None without a cache.
         progress: receives a short text for each step.
@@ -87,6 +97,7 @@ class PlacementContext:
     registry: Registry
     kernels: Sequence[str] | None
     identities: Mapping[str, str]
+    limits: Mapping[str, float]
     rules: str
     store: Store | None
     progress: Progress
@@ -235,7 +246,8 @@ def _size(choices: _Choices, context: PlacementContext) -> float:
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
         leaves = arrays_of(ReferenceComparator.leaves(context.samples[first])[0])
         factory = ProcessRunnerFactory(Path(folder), leaves, context.kernels, answer_timeout(context.settings.budget))
-        runner = factory.start(Trial(first, program, first, context.settings.objective, plan.options))
+        limit = limit_of(program, context.limits)
+        runner = factory.start(Trial(first, program, first, context.settings.objective, plan.options, limit=limit))
         try:
             runner.ready()
             return runner.measure_round().cost
@@ -307,7 +319,7 @@ def _choose_placement(
     """
     settings = context.settings
     candidates = _ordered_candidates(name, bases, context)
-    task = Task(name, candidates, settings.objective, budget, os.cpu_count() or 1)
+    task = Task(name, candidates, settings.objective, budget, os.cpu_count() or 1, limits=context.limits)
     cache = _MethodCache.of(name, bases, candidates, context)
     cached = cache.choice(candidates, budget)
     if cached is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -35,19 +35,19 @@ class Prober:
     def __init__(self, *, refresh: bool = False) -> None:
         self._refresh = refresh
 
-    def ask(self, plugin: Plugin, question: str, path: str, *, refresh: bool = False) -> Answer:
+    def ask(self, plugin: Plugin, question: str, paths: Sequence[str], *, refresh: bool = False) -> Answer:
         """Return the answer to a question of `process.ask`.
 
         Args:
             plugin: the plugin to query.
-            question: "probe", "aot" or "runtime".
-            path: what the process imports, "module:Name".
+            question: "probe", "aot", "runtime" or "use".
+            paths: what the process imports, "module:Name" each.
             refresh: ignore the cached answer.
 
         Raises:
             CannotAsk: no process can be started here.
         """
-        cache = ProbeCache(plugin, question, path, self._surroundings)
+        cache = ProbeCache(plugin, question, paths, self._surroundings)
         data = None if refresh or self._refresh else cache.get(partial(check_answer, question=question, plugin=plugin))
         if data is not None:
             return Answer(data, cached=True)
@@ -56,13 +56,21 @@ class Prober:
         cache.put(data)
         return Answer(data, cached=False)
 
-    def probe_all(self, plugins: Sequence[Plugin]) -> list[Answer]:
-        """Return the answers to "probe" of several plugins, queried in parallel on all cores; raise CannotAsk."""
+    def ask_all(self, plugins: Mapping[Plugin, Sequence[str]], question: str) -> list[Answer]:
+        """Return the answers of several plugins, queried in parallel on all cores.
+
+        Args:
+            plugins: the plugins to query -> what their processes import.
+            question: "probe" or "use".
+
+        Raises:
+            CannotAsk: no process can be started here.
+        """
         from concurrent.futures import ThreadPoolExecutor
 
         self._surroundings  # noqa: B018 - once, before there are threads
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            return list(pool.map(lambda plugin: self.ask(plugin, "probe", plugin.value), plugins))
+            return list(pool.map(lambda plugin: self.ask(plugin, question, plugins[plugin]), plugins))
 
     @cached_property
     def _surroundings(self) -> tuple[Any, ...]:

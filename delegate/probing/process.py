@@ -24,8 +24,16 @@ from delegate.probing.lifeline import Lifeline
 
 T = TypeVar("T")
 
-LIMITS = {"probe": 10.0, "aot": 60.0, "runtime": 10.0}  # seconds per question; the AOT part imports torch
-_ACTIVITY = {"probe": "while probed", "aot": "while its AOT part was imported", "runtime": "while its runtime part was"}
+UNNAMED_LIMIT = 10.0  # seconds of a plugin that the user did not name, for each of its answers
+_BYTES_PER_SECOND = 1 << 26  # of weights: a third of what OpenVINO converts and opens on two busy cores
+# Seconds per question; the AOT part imports torch. For "use" the time begins after that import.
+LIMITS = {"probe": UNNAMED_LIMIT, "aot": 60.0, "runtime": 10.0, "use": UNNAMED_LIMIT}
+_ACTIVITY = {
+    "probe": "while probed",
+    "aot": "while its AOT part was imported",
+    "runtime": "while its runtime part was",
+    "use": "while its parts were imported and created",
+}
 # `-P` keeps the working directory out of the path. The child is bound to its parent before it imports anything else.
 _START = (
     "import sys; sys.path[:] = {path!r}; from delegate.probing.lifeline import end_with_parent; {bind}"
@@ -168,6 +176,8 @@ def ask(plugin: Plugin, question: str) -> dict[str, Any] | Failed:
         except OSError as error:
             raise CannotAsk(str(error)) from error
         try:
+            if question == "use":
+                _wait_for_torch(child.process, answer)
             status = exit_code(child.process, limit)
         finally:
             child.end()
@@ -177,6 +187,18 @@ def ask(plugin: Plugin, question: str) -> dict[str, Any] | Failed:
             if isinstance(data, dict):
                 return data
         return Failed(f"{ending} {_ACTIVITY[question]}", _read(errors)[-_MAX_OUTPUT:].strip())
+
+
+def _wait_for_torch(process: subprocess.Popen[bytes], answer: IO[bytes]) -> None:
+    """Wait until a process has imported torch, after which it writes a space before its answer."""
+    clock = Clock(process.pid, LIMITS["aot"])
+    while process.poll() is None and not os.fstat(answer.fileno()).st_size and clock.left > 0:
+        time.sleep(0.01)
+
+
+def seconds_for(weights: int) -> float:
+    """Return the seconds that a plugin which the user did not name has more for weights of a size in bytes."""
+    return weights / _BYTES_PER_SECOND
 
 
 def search_path() -> list[str]:

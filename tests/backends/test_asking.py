@@ -10,12 +10,11 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.export import Dim
 
-from delegate.backends import asking
 from delegate.backends.aot import Options, PreprocessResult, Region
 from delegate.backends.asking import AskingBackend
+from delegate.backends.compiler_process import AotPart
 from delegate.backends.exported import exported_program
-from delegate.backends.isolated import SAFE, IsolatedBackend, Outcomes
-from delegate.backends.isolated import _structure as structure_of
+from delegate.backends.isolated import IsolatedBackend, Outcomes
 from delegate.backends.region import one_node_region
 from delegate.backends.selected import SelectedBackend
 from delegate.edge.export import to_edge
@@ -148,19 +147,6 @@ def test_views_stay_where_an_importer_wants_them():
     assert "reshape" not in str(exported_program(region, keep_views=True).graph)
 
 
-def test_a_region_that_was_extracted_for_the_outcome_is_the_one_it_is_asked_about(monkeypatch):
-    """A check of a structure that is known to be safe extracts its region once."""
-    program = to_edge(torch.export.export(Net(), (torch.randn(3, 4),)))
-    nodes = [n for n in program.graph.nodes if is_compute(n)]
-    outcomes = Outcomes(lambda: "asking", None)
-    outcomes.put({structure_of(node, one_node_region(node)): SAFE for node in nodes})
-    isolated_part = IsolatedBackend("asking", "no_such_module:Aot", "{}", 60.0, outcomes)
-    expected = [Asking().check(node) for node in nodes]
-    monkeypatch.setattr(asking, "one_node_region", None)
-    backend = SelectedBackend("asking", Unconfigured, Options(), isolated_part)
-    assert [backend.check(node) for node in nodes] == expected
-
-
 class Branch(nn.Module):
     def forward(self, x):
         return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)) * 2
@@ -169,7 +155,8 @@ class Branch(nn.Module):
 def test_control_flow_is_not_queried():
     """Its branches are graphs, which have no shape and dtype."""
     program = to_edge(torch.export.export(Branch(), (torch.randn(3, 4),)))
-    isolated_part = IsolatedBackend("asking", "no_such_module:Aot", "{}", 60.0, Outcomes(lambda: "asking", None))
+    part = AotPart("asking", "no_such_module:Aot", "{}")
+    isolated_part = IsolatedBackend(part, 60.0, Outcomes(lambda: "asking", None))
     backend = SelectedBackend("asking", Unconfigured, Options(), isolated_part)
     verdicts = {str(n.target): backend.check(n) for n in program.graph.nodes if is_compute(n)}
     assert verdicts.pop("cond") == no(Reason.OPERATOR, "asking does not run control flow")

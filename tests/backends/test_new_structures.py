@@ -17,6 +17,7 @@ from delegate.backends.isolated import Outcome, Outcomes, digest
 from delegate.cache.runtime.environment import code_of, versions_of
 from delegate.cache.runtime.store import Store
 from delegate.partitioner.partitioner import CapabilityPartitioner
+from delegate.probing import process
 from delegate.program.file import serialize
 from delegate.registry import default_registry
 from delegate.selection import open_artifact_cache, select
@@ -112,13 +113,13 @@ WAYS = {
 @pytest.mark.parametrize("way", only(["exit"], WAYS))
 def test_a_compiler_that_ends_its_process(ends: Site, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     function, node, ending = WAYS[way]
-    program = lower(function)
+    program = lower(function, "ends")
     assert backends_of(program) == {"add": "ends", node: "portable"}
     assert f"its compiler {ending}" in str(program.report)
     with delegate.load(serialize(program.program)) as loaded:
         assert_same(loaded(A.numpy(), B.numpy()), function(A, B))
     without_a_process(monkeypatch)
-    program = lower(function)
+    program = lower(function, "ends")
     assert backends_of(program) == {"add": "ends", node: "portable"}
     assert f"its compiler {ending} in an earlier lowering; run `delegate cache clear`" in str(program.report)
 
@@ -142,11 +143,11 @@ def test_a_check_that_ends_its_process(ends: Site, monkeypatch: pytest.MonkeyPat
     def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.maximum(a + b, b)
 
-    program = lower(function)
+    program = lower(function, "ends")
     assert backends_of(program) == {"add": "ends", "maximum": "portable"}
     assert "it was killed by SIGSEGV when it was queried about it" in str(program.report)
     without_a_process(monkeypatch)
-    assert "it was killed by SIGSEGV when it was queried about it, in an earlier" in str(lower(function).report)
+    assert "it was killed by SIGSEGV when it was queried about it, in an earlier" in str(lower(function, "ends").report)
 
 
 class Biased(nn.Module):
@@ -292,20 +293,36 @@ def test_a_known_structure_is_compiled_here(ends: Site, monkeypatch: pytest.Monk
     assert compiled_in(1.0) == first  # the artifact of then
 
 
+def test_large_weights_have_more_time(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 seconds may be too few for a model of some GiB, which a plugin converts and opens."""
+    limits: dict[str, float] = {}
+    query = compiler_process.query
+
+    def record(part: Any, question: str, subject: Any, names: Any, limit: float) -> Any:
+        limits[question] = limit
+        return query(part, question, subject, names, limit)
+
+    monkeypatch.setattr(compiler_process, "query", record)
+    monkeypatch.setattr(process, "_BYTES_PER_SECOND", 8)
+    compiled_in(1.0, partitioner("ends"))
+    assert limits == {"make": 60.0, "check": 60.0, "preprocess": 60.0}
+    compiled_in(2.0)
+    assert limits == {"make": 10.0, "check": 10.0, "preprocess": 10.0 + 24 / 8}
+
+
 @pytest.mark.slow
 def test_checks_of_a_graph_are_linear(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The region of a node is extracted once, and so is its structure, however many nodes the graph has."""
+    """The structure of a graph is read once in a plan, however many nodes the graph has."""
 
-    def sums(count: int) -> int:
+    def structures(count: int) -> int:
         found = []
-        region_of = isolated.one_node_region
+        structure_of = isolated.graph_structure
         with monkeypatch.context() as patched:
-            patched.setattr(isolated, "one_node_region", lambda node: found.append(node.name) or region_of(node))
+            patched.setattr(isolated, "graph_structure", lambda graph: found.append(graph) or structure_of(graph))
             lower(lambda a, b: sum([a + b] * count))
-        assert len(set(found)) == len(found)
         return len(found)
 
-    assert [sums(count) for count in (10, 40)] == [11, 41]
+    assert structures(10) == structures(40) <= 2
 
 
 @pytest.mark.slow
@@ -405,7 +422,7 @@ def test_outcomes_are_written_once_in_a_lowering(ends: Site, monkeypatch: pytest
     program = lower(function)
     assert len(program.report.partitions) == 3
     (outcomes,) = written
-    assert len(outcomes) > 2 * 3  # checks, partitions, and the program
+    assert len(outcomes) == 5  # the program, the checks of its graph, and the partitions, of which two are alike
     lower(function)
     assert len(written) == 1
 

@@ -11,7 +11,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,13 @@ class ProbeCache:
     Args:
         plugin: the plugin to query.
         question: a question of `process.ask`.
-        path: what is imported for it, "module:Name".
+        paths: what is imported for it, "module:Name" each.
         surroundings: the result of `surroundings`.
     """
 
-    def __init__(self, plugin: Plugin, question: str, path: str, surroundings: tuple[Any, ...]) -> None:
-        key = (_FORMAT, question, tuple(plugin), path, surroundings, tuple(_sources(path.partition(":")[0])))
+    def __init__(self, plugin: Plugin, question: str, paths: Sequence[str], surroundings: tuple[Any, ...]) -> None:
+        sources = [tuple(_sources(path.partition(":")[0])) for path in paths]
+        key = (_FORMAT, question, tuple(plugin), tuple(paths), surroundings, sources)
         name = hashlib.sha256(repr(key).encode(errors="surrogatepass")).hexdigest()
         folder = private(cache_folder())
         self._name = name[:40]

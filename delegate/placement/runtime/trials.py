@@ -47,6 +47,7 @@ class Trial:
         options: of `delegate.load`, by name of a backend.
         is_watched: True if its steps are timed too.
         callers: number of concurrent callers if the objective is throughput.
+        limit: most seconds for each answer, if its place allows more.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Trial:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     is_watched: bool = False
     callers: int = 1
+    limit: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class ProcessRunnerFactory:
             "watched": trial.is_watched,
             "options": {name: dict(values) for name, values in trial.options.items()},
         }
-        return ProcessRunner(trial, path, request, self.limit, self._left)
+        return ProcessRunner(trial, path, request, min(self.limit, trial.limit), self._left)
 
 
 class ProcessRunner:
