@@ -13,12 +13,11 @@ from torch.fx import Graph, GraphModule, Node
 
 from delegate.edge.build import is_pure
 from delegate.edge.decompose import Decomposer
-from delegate.edge.graphs import META_IDENTITY, META_ORIGIN, extracted, identity
+from delegate.edge.graphs import META_IDENTITY, META_ORIGIN, extracted, identity, inline_numbers
 from delegate.edge.node import (
     META_CONSTANT,
     is_compute,
     is_constant,
-    is_number,
     is_size_arithmetic,
     is_static,
     op_name,
@@ -125,7 +124,7 @@ def decompose_region(
     """
     program = _program("region", graph, {n.name: value for n, value in constants.items()})
     program = optimize(policy.decompose(program, compounds), _REGION_PASSES)
-    _inline_numbers(program.graph)
+    inline_numbers(program.graph)
     _distinct_results(program.graph)
     return program
 
@@ -148,17 +147,6 @@ def _assume_folded(graph: Graph) -> None:
             constant.meta = {META_VALUE: node.meta[META_VALUE], META_CONSTANT: True}
             node.replace_all_uses_with(constant)
             graph.erase_node(node)
-
-
-def _inline_numbers(graph: Graph) -> None:
-    """Replace nodes that compute symbolic numbers by these numbers, in place."""
-    numbers = [n for n in graph.nodes if n.op in ("placeholder", "call_function") and is_number(n)]
-    values = {n: n.meta[META_VALUE] for n in numbers}
-    for user in dict.fromkeys(user for n in numbers for user in n.users):
-        user.args = torch.fx.node.map_arg(user.args, lambda n: values.get(n, n))
-        user.kwargs = torch.fx.node.map_arg(user.kwargs, lambda n: values.get(n, n))
-    for node in reversed(numbers):
-        graph.erase_node(node)
 
 
 def _distinct_results(graph: Graph) -> None:

@@ -11,8 +11,9 @@ from torch.nn import Module
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
 from delegate.backends.asking import AskingBackend
 from delegate.backends.tracing import TracingBackend
+from delegate.edge.graphs import inline_numbers, outline_numbers
 from delegate.edge.node import is_compute, op_name
-from delegate.edge.prims import PrimsDecomposer, is_prim
+from delegate.edge.prims import PrimsDecomposer, broadcast_scalars, is_prim
 from delegate.edge.verifier import PRIMS
 from delegate.errors import DelegateError
 from delegate.verdict import YES, Reason, Verdict, no
@@ -66,7 +67,8 @@ class PrimsBackend(AskingBackend, TracingBackend):
 def in_prims(region: Region, preserved: Set[str] = frozenset()) -> tuple[Region, Mapping[str, str]]:
     """Return a region decomposed to Prims, verified, and the name of each new node -> the name of its origin.
 
-    Inputs, constants and outputs have the same order. The region does not change.
+    Inputs, constants and outputs have the same order. The region does not change. Sizes that depend on the inputs are
+    symbolic numbers among the arguments, as in every region.
 
     Args:
         region: in edge dialect.
@@ -77,12 +79,15 @@ def in_prims(region: Region, preserved: Set[str] = frozenset()) -> tuple[Region,
         DialectError: a decomposition of torch is no Prims.
     """
     result = region.copy()
+    outline_numbers(result.graph)
     decomposer, origins = PrimsDecomposer(), dict[str, str]()
     nodes = [node for node in result.calls if node.name not in preserved and decomposer.applies(node)]
     targets = {node.target for node in result.calls if node.name in preserved}
     names = [node.name for node in nodes]
     for name, parts in zip(names, decomposer.expand(nodes), strict=True):
         origins.update((part.name, name) for part in parts)
+    inline_numbers(result.graph)
+    origins.update((added.name, origins.get(node.name, node.name)) for added, node in broadcast_scalars(result.graph))
     for node in reversed(result.graph.nodes):
         if node.op == "call_function" and not node.users:
             result.graph.erase_node(node)

@@ -54,7 +54,8 @@ def _unbound(mode: FakeTensorMode | None) -> contextlib.AbstractContextManager[A
 def make_like(like: Node, target: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Node:
     """Insert a node at the graph's insertion point, with the metadata of another node and its own fake value."""
     graph: Graph = like.graph
-    node = graph.call_function(target, tuple(args), dict(kwargs))
+    node = graph.call_function(target)  # whose arguments are set afterwards, see `copy_node`
+    node.args, node.kwargs = tuple(args), dict(kwargs)
     node.meta = inherited(like)
     node.meta[META_VALUE] = fake_result(node)
     return node

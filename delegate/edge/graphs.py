@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.node import map_arg
+from torch.fx.node import map_aggregate, map_arg
 
-from delegate.edge.node import draws, module_path, op_name, shape_text, tensors
+from delegate.edge.node import SYMBOLIC, draws, is_number, module_path, op_name, shape_text, tensors
 from delegate.edge.program import META_VALUE, EdgeProgram
 
 # Operators that only check assumptions of the export at run time. The runtime checks its inputs itself.
@@ -155,6 +155,37 @@ def extracted(
         copies[node] = copy_node(graph, node, copies)
     graph.output(tuple(copies[node] for node in results))
     return graph, copies
+
+
+def outline_numbers(graph: Graph) -> None:
+    """Replace symbolic numbers among the arguments of a region's graph by placeholders, in place.
+
+    A trace of a node accepts a symbolic number only from another node. `inline_numbers` removes them again.
+    """
+    places: dict[Any, Node] = {}
+
+    def outlined(argument: Any) -> Any:
+        if not isinstance(argument, SYMBOLIC):
+            return argument
+        if argument.node.expr not in places:
+            with graph.inserting_before(next(iter(graph.nodes))):
+                places[argument.node.expr] = graph.placeholder("number")
+            places[argument.node.expr].meta[META_VALUE] = argument
+        return places[argument.node.expr]
+
+    for node in list(graph.nodes):
+        node.args, node.kwargs = map_aggregate((node.args, node.kwargs), outlined)
+
+
+def inline_numbers(graph: Graph) -> None:
+    """Replace nodes that compute symbolic numbers by these numbers, in place."""
+    numbers = [n for n in graph.nodes if n.op in ("placeholder", "call_function") and is_number(n)]
+    values = {n: n.meta[META_VALUE] for n in numbers}
+    for user in dict.fromkeys(user for n in numbers for user in n.users):
+        user.args = map_arg(user.args, lambda n: values.get(n, n))
+        user.kwargs = map_arg(user.kwargs, lambda n: values.get(n, n))
+    for node in reversed(numbers):
+        graph.erase_node(node)
 
 
 @contextmanager

@@ -11,15 +11,17 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
+from delegate.edge.build import make_like
 from delegate.edge.decompose import Decomposer, Table
-from delegate.edge.node import op_name
+from delegate.edge.node import op_name, tensor
 
 _STRIDED = "aten.as_strided.default"  # torch's references decompose views to it; strides are irrelevant here
 _ELEMENTWISE = frozenset(
     f"prims.{name}.default"
     for name in (
         "add", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "div", "eq", "fmax", "fmin", "fmod", "gcd", "ge",
-        "gt", "hypot", "le", "lt", "maximum", "minimum", "mul", "ne", "nextafter", "pow", "remainder", "sub", "where",
+        "gt", "hypot", "igamma", "igammac", "le", "lt", "maximum", "minimum", "mul", "ne", "nextafter", "pow",
+        "remainder", "shift_left", "shift_right_arithmetic", "sub", "where", "zeta",
     )
 )  # fmt: skip
 _VIEWS = frozenset(
@@ -58,16 +60,34 @@ def is_prim(op: OpOverload) -> bool:
     return op.namespace == "prims" or op not in _table()
 
 
+def broadcast_scalars(graph: Graph) -> list[tuple[Node, Node]]:
+    """Broadcast operands of no dimension of elementwise Prims, in place, which torch's references leave to the Prim.
+
+    Returns:
+        Each new node, with the node that reads it.
+    """
+    added: list[tuple[Node, Node]] = []
+    for node in list(graph.nodes):
+        if op_name(node) not in _ELEMENTWISE or not (shape := list(tensor(node).shape)):
+            continue
+        for scalar in [a for a in node.all_input_nodes if not tensor(a).dim()]:
+            with graph.inserting_before(node):
+                whole = make_like(node, torch.ops.prims.broadcast_in_dim.default, (scalar, shape, []), {})
+            node.replace_input_with(scalar, whole)
+            added.append((whole, node))
+    return added
+
+
 def _operands(node: Node) -> list[torch.Tensor]:
     values: list[Any] = [a.meta["val"] for a in node.args if isinstance(a, Node)]
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def one_shape(node: Node) -> bool:
-    """Return true if the operands of an elementwise Prim need no broadcasting; tensors of no dimension are numbers."""
+    """Return true if the operands of an elementwise Prim need no broadcasting."""
     if op_name(node) not in _ELEMENTWISE:
         return True
-    return len({tuple(map(str, t.shape)) for t in _operands(node) if t.dim()}) <= 1
+    return len({tuple(map(str, t.shape)) for t in _operands(node)}) <= 1
 
 
 def one_dtype(node: Node) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import operator
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
@@ -14,9 +18,10 @@ from torch.fx import GraphModule, Node
 
 import delegate
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused
+from delegate.backends.exported import plain_graph
 from delegate.backends.lowering import LoweringTable
 from delegate.backends.prims import PrimsBackend
-from delegate.edge.node import op_name
+from delegate.edge.node import is_number, op_name, tensor
 from delegate.edge.verifier import PRIMS
 from delegate.errors import DialectError
 from delegate.testing import assert_same
@@ -43,7 +48,24 @@ MODULES: dict[str, nn.Module] = {
     "products": NamedFunction(lambda x: (x @ x.T).tanh()),
     "attention": NamedFunction(lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None])),
     "gelu": NamedFunction(lambda x: F.gelu(x, approximate="tanh")),
+    "scalars": NamedFunction(lambda x: torch.where(x > x.amax() / 2, x + x.sum(), x.amin()) * torch.tensor(2.0)),
+    "scalars of another dtype": NamedFunction(lambda x: x * (x > 0).sum() + torch.tensor(3)),
+    "batch norm": nn.BatchNorm1d(6).eval(),
+    "log softmax": nn.LogSoftmax(-1),
+    "normalized": NamedFunction(F.normalize),
+    "more dimensions": NamedFunction(lambda x: x[:, None].expand(-1, 3, -1) * x[:, :3, None]),
+    "running sums": NamedFunction(lambda x: x.cumsum(0)),
+    "a size as a number": NamedFunction(lambda x: x * (x.shape[0] * 0.5)),
+    "tensors of a size": NamedFunction(lambda x: x + x.new_ones(x.shape[0], 1)),
 }
+IN_REGIONS = MODULES | {
+    "gamma functions": NamedFunction(lambda x: torch.special.gammainc(x.abs(), x.abs().amax())),  # no kernel
+}
+SIZES = ({0: torch.export.Dim("n", min=0, max=64)},)
+
+
+def placeholders_of(graph: torch.fx.Graph) -> list[Node]:
+    return [n for n in graph.nodes if n.op == "placeholder"]
 
 
 class Seen(PrimsBackend):
@@ -82,11 +104,14 @@ def seen(site: Site) -> type[Seen]:
     return Seen
 
 
-@pytest.mark.parametrize("module", MODULES.values(), ids=MODULES.keys())
-def test_a_region_in_prims(module: nn.Module, seen: type[Seen]) -> None:
-    """It holds Prims and what has none, and gives what the operators give."""
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("module", IN_REGIONS.values(), ids=IN_REGIONS.keys())
+def test_a_region_in_prims(module: nn.Module, dynamic: bool, seen: type[Seen]) -> None:
+    """It holds Prims and what has none, and gives what the operators give. Sizes are no nodes."""
     x = torch.randn(4, 6)
-    delegate.to_backend(torch.export.export(module, (x,)), config=HERE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        delegate.to_backend(torch.export.export(module, (x,), dynamic_shapes=SIZES if dynamic else None), config=HERE)
     assert seen.regions
     for region in seen.regions:
         graph = GraphModule(nn.Module(), region.graph)
@@ -94,12 +119,17 @@ def test_a_region_in_prims(module: nn.Module, seen: type[Seen]) -> None:
         assert any(op_name(n).startswith("prims.") for n in region.calls)
         placeholders = {n for n in region.graph.nodes if n.op == "placeholder"}
         assert placeholders == {*region.constants, *region.inputs}
-    if len(seen.regions) == 1:
+        for node in region.calls:
+            assert op_name(node).startswith(("prims.", "aten.")) or node.target is operator.getitem
+            assert not is_number(node)
+            if torch.Tag.pointwise in getattr(node.target, "tags", ()) or op_name(node) == "prims.where.default":
+                assert {str(tensor(n).shape) for n in node.all_input_nodes} == {str(tensor(node).shape)}
+    if len(seen.regions) == 1 and len(seen.regions[0].inputs) == 1:
         (region,) = seen.regions
-        placeholders = [n for n in region.graph.nodes if n.op == "placeholder"]
-        given = [region.constants.get(n, x) for n in placeholders]
+        plain, _ = plain_graph(region, any_number=True)
+        given = [next((v for c, v in region.constants.items() if c.name == n.name), x) for n in placeholders_of(plain)]
         with torch.no_grad():
-            found = graph(*given)
+            found = GraphModule(nn.Module(), plain)(*given)
         wanted = module(x)
         for mine, theirs in zip(found, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
             assert_same(mine, theirs)
@@ -147,11 +177,15 @@ def test_the_verifier() -> None:
 EXAMPLE = Path(__file__).parents[2] / "examples" / "prims"
 
 
-@pytest.mark.parametrize("name", ["network", "broadcasting", "where", "products", "statistics"])
-def test_the_example(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, site: Site) -> None:
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    monkeypatch.delitem(__import__("sys").modules, "backend", raising=False)
-    import backend  # noqa: F401
+    monkeypatch.delitem(sys.modules, "backend", raising=False)
+    importlib.import_module("backend")
+
+
+@pytest.mark.parametrize("name", ["network", "broadcasting", "where", "products", "statistics"])
+def test_the_example(name: str, tmp_path: Path, example: None) -> None:
 
     x, module = torch.randn(4, 6), MODULES[name].eval()
     program = delegate.to_backend(torch.export.export(module, (x,)), "prims-example")
@@ -165,11 +199,32 @@ def test_the_example(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
             assert_same(torch.as_tensor(mine), theirs)
 
 
-def test_patterns_and_whole_operators_in_prims(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    monkeypatch.delitem(__import__("sys").modules, "backend", raising=False)
-    import backend  # noqa: F401
+NOT_EMPTY = {"statistics", "scalars", "broadcasting"}  # a maximum of nothing, and the first of no rows
+# What the example refuses with a dynamic size and takes without: a number that is computed from sizes.
+NUMBERS = {"statistics": {"aten.mean.dim"}, "a size as a number": {"aten.mul.Tensor"}}
 
+
+@pytest.mark.parametrize("name", MODULES)
+def test_dynamic_sizes(name: str, example: None) -> None:
+    """The example takes with a dynamic size what it takes without, and computes any size."""
+    module, x = MODULES[name].eval(), torch.randn(4, 6)
+    static, program = (
+        delegate.to_backend(torch.export.export(module, (x,), dynamic_shapes=sizes), "prims-example")
+        for sizes in (None, SIZES)
+    )
+    taken = {n.op for n in static.report.nodes if n.verdicts["prims-example"]}
+    refused = {n.op: n.verdicts["prims-example"] for n in program.report.nodes if not n.verdicts["prims-example"]}
+    assert taken & refused.keys() == NUMBERS.get(name, set())
+    assert all(
+        "is a number that is computed from the inputs' sizes" in str(refused[op]) for op in taken & refused.keys()
+    )
+    for n in (4, 1, 9, *(() if name in NOT_EMPTY else (0,))):
+        x = torch.randn(n, 6)
+        with torch.no_grad():
+            assert_same(program(x), module(x))
+
+
+def test_patterns_and_whole_operators_in_prims(example: None) -> None:
     module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4), nn.SiLU())
     x = torch.randn(3, 6)
     program = delegate.to_backend(torch.export.export(module, (x,)), "prims-example")
