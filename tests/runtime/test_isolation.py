@@ -68,6 +68,12 @@ def ends(process: int) -> bool:
     return not is_alive(process)
 
 
+def stop(process: int) -> None:
+    os.kill(process, signal.SIGSTOP)
+    while Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+        time.sleep(0.01)  # until then one of its threads may answer
+
+
 def test_answers_are_those_of_the_process_itself():
     with load(stranger.program()) as program:
         for first in (1, 2, 3):
@@ -213,12 +219,29 @@ def test_close_waits_for_no_library_that_hangs(how, monkeypatch):
     program = load(stranger.program())
     worker = pid(program)
     if how == "it is stopped":
-        os.kill(worker, signal.SIGSTOP)
-        while Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
-            time.sleep(0.01)  # until then one of its threads may answer
+        stop(worker)
     with pytest.raises(BackendFailed, match=r"it could not be closed.*gave no answer in 0\.3 s"):
         program.close()
     assert ends(worker)
+
+
+@pytest.mark.parametrize("isolate", [True, 60.0])
+def test_close_after_the_end_of_the_process(isolate):
+    """It was killed while it was idle."""
+    program = delegate.load(stranger.program(), isolate=isolate)
+    worker = pid(program)
+    os.kill(worker, signal.SIGKILL)
+    assert ends(worker)
+    program.close()
+
+
+@pytest.mark.parametrize("isolate", [60.0, 0.2])
+def test_close_does_not_wait_as_long_as_a_call(isolate, monkeypatch):
+    monkeypatch.setattr(process, "_CLOSE_SECONDS", 0.3)
+    program = delegate.load(stranger.program(), isolate=isolate)
+    stop(pid(program))
+    with pytest.raises(BackendFailed, match=rf"gave no answer in {min(isolate, 0.3)} s"):
+        program.close()
 
 
 def test_shared_memory_cannot_be_taken_away():

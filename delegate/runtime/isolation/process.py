@@ -308,8 +308,10 @@ class IsolatedDelegate(Delegate):
     def close(self) -> None:
         try:
             if not self._worker.ended:
-                self._channel.wait_at_most(self._channel.limit or _CLOSE_SECONDS)  # a library may hang here too
-                self._worker.call(self._channel, CLOSE)
+                limit = min(self._channel.limit or _CLOSE_SECONDS, _CLOSE_SECONDS)
+                self._channel.wait_at_most(limit)  # a library may hang here too
+                with contextlib.suppress(NotTaken):  # the delegate has ended with its process
+                    self._worker.call(self._channel, CLOSE)
         finally:
             self._channel.close()
             self._inputs, self._outputs, self._memory = [], [], None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlsplit
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from delegate_serve.runtime.grpc_service import GrpcServer
     from delegate_serve.runtime.http import Application
     from delegate_serve.runtime.models import Models
+    from delegate_serve.runtime.server import Server
     from delegate_serve.runtime.settings import Telemetry
     from delegate_serve.runtime.shared_memory import Regions
     from delegate_serve.runtime.tracing import Tracing
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 _MICROSECONDS = 1e6
 _PORTS = {"http": 80, "https": 443}
 _PATIENCE = 1.0  # seconds for a collector of traces
+_CLOSING = 1.0  # seconds beyond the limit of a shutdown, after which the process ends whatever it does
 _DEFAULT = Settings()
 _IN_ONE_PROCESS = {  # an option that needs a server in one process -> the way without it
     "shared_memory": "clients can send binary data",
@@ -124,7 +128,7 @@ def serve(
 ) -> None:
     """Serve program files over HTTP and gRPC, by the open inference protocol of KServe and Triton.
 
-    The server ends at SIGINT or SIGTERM, after it has answered all requests that have arrived.
+    The server ends at SIGINT or SIGTERM, after it has answered all requests that have arrived, or after --timeout.
     """
     from delegate_serve import config as configs  # not for the help
 
@@ -135,12 +139,11 @@ def serve(
         raise typer.BadParameter("FILE is missing: give program files, or --config")
     server = configs.read(config, _paths_by_name(files or ()), _given(context))
     program_files = _with_adapters(server.files(), adapter or ())
-    (_serve_here if server.ray is None else _serve_on_ray)(server, program_files)
-    print("ended: all requests are answered")
+    print(_ending((_serve_here if server.ray is None else _serve_on_ray)(server, program_files)))
 
 
-def _serve_here(server: ServerConfig, files: Mapping[str, ModelFile]) -> None:
-    """Serve in this process, until a signal."""
+def _serve_here(server: ServerConfig, files: Mapping[str, ModelFile]) -> int:
+    """Serve in this process until a signal, and return the number of requests that its end did not wait for."""
     from delegate_serve.runtime.http import Application
     from delegate_serve.runtime.metrics import Metrics
     from delegate_serve.runtime.models import Models
@@ -158,20 +161,47 @@ def _serve_here(server: ServerConfig, files: Mapping[str, ModelFile]) -> None:
         grpc_address = None if server.grpc_port is None else _free_address(server.host, server.grpc_port)
         with output.working(f"loading {', '.join(str(file.path) for file in files.values())}"):
             models = Models(files, metrics, settings)
+        stack.callback(_close, models)
         regions = _regions(settings)
         stack.callback(regions.close)
-        with models:
-            application = Application(models, settings, metrics, regions)
-            grpc = None
-            if grpc_address is not None:
-                grpc = _grpc_server(application, models, grpc_address, settings, tracing, regions)
-            _warn_if_silent(server.traces())
-            start = functools.partial(_describe, models, address_of(bound), grpc_address)
-            Server(application, settings, start, grpc, functools.partial(_reload, models)).run([bound])
+        application = Application(models, settings, metrics, regions)
+        grpc = None
+        if grpc_address is not None:
+            grpc = _grpc_server(application, models, grpc_address, settings, tracing, regions)
+        _warn_if_silent(server.traces())
+        start = functools.partial(_describe, models, address_of(bound), grpc_address)
+        timer = Timer(settings.timeout + _CLOSING, lambda: _end(running))
+        timer.daemon = True
+        reload = functools.partial(_reload, models)
+        running = Server(application, settings, start, grpc, reload, timer.start, lambda: _end(running))
+        running.run([bound])
+    timer.cancel()
+    return running.unfinished
 
 
-def _serve_on_ray(server: ServerConfig, files: Mapping[str, ModelFile]) -> None:
-    """Serve on a Ray cluster, until a signal ends this process."""
+def _close(models: Models) -> None:
+    """Close the models. That all requests are answered is what counts, so an error is only a warning."""
+    try:
+        models.close()
+    except DelegateError as error:
+        output.warn(str(error))
+
+
+def _end(server: Server) -> None:
+    """End the process: a call that nobody waits for any more, or a library that hangs, must not keep it."""
+    print(_ending(server.unfinished), flush=True)
+    os._exit(0)
+
+
+def _ending(unfinished: int) -> str:
+    """Describe the end of a server that did not wait for some requests."""
+    if unfinished == 0:
+        return "ended: all requests are answered"
+    return f"ended before {unfinished} request{'s were' if unfinished > 1 else ' was'} done"
+
+
+def _serve_on_ray(server: ServerConfig, files: Mapping[str, ModelFile]) -> int:
+    """Serve on a Ray cluster until a signal; see `_serve_here` for the result."""
     for name, remedy in _IN_ONE_PROCESS.items():
         if getattr(server, name):
             option = f"--{name.replace('_', '-')}"
@@ -208,6 +238,7 @@ def _serve_on_ray(server: ServerConfig, files: Mapping[str, ModelFile]) -> None:
                 output.error(f"the files are not loaded again, and the old ones are served: {error}")
             else:
                 print(f"loaded again: {', '.join(server.models)}", flush=True)
+    return fleet.unfinished
 
 
 def _tracing(telemetry: Telemetry | None) -> Tracing | None:

@@ -9,8 +9,10 @@ os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
 import http.client
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -306,3 +308,22 @@ def served(programs: dict[str, Path]) -> Iterator[Served]:
     )
     yield server
     server.close()
+
+
+@contextmanager
+def serving(*args: str, run: tuple[str, ...] = ("-m", "delegate")) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Yield the process of `delegate serve`, and the URL that it prints last."""
+    command = [sys.executable, "-W", "error", *run, "serve", "--port", "0", *args]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        url = ""
+        for line in process.stdout:
+            if line.startswith("serving"):
+                break
+            url = line.split()[0].rstrip(",") if line.startswith("http") else url
+        try:
+            yield process, url
+        finally:
+            process.kill()

@@ -10,9 +10,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
@@ -25,6 +23,8 @@ from delegate.cli.app import app
 from tests.support.exit_codes import FAILED, USAGE, require_exit
 from tests.support.hostile import EVIL, require_printable
 
+from .conftest import serving
+
 FROZEN = """
 import gc, os, signal, sys, threading
 from delegate.cli.main import main
@@ -35,25 +35,6 @@ def report():
 threading.Thread(target=report, daemon=True).start()
 main()
 """
-
-
-@contextmanager
-def serving(*args: str, run: tuple[str, ...] = ("-m", "delegate")) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Yield the process of `delegate serve`, and the URL that it prints last."""
-    command = [sys.executable, "-W", "error", *run, "serve", "--port", "0", *args]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        url = ""
-        for line in process.stdout:
-            if line.startswith("serving"):
-                break
-            url = line.split()[0].rstrip(",") if line.startswith("http") else url
-        try:
-            yield process, url
-        finally:
-            process.kill()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")

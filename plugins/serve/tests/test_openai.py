@@ -307,6 +307,24 @@ def test_the_rest_of_a_text_that_is_too_long_is_not_read(lm: Any, monkeypatch: p
     assert sizes == [100, 2000, 2048, 2048, 2048]
 
 
+def test_a_shutdown_ends_a_stream_with_an_error(serve: Any, language: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client must not take its start for the whole."""
+    served, run = serve({"lm": language}, timeout=1.5), Method.__call__
+
+    def call(method: Method, *args: Any) -> Any:
+        sleep(0.1)
+        return run(method, *args)
+
+    monkeypatch.setattr(Method, "__call__", call)
+    with client(served) as api:
+        stream = api.completions.create(model="lm", prompt="x", max_tokens=120, temperature=0, stream=True)
+        served.server.should_exit = True
+        with pytest.raises(openai.APIError, match="the server shuts down: try another one"):
+            list(stream)
+    served._thread.join(20)
+    assert served.server.unfinished == 1
+
+
 def test_completions_have_spans(serve: Any, language: Path) -> None:
     """They belong to the trace of the client, and end with the answer: a stream may end with its client."""
     own, exporter = tracing()

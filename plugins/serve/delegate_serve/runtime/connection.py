@@ -8,6 +8,7 @@ are received directly into the memory of their tensors.
 from __future__ import annotations
 
 import asyncio
+from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 import httptools
@@ -76,6 +77,8 @@ class _Joining(asyncio.Transport):
         self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading  # type: ignore[method-assign]
 
     def write(self, data: Any) -> None:
+        if self._transport.is_closing():  # uvicorn does not tell all requests of a connection that it is lost
+            return
         if not self._head and data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100 "):
             self._head = data
         else:
@@ -112,7 +115,7 @@ class _Http(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._header_bytes = 0
-        self._is_complete = False
+        self._is_complete = True  # no request has begun that is not complete
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -166,14 +169,14 @@ class _Http(HttpToolsProtocol):
         if self._chunks > _MANY_CHUNKS and not self.transport.is_closing():
             self.transport.pause_reading()
             self.loop.call_later(_PAUSE, self._read_again)
-        if not self._is_complete and self._timer is None:
+        if self._timer is None and (not self._is_complete or self.cycle is None or self.cycle.response_complete):
             self._begin()
         self._start_next()
         if was_in_headers and self._header_bytes >= 0:
             self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADERS:
                 self.transport.abort()
-        elif self._timer is not None and self._header_bytes < 0 and self._body.size is not None:
+        elif not self._is_complete and self._header_bytes < 0 and self._body.size is not None:
             self.direct = self._body
 
     def _read_again(self) -> None:
@@ -184,13 +187,31 @@ class _Http(HttpToolsProtocol):
         if self._is_parsing:
             self._next = cycle, app
         else:
+            self._end_if_last()
             self._keep(self.loop.create_task(cycle.run_asgi(app)))
+
+    def shutdown(self) -> None:
+        self._end_if_last()
+
+    def _end_if_last(self) -> None:
+        """In a shutdown, close the connection after the newest request, unless the client has sent another one."""
+        if not self._application.is_closing:
+            return
+        has_other = self._has_unread_bytes() if self._is_complete else self._header_bytes >= 0
+        if not has_other and not self.pipeline:
+            super().shutdown()
+
+    def _has_unread_bytes(self) -> bool:
+        with DefaultSelector() as selector:
+            selector.register(self.transport.get_extra_info("socket").fileno(), EVENT_READ)
+            return bool(selector.select(0))
 
     def _start_next(self) -> None:
         """Start a request. A complete one runs at once until it waits, which most small requests never do."""
         if self._next is None:
             return
         (cycle, app), self._next = self._next, None
+        self._end_if_last()
         if cycle.more_body:
             self._keep(self.loop.create_task(cycle.run_asgi(app)))
         elif (task := run_until_it_waits(cycle.run_asgi(app), self.loop)) is not None:

@@ -45,6 +45,11 @@ def _rebuilt(status: int, message: str, retry_after: int | None, allow: str, has
     return RequestError(status, message, retry_after=retry_after, allow=allow, has_begun=has_begun)
 
 
+def shuts_down() -> RequestError:
+    """Return the error of a request that a server does not answer any more."""
+    return RequestError(503, "the server shuts down: try another one", retry_after=1)
+
+
 def status_of(error: BaseException | None) -> int:
     """Return the HTTP status of a request that ends with an error, or without one."""
     if isinstance(error, RequestError):

@@ -42,6 +42,9 @@ class Fleet:
         settings, telemetry: of the server.
         host, port, grpc_port: where each node listens. 0 is a free port of this machine.
 
+    Attributes:
+        unfinished: requests that the end of the block did not wait for.
+
     Raises:
         ConfigError: the cluster serves another application.
     """
@@ -65,6 +68,7 @@ class Fleet:
         self.grpc_port = None if grpc_port is None else _port(host, grpc_port)
         self._limit = max((file.settings.timeout for file in self._files.values()), default=0.0) + MARGIN
         self._ingress: Any = None
+        self.unfinished = 0
         self.groups: dict[str, dict[str, ModelFile]] = {}
         for name, file in self._files.items():
             self.groups.setdefault(file.replicas.group or name, {})[name] = file
@@ -168,7 +172,7 @@ class Fleet:
         `serve.shutdown` ends the proxies at once, with the requests that they wait for.
         """
         with suppress(RayError, RayServeException, TimeoutError):  # a cluster that has died has no requests
-            self._ingress.drain.remote(self._limit).result(timeout_s=self._limit + MARGIN)
+            self.unfinished = self._ingress.drain.remote(self._limit).result(timeout_s=self._limit + MARGIN)
             serve.delete(NAME)  # the proxies stay meanwhile, and send the last answers
 
 

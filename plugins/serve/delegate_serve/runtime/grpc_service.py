@@ -18,7 +18,7 @@ from delegate.errors import ConfigError
 from delegate_serve.runtime.bodies import Reservation
 from delegate_serve.runtime.catalog import Catalog
 from delegate_serve.runtime.datatypes import NAMES
-from delegate_serve.runtime.errors import RequestError, status_of
+from delegate_serve.runtime.errors import RequestError, shuts_down, status_of
 from delegate_serve.runtime.http import in_thread_if
 from delegate_serve.runtime.messages import CLASSES, SERVICE
 from delegate_serve.runtime.model import VERSION, ServedModel
@@ -113,6 +113,8 @@ class Service:
     ) -> None:
         self._models, self._is_ready, self._tracing = models, is_ready, tracing
         self._reserve, self._regions = reserve, regions or Regions()
+        self._tasks: set[asyncio.Task[Any]] = set()  # of all requests
+        self._is_over = False
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the methods for a gRPC server."""
@@ -135,8 +137,52 @@ class Service:
             (self._register, "Region"),
             (self._unregister, "RegionName"),
         )
-        calls = (_checked(method, CLASSES[request], self._tracing) for method, request in methods)
+        calls = (self._checked(method, CLASSES[request]) for method, request in methods)
         return dict(zip(METHODS, calls, strict=True))
+
+    @property
+    def requests(self) -> int:
+        """The number of requests that have no answer."""
+        return len(self._tasks)
+
+    def cancel(self) -> None:
+        """Answer the requests that are left with UNAVAILABLE."""
+        self._is_over = True
+        for task in self._tasks:
+            task.cancel()
+
+    def _checked(self, method: Callable[[Any], Awaitable[Any]], request_class: Any) -> Call:
+        """Return a method of gRPC, from bytes to bytes, whose errors have the status of the protocol."""
+
+        async def answer(data: bytes, context: Context) -> bytes | _Failure:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.add(task)
+            try:
+                with nullcontext() if self._tracing is None else self._tracing.client(context.invocation_metadata()):
+                    return (await method(_parsed(data, request_class))).SerializeToString()  # type: ignore[no-any-return]
+            except asyncio.CancelledError:
+                if not self._is_over:  # the client has left
+                    raise
+                return _failure(shuts_down())
+            except DecodeError:
+                return _Failure(grpc.StatusCode.INVALID_ARGUMENT, "the request is no message of the protocol")
+            except RequestError as error:
+                return _failure(error)
+            except Exception as error:
+                _LOG.exception("a request over gRPC failed")
+                return _Failure(grpc.StatusCode.INTERNAL, f"the request failed: {type(error).__name__}")
+            finally:
+                self._tasks.discard(task)
+
+        async def call(data: bytes, context: Context) -> Any:
+            answered = await answer(data, context)
+            if isinstance(answered, _Failure):
+                del data  # the exception of an abort lives until a garbage collection, and so does what its frames hold
+                await context.abort(*answered)
+            return answered
+
+        return call
 
     async def _live(self, request: Any) -> Any:
         return CLASSES["Live"](live=True)
@@ -257,35 +303,23 @@ class GrpcServer:
             raise ConfigError(what, remedy="end the other server, or choose another --grpc-port") from error
         await self._server.start()
 
-    async def stop(self) -> None:
-        """Answer the requests that have arrived, and no others."""
-        await self._server.stop(self._settings.timeout)
+    async def stop(self, seconds: float) -> None:
+        """Answer the requests that have arrived, and no others, at most so long."""
+        await self._server.stop(seconds)
+
+    @property
+    def requests(self) -> int:
+        """The number of requests that have no answer."""
+        return self._service.requests
+
+    def cancel(self) -> None:
+        """Answer the requests that are left at once."""
+        self._service.cancel()
 
 
-def _checked(method: Callable[[Any], Awaitable[Any]], request_class: Any, tracing: Tracing | None) -> Call:
-    """Return a method of gRPC, from bytes to bytes, whose errors have the status of the protocol."""
-
-    async def answer(data: bytes, context: Context) -> bytes | _Failure:
-        try:
-            with nullcontext() if tracing is None else tracing.client(context.invocation_metadata()):
-                return (await method(_parsed(data, request_class))).SerializeToString()  # type: ignore[no-any-return]
-        except DecodeError:
-            return _Failure(grpc.StatusCode.INVALID_ARGUMENT, "the request is no message of the protocol")
-        except RequestError as error:
-            metadata = () if error.retry_after is None else (("retry-after", str(error.retry_after)),)
-            return _Failure(_CODES[error.status], error.message, metadata)
-        except Exception as error:
-            _LOG.exception("a request over gRPC failed")
-            return _Failure(grpc.StatusCode.INTERNAL, f"the request failed: {type(error).__name__}")
-
-    async def call(data: bytes, context: Context) -> Any:
-        answered = await answer(data, context)
-        if isinstance(answered, _Failure):
-            del data  # the exception of an abort lives until a garbage collection, and so does what its frames hold
-            await context.abort(*answered)
-        return answered
-
-    return call
+def _failure(error: RequestError) -> _Failure:
+    metadata = () if error.retry_after is None else (("retry-after", str(error.retry_after)),)
+    return _Failure(_CODES[error.status], error.message, metadata)
 
 
 def _parsed(data: bytes, request_class: Any) -> Any:

@@ -29,9 +29,10 @@ import delegate
 from delegate_serve.runtime.bodies import EXTENSION, JSON_SIZE, Body, Message, Receive
 from delegate_serve.runtime.catalog import Catalog
 from delegate_serve.runtime.datatypes import loads
-from delegate_serve.runtime.errors import Disconnected, RequestError, status_of
+from delegate_serve.runtime.errors import Disconnected, RequestError, shuts_down, status_of
 from delegate_serve.runtime.metrics import CONTENT_TYPE, Metrics
 from delegate_serve.runtime.model import VERSION, ServedModel
+from delegate_serve.runtime.openai import error_event
 from delegate_serve.runtime.requests import decode, encode, truth
 from delegate_serve.runtime.settings import BODIES_IN_MEMORY, MIB, Settings
 from delegate_serve.runtime.shared_memory import Regions
@@ -80,7 +81,8 @@ class Application:
         self._regions = regions or Regions()
         self._models, self._settings, self._tracing = models, settings, metrics.tracing
         self._in_memory = 0  # bytes of the bodies of all requests
-        self.is_closing = False
+        self.is_closing = False  # the server shuts down, and answers what has arrived
+        self.is_over = False  # its time for that is over
         self._pages: dict[str, tuple[str, Callable[[], Answer]]] = {  # path -> the HTTP method, and the answer
             "v2": ("GET", self._server),
             "v2/health/live": ("GET", lambda: _json({"live": True})),
@@ -92,9 +94,15 @@ class Application:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
+            if self.is_over:
+                raise shuts_down()
             answer = await self._answer(scope, receive)
         except Disconnected:
             return
+        except asyncio.CancelledError:
+            if not self.is_over:  # the client has left
+                raise
+            answer = _error(shuts_down(), scope["path"])
         except RequestError as error:
             answer = _error(error, scope["path"])
         except Exception as error:
@@ -106,9 +114,19 @@ class Application:
         async with answer.held:  # from here on, since a client may leave at once
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
             if answer.stream is not None:
-                async for part in answer.stream:
+                async for part in self._until_over(answer.stream):
                     await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b"".join(answer.parts)})
+
+    async def _until_over(self, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        """Yield the parts of a stream, and an error if the server cancels it."""
+        try:
+            async for part in stream:
+                yield part
+        except asyncio.CancelledError:
+            if not self.is_over:
+                raise
+            yield error_event(shuts_down().message)
 
     async def _answer(self, scope: Mapping[str, Any], receive: Receive) -> Answer:
         verb, path = scope["method"], scope["path"].strip("/")

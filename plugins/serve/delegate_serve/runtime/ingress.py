@@ -67,10 +67,10 @@ class Ingress:
             await own.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large(limit).message)
         return _Bytes(await self._calls[name](data, own))
 
-    async def drain(self, seconds: float) -> None:
-        """Refuse further requests, and wait until the others are answered, at most so long."""
+    async def drain(self, seconds: float) -> int:
+        """Refuse further requests, and wait until the others are answered, at most so long; return how many are not."""
         self.application.is_closing = True
-        await self._catalog.drain(seconds)
+        return await self._catalog.drain(seconds)
 
     def __del__(self) -> None:  # Ray Serve calls it when the requests are answered
         if self._tracing is not None:

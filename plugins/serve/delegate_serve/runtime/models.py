@@ -274,9 +274,18 @@ class Models:
         return program
 
     def _close(self) -> None:
-        for program in self._programs.values():
-            if program.opened is not None:
-                _take(program).stack.close()
+        with ExitStack() as stack:
+            for program in self._programs.values():
+                if program.opened is not None:
+                    stack.callback(_take(program).stack.close)
+
+    def close(self) -> None:
+        """Close all programs, and end the threads.
+
+        Raises:
+            DelegateError: a program cannot be closed; the others are.
+        """
+        self._stack.close()
 
     def __enter__(self) -> Self:
         return self
@@ -284,7 +293,7 @@ class Models:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        self.close()
 
 
 class _Use:

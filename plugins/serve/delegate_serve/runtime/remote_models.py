@@ -11,7 +11,7 @@ from typing import Any
 from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
-from delegate_serve.runtime.errors import RequestError
+from delegate_serve.runtime.errors import RequestError, shuts_down
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.model import VERSION, ServedModel, no_states
 from delegate_serve.runtime.models import found
@@ -155,12 +155,13 @@ class RemoteModels:
         self.pool = Pool(0)  # counts requests
         self._is_closing = False
 
-    async def drain(self, seconds: float) -> None:
-        """Refuse further requests, and wait until the others are answered, at most so long."""
+    async def drain(self, seconds: float) -> int:
+        """Refuse further requests, and wait until the others are answered, at most so long; return how many are not."""
         self._is_closing = True
         end = monotonic() + seconds
         while self.pool.requests and monotonic() < end:
             await asyncio.sleep(_POLL)
+        return self.pool.requests
 
     def find(self, name: str) -> ServedModel:
         """Return a model; raise RequestError if there is none of this name, or the server shuts down."""
@@ -202,4 +203,4 @@ class RemoteModels:
 
     def _require_open(self) -> None:
         if self._is_closing:
-            raise RequestError(503, "the server shuts down: try another one", retry_after=1)
+            raise shuts_down()

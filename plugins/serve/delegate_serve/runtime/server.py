@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -22,6 +22,8 @@ from delegate_serve.runtime.settings import MAX_CONNECTIONS, Settings
 if TYPE_CHECKING:
     from delegate_serve.runtime.grpc_service import GrpcServer
 
+_READ = 0.02  # seconds in which the requests are read that have arrived before a shutdown
+_LATE = 0.5  # seconds for the clients of requests that are cancelled
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -58,6 +60,11 @@ class Server(uvicorn.Server):
         on_start: called when clients can connect.
         grpc: a server that starts and stops with this one.
         reload: called at SIGHUP, on systems that have it.
+        on_shutdown: called when the server begins to shut down.
+        on_force: called at a second SIGINT.
+
+    Attributes:
+        unfinished: requests that the end of a shutdown did not wait for.
     """
 
     def __init__(
@@ -67,6 +74,8 @@ class Server(uvicorn.Server):
         on_start: Callable[[], None] = lambda: None,
         grpc: GrpcServer | None = None,
         reload: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        on_shutdown: Callable[[], None] = lambda: None,
+        on_force: Callable[[], None] = lambda: None,
     ) -> None:
         config = uvicorn.Config(
             application,
@@ -80,10 +89,11 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             server_header=False,
             limit_concurrency=MAX_CONNECTIONS,
-            timeout_graceful_shutdown=math.ceil(settings.timeout),
         )
         super().__init__(config)
         self._application, self._on_start, self._grpc, self._reload = application, on_start, grpc, reload
+        self._timeout, self._on_shutdown, self._on_force = settings.timeout, on_shutdown, on_force
+        self.unfinished = 0
         self._reloads: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -101,9 +111,38 @@ class Server(uvicorn.Server):
         task.add_done_callback(self._reloads.discard)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer the requests that have arrived, and no others."""
+        """Answer the requests that have arrived, and no others; those that are not done in time with the status 503."""
         self._application.is_closing = True
-        await asyncio.gather(super().shutdown(sockets), *([self._grpc.stop()] if self._grpc is not None else []))
+        self._on_shutdown()
+        await asyncio.sleep(_READ)
+        asyncio.get_running_loop().call_later(self._timeout, self._cancel)
+        stops = [] if self._grpc is None else [self._grpc.stop(self._timeout + _LATE)]
+        await asyncio.gather(super().shutdown(sockets), *stops)
+
+    def _cancel(self) -> None:
+        """Answer the requests that are left at once, and drop clients that do not take the answer."""
+        self._count()
+        self._application.is_over = True
+        for task in list(self.server_state.tasks):
+            task.cancel()
+        if self._grpc is not None:
+            self._grpc.cancel()
+        asyncio.get_running_loop().call_later(_LATE, self._abort)
+
+    def _count(self) -> None:
+        """Count the requests that have no answer."""
+        waiting = sum(len(getattr(connection, "pipeline", ())) for connection in list(self.server_state.connections))
+        self.unfinished = len(self.server_state.tasks) + waiting + (self._grpc.requests if self._grpc else 0)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self.force_exit:
+            self._count()
+            self._on_force()
+
+    def _abort(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
