@@ -37,6 +37,14 @@ _OWN_NUMBERS = frozenset(
         *("std.correction", "var.correction", "var.dim"),
     )
 )
+# Operators that read their operands as booleans, beside casts to booleans.
+_TRUTHS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *(f"{name}.{dims}" for name in ("any", "all") for dims in ("default", "dim", "dims")),
+        *(f"logical_{name}.default" for name in ("not", "and", "or", "xor")),
+    )
+)
 _DIVISIONS = frozenset({"aten.div.Tensor", "aten.div.Scalar"})  # a constant divisor's reciprocal is rounded
 _WITH_NUMBERS = (
     _OWN_NUMBERS
@@ -141,6 +149,7 @@ def _module(region: Region) -> GraphModule:
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             _squeeze_to_scalar(copies[node])
+            _compare_with_zero(graph, copies[node])
             copies[node] = _with_whole_numbers(graph, _concatenated(graph, copies[node]))
             _round_before_truncation(graph, copies[node])
             mask = masks.get(node)
@@ -153,6 +162,18 @@ def _squeeze_to_scalar(node: Node) -> None:
     """Replace a view of no dimensions by a squeeze: after a product, OpenVINO 2026.4 crashes when it compiles it."""
     if op_name(node) in _VIEWS and tensor(node).dim() == 0 and (rank := tensor(node.all_input_nodes[0]).dim()):
         node.target, node.args, node.kwargs = torch.ops.aten.squeeze.dims, (node.args[0], list(range(rank))), {}
+
+
+def _compare_with_zero(graph: Graph, node: Node) -> None:
+    """Read floats as booleans by comparing them with 0: for OpenVINO, NaN and subnormal numbers are false."""
+    if op_name(node) not in _TRUTHS and not (node.target is _CAST and tensor(node).dtype is torch.bool):
+        return
+    for source in node.all_input_nodes:
+        if tensor(source).is_floating_point():
+            with graph.inserting_before(node):
+                compared = graph.call_function(torch.ops.aten.ne.Scalar, (source, 0.0))
+            compared.meta["val"] = tensor(source).bool()
+            node.replace_input_with(source, compared)
 
 
 def _concatenated(graph: Graph, node: Node) -> Node:

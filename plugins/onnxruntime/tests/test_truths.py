@@ -1,0 +1,13 @@
+"""Numbers that are read as booleans: as in eager, over all dtypes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.cases.truths import VALUES, compare
+
+
+@pytest.mark.parametrize("dtype", VALUES, ids=str)
+def test_the_truth_of_numbers(dtype: torch.dtype) -> None:
+    assert "aten.any.dim" in compare(dtype, {"backends": ["onnxruntime"]})
