@@ -210,13 +210,13 @@ def require_file(
     problem = remedy = ""
     if target is None:
         problem, remedy = "this is not a path", "name a file"
-    elif target.is_dir():
+    elif os.path.isdir(target):
         problem, remedy = f"{str(target)!r} is a folder", "name a file in it"
-    elif target.exists() and not target.is_file() and not streams:
+    elif os.path.exists(target) and not os.path.isfile(target) and not streams:
         problem, remedy = f"{str(target)!r} is not a file", "name another file"
-    elif not target.parent.is_dir():
+    elif not os.path.isdir(target.parent):
         problem, remedy = f"there is no folder {str(target.parent)!r}", "create it first"
-    elif (not target.exists() or target.is_file()) and not os.access(target.parent, os.W_OK | os.X_OK):
+    elif (not os.path.exists(target) or os.path.isfile(target)) and not os.access(target.parent, os.W_OK | os.X_OK):
         problem, remedy = f"the folder {str(target.parent)!r} is not writable", "name a folder that you may write to"
     if problem:
         raise error(f"{what} cannot be written: {problem}", where=str(path), remedy=remedy)
@@ -225,11 +225,11 @@ def require_file(
 def require_folder(path: PathLike, what: str, error: type[DelegateError]) -> None:
     """Raise an error unless files can be written to a folder, which may be new; see `require_file`."""
     target = _resolved(path)
-    there = next((place for place in (target, *target.parents) if place.exists()), target) if target else None
+    there = next((place for place in (target, *target.parents) if os.path.exists(place)), target) if target else None
     problem = ""
     if there is None:
         problem = "this is not a path"
-    elif not there.is_dir():
+    elif not os.path.isdir(there):
         problem = f"{str(there)!r} is not a folder"
     elif not os.access(there, os.W_OK | os.X_OK):
         problem = f"the folder {str(there)!r} is not writable"

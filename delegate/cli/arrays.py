@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ def read_inputs(
     in_order: list[str] = []
     for text in arguments:
         name, separator, path = text.partition("=")
-        if separator and (name in names or not Path(text).exists()):
+        if separator and (name in names or not os.path.exists(text)):
             if name not in names:
                 raise InputError(f"method {method} has no input {name!r}", remedy=did_you_mean(name, names))
             if name in files:

@@ -6,6 +6,7 @@ Nothing is compiled or run. A program file needs no backend.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -124,7 +125,7 @@ def plan_model(
 
 def is_program(path: Path) -> bool:
     """Return true for the name or the first bytes of a saved program. For a name alone the loader raises the error."""
-    if path.suffix.lower() == ".dlg" or not path.is_file():
+    if path.suffix.lower() == ".dlg" or not os.path.isfile(path):
         return path.suffix.lower() == ".dlg"
     with open_to_read(path) as opened:
         return opened.read(len(MAGIC)) == MAGIC

@@ -5,6 +5,7 @@ The function returns (module, example_inputs), or an ExportedProgram.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,11 @@ def load_model(text: str, inputs: Sequence[str] = ()) -> ExportedProgram | Path:
     """
     path = Path(text)
     require_no_program(path)
-    if (path.exists() or ":" not in text) and is_torchscript(path):
+    if (os.path.exists(path) or ":" not in text) and is_torchscript(path):
         return _convert(path, inputs)
     if inputs:
         raise ExportError("--input is for TorchScript files", where=text, remedy="leave it out")
-    if path.exists() or ":" not in text:
+    if os.path.exists(path) or ":" not in text:
         return _check_file(path)
     return _call(text)
 
@@ -95,8 +96,10 @@ def _convert(path: Path, inputs: Sequence[str]) -> ExportedProgram:
 
 def _check_file(path: Path) -> Path:
     """Raise ExportError that describes a file if it is no exported program, without unpickling anything."""
-    if not path.is_file():
-        what = "is a directory" if path.is_dir() else "is not a file" if path.exists() else "does not exist"
+    if not os.path.isfile(path):
+        what = (
+            "is a directory" if os.path.isdir(path) else "is not a file" if os.path.exists(path) else "does not exist"
+        )
         raise ExportError(f"{str(path)!r} {what}", remedy="give a .pt2 file, or package.module:function")
     names = archived_names(path)
     if names is None:

@@ -188,7 +188,7 @@ def require_distinct(written: Mapping[str, Path | None], read: Mapping[str, Path
     """
     seen: dict[str, str] = {os.path.realpath(path): option for option, path in read.items() if path is not None}
     for option, path in written.items():
-        if path is None or (path.exists() and not path.is_file()):
+        if path is None or (os.path.exists(path) and not os.path.isfile(path)):
             continue  # streams are not overwritten
         other = seen.setdefault(os.path.realpath(path), option)
         if other != option:

@@ -117,7 +117,7 @@ def require_no_program(path: Path) -> None:
 
 def _existing(path: Path) -> Path:
     require_no_program(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ExportError(f"there is no file {path}", remedy="pass the path of a file that torch.export.save wrote")
     return path
 

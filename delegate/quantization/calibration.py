@@ -39,12 +39,12 @@ def read_calibration(source: str, names: Sequence[str], where: str = _WHERE) -> 
         InputError: there is no such file or function, or it cannot be read.
     """
     path = Path(source)
-    if path.is_dir():
+    if os.path.isdir(path):
         files = sorted(path.glob("*.npz"))
         if not files:
             raise InputError(f"folder {source!r} holds no .npz file", where=where, remedy=_GIVE)
         return [_read(file, names, where) for file in files]
-    if path.exists():
+    if os.path.exists(path):
         return [_read(path, names, where)]
     if ":" not in source:
         raise InputError(f"there is no file {source!r}", where=where, remedy=_GIVE)

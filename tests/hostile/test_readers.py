@@ -175,6 +175,16 @@ def test_what_is_no_regular_file(name: str, kind: str, tmp_path: Path, monkeypat
         READERS[name](tmp_path / "x")
 
 
+@pytest.mark.parametrize("name", sorted(READERS.keys() - {"adapter", "model folder"}))
+def test_a_name_that_no_file_has(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "PROGRAM").symlink_to(ROOT / "tests" / "hostile" / "seeds" / "mlp.dlg")
+    with pytest.raises((DelegateError, OSError)) as caught:
+        READERS[name](tmp_path / ("x" * 300))
+    if isinstance(caught.value, DelegateError):
+        assert "--debug" not in str(caught.value), caught.value  # the remedy of errors that are not of this project
+
+
 def test_an_archive_that_unpacks_to_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program takes 8 numbers."""
     monkeypatch.chdir(tmp_path)

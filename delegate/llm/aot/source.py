@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,11 +62,11 @@ def read(path: Path, without_tokenizer: bool = False) -> Source:
     Raises:
         ExportError: there is no model, its family is not supported, or a file is missing or damaged.
     """
-    if path.is_file():
+    if os.path.isfile(path):
         model = _build(_config(path), path)
         return Source(model.config, lambda: copy.deepcopy(model, {id(p): p for p in model.parameters()}))
     for pattern in ("config.json", "*.safetensors", *(() if without_tokenizer else ("tokenizer.json",))):
-        if not any(path.glob(pattern)):
+        if not os.path.isdir(path) or not any(path.glob(pattern)):
             remedy = "pass a folder in the format of transformers, or a configuration in JSON for random weights"
             if pattern == "tokenizer.json":
                 remedy = "save the tokenizer next to the weights, or use --no-tokenizer and pass token numbers"
@@ -155,7 +156,7 @@ def _load(path: Path, config: transformers.PretrainedConfig) -> transformers.Pre
 def _weights(path: Path) -> dict[str, Tensor]:
     """Return the weights of a folder; each has a mapping of its own, which is closed when the weight is deleted."""
     files = {"model.safetensors"}
-    if not (path / "model.safetensors").exists():  # a folder may have files of other programs, too
+    if not os.path.exists(path / "model.safetensors"):  # a folder may have files of other programs, too
         files = {*json.loads(read_bytes(path / "model.safetensors.index.json"))["weight_map"].values()}
     weights: dict[str, Tensor] = {}
     for file in (path / name for name in sorted(files)):
@@ -192,7 +193,7 @@ def _tokenizer(path: Path, vocabulary: int) -> bytes:
 def _ends(path: Path, config: transformers.PretrainedConfig) -> list[int]:
     """Return the tokens that end an answer, of the generation configuration if there is one."""
     file = path / "generation_config.json"
-    generation = read_object(file, "this is not a generation configuration") if file.exists() else {}
+    generation = read_object(file, "this is not a generation configuration") if os.path.exists(file) else {}
     tokens = generation.get("eos_token_id")
     tokens = config.eos_token_id if tokens is None else tokens
     ends = [] if tokens is None else tokens if isinstance(tokens, list) else [tokens]

@@ -353,7 +353,7 @@ def _paths_by_name(files: Sequence[str]) -> dict[str, Path]:
     paths: dict[str, Path] = {}
     for text in files:
         name, equals, path = text.partition("=")
-        if not equals or Path(text).exists():
+        if not equals or os.path.exists(text):
             name, path = Path(text).stem, text
         if not name or "/" in name:
             raise ConfigError(f"{text!r} has no name that a URL can have", remedy="give it one: NAME=FILE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -237,7 +238,7 @@ def _problems(config: ServerConfig, written: Source, folder: Path, paths: Mappin
         if not name or "/" in name:
             what = f"models: {name!r} is no name that a URL can have"
             yield ConfigError(what, where=written.where(("models", name), of_key=True), remedy="leave out the slash")
-        if name not in paths and not (folder / model.path).is_file():
+        if name not in paths and not os.path.isfile(folder / model.path):
             what = f"models.{name}: there is no program file {str(folder / model.path)!r}"
             yield ConfigError(what, where=written.where(("models", name, "path")), remedy="correct the path")
     groups: dict[str, tuple[str, Replicas]] = {}

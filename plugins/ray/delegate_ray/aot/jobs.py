@@ -106,7 +106,7 @@ class LoweringJob:
     def functions(self) -> tuple[str, ...]:
         """The functions that return the model and data, each as package.module:function."""
         names = (self.source, *filter(None, [self.calibration]), *_data(self.settings))
-        return tuple(name for name in names if ":" in name and not Path(self.folder, name).exists())
+        return tuple(name for name in names if ":" in name and not os.path.exists(Path(self.folder, name)))
 
 
 def read_jobs(path: Path, output: Path) -> list[LoweringJob]:
@@ -119,7 +119,7 @@ def read_jobs(path: Path, output: Path) -> list[LoweringJob]:
     Raises:
         ConfigError: the file is invalid; it lists all problems, one per line, with place and key.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigError(f"there is no file of jobs {str(path)!r}", remedy="check the path")
     written = read_yaml(path)
     require_mapping(written, "a file of jobs", "write at least `models` and `configurations`")
@@ -157,7 +157,7 @@ def _job(
 ) -> LoweringJob:
     source = str(folder / model.source) if _is_file(model.source) else model.source
     calibration = model.calibration and (
-        str(folder / model.calibration) if (folder / model.calibration).exists() else model.calibration
+        str(folder / model.calibration) if os.path.exists(folder / model.calibration) else model.calibration
     )
     verify = tuple(_absolute(text, folder) for text in model.verify)
     files = [source if _is_file(source) else _module_file(source, folder)]
@@ -181,7 +181,7 @@ def _problems(jobs: JobsFile, written: Source, folder: Path) -> Iterator[ConfigE
                 yield ConfigError(what, where=written.where(where, of_key=True), remedy=remedy)
     for name, model in jobs.models.items():
         place = written.where(("models", name))
-        if _is_file(model.source) and not (folder / model.source).is_file():
+        if _is_file(model.source) and not os.path.isfile(folder / model.source):
             what = f"models.{name}: there is no file {str(folder / model.source)!r}"
             yield ConfigError(what, where=place, remedy="correct the path, or name package.module:function")
         elif not _is_file(model.source) and _module_file(model.source, folder) is None:
@@ -191,7 +191,7 @@ def _problems(jobs: JobsFile, written: Source, folder: Path) -> Iterator[ConfigE
             what = f"models.{name}.calibration: there is no file or module {model.calibration!r}"
             yield ConfigError(what, where=place, remedy="correct the path, or name package.module:function")
         for text in model.verify:
-            if not Path(_absolute(text, folder).rpartition("=")[2]).is_file():
+            if not os.path.isfile(Path(_absolute(text, folder).rpartition("=")[2])):
                 what = f"models.{name}.verify: there is no file {text.rpartition('=')[2]!r}"
                 yield ConfigError(what, where=place, remedy="correct the path")
     for number, pair in enumerate(jobs.exclude):
@@ -223,7 +223,7 @@ def _data(settings: Config) -> Iterator[str]:
 
 def _data_file(data: str, folder: Path) -> str | None:
     """Return the file or folder of data, or the file of their module; None if there is none."""
-    if (folder / data).exists():
+    if os.path.exists(folder / data):
         return str(folder / data)
     return _module_file(data, folder) if ":" in data else None
 
@@ -255,7 +255,7 @@ def digest_of(path: str | None) -> str:
     """Return the checksum of a file, or of the files in a folder; empty if there is none."""
     if path is None or not (os.path.isfile(path) or os.path.isdir(path)):
         return ""
-    files = sorted(p for p in Path(path).rglob("*") if p.is_file()) if os.path.isdir(path) else [Path(path)]
+    files = sorted(p for p in Path(path).rglob("*") if os.path.isfile(p)) if os.path.isdir(path) else [Path(path)]
     digest = hashlib.sha256()
     for each in files:
         with open_to_read(each) as file:

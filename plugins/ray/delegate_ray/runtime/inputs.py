@@ -142,9 +142,9 @@ def scan(path: Path, rows: int) -> list[InputFile]:
     Raises:
         InputError: there is no such file, or it cannot be read, or its format is unknown.
     """
-    if not path.exists():
+    if not os.path.exists(path):
         raise InputError("there is no such input", where=str(path), remedy="name a file, or a folder of files")
-    paths = _paths(path) if path.is_dir() else [path]
+    paths = _paths(path) if os.path.isdir(path) else [path]
     if not paths and images_of(str(path)):
         return [_scan(path, rows)]
     if not paths:
@@ -163,7 +163,7 @@ def scan(path: Path, rows: int) -> list[InputFile]:
 def _paths(folder: Path) -> list[Path]:
     """Return the input files of a folder; raises InputError for several formats, or a folder in place of a file."""
     paths = sorted(p for p in folder.iterdir() if is_visible(p.name) and suffix_of(p.name) in _FORMATS)
-    if nested := next((p for p in paths if p.is_dir()), None):
+    if nested := next((p for p in paths if os.path.isdir(p)), None):
         remedy = "name this folder as --input, or move its files"
         raise InputError("the input folder has a folder with the name of a file", where=str(nested), remedy=remedy)
     if len({_format_of(p) for p in paths}) > 1:
@@ -180,7 +180,7 @@ def _scan(path: Path, rows: int) -> InputFile:
         raise InputError(f"{suffix!r} is not a format of inputs", where=str(path), remedy=remedy)
     try:
         status = os.stat(path)
-        if not path.is_dir():
+        if not os.path.isdir(path):
             require_regular(path)
         contents = form.scan(str(path), rows)
         return InputFile(str(path.absolute()), status.st_size, status.st_mtime_ns, contents)
@@ -195,7 +195,7 @@ def _scan(path: Path, rows: int) -> InputFile:
 
 
 def _format_of(path: Path) -> _Format | None:
-    return _Images() if path.is_dir() else _FORMATS.get(suffix_of(path.name))
+    return _Images() if os.path.isdir(path) else _FORMATS.get(suffix_of(path.name))
 
 
 def parts_of(files: Sequence[InputFile], rows: int) -> list[Part]:

@@ -90,7 +90,7 @@ class Program:
         """Load the file."""
         settings, where = self.file.settings, str(self.file.path)
         with ExitStack() as stack:
-            if self.file.path.is_file():
+            if os.path.isfile(self.file.path):
                 self._require_size(self.file.path.stat().st_size)
             program = stack.enter_context(delegate.load(self.file.path, **{**self.file.load, "isolate": self._isolate}))
             if self._metrics.tracing is not None and self._metrics.tracing.has_partitions:
