@@ -105,6 +105,7 @@ def test_jobs_run_fail_and_continue(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
+        ("relu.pt2", "x" * 300 + ".pt2", r"models\.saved: there is no file '.*x\.pt2'"),
         ("relu.pt2", "absent.pt2", r"models\.saved: there is no file '.*absent\.pt2' \(.*jobs\.yaml:4:10\)"),
         ("nets:linear", "no_nets:linear", r"models\.linear: there is no module 'no_nets'"),
         ("[xnnpack]", "[xnnpak]", r"configurations\.xnnpack: .*xnnpak"),

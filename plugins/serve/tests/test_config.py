@@ -129,6 +129,7 @@ def test_the_command(example: Path) -> None:
 
 
 ERRORS = {
+    f"models: {{net: {'x' * 300}.dlg}}": ("models.net: there is no program file", ":1:15)", "correct the path"),
     "models: {net: {path: net.dlg, bacth: 8}}": (":1:31)", "models.net.bacth: unknown key", "did you mean 'batch'?"),
     "modles: {}\nmodels: {net: net.dlg}": (":1:1)", "modles: unknown key", "did you mean 'models'?"),
     "defaults: {quue: 3}\nmodels: {net: net.dlg}": (":1:12)", "defaults.quue: unknown key", "did you mean 'queue'?"),
