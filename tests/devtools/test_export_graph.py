@@ -11,7 +11,7 @@ import pytest
 
 from delegate.devtools.export_graph import dot, model_explorer, node_data, onnx_model
 from delegate.errors import DelegateError
-from tests.devtools.page.reports import HOSTILE, report
+from tests.support.reports import HOSTILE, report
 
 
 def test_model_explorer_has_every_node_edge_and_verdict():

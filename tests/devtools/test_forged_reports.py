@@ -13,7 +13,7 @@ from delegate.devtools.export_graph import dot, model_explorer, node_data, onnx_
 from delegate.devtools.page.html import page
 from delegate.errors import ProgramError
 from delegate.report import Report
-from tests.devtools.page.reports import report
+from tests.support.reports import report
 
 ODD = (None, True, -1, 2**70, 1.5, "", "nan", "-inf", "\ud800\x1b</script>", [], [[]], {}, {"x": 1})
 

@@ -35,8 +35,8 @@ from delegate.llm.runtime.tokenizer_format import check_tokenizer
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
 from delegate.report import Report
-from tests.devtools.page.reports import DIAGNOSIS, report
 from tests.support.language_models import tokenizer
+from tests.support.reports import DIAGNOSIS, report
 from tests.support.sources import ROOT
 
 FILES = int(os.environ.get("FILES", "150"))  # of each kind

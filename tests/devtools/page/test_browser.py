@@ -13,8 +13,8 @@ from delegate.report import Report
 from delegate.report_rows import LayerAccuracy, NodeReport
 from delegate.runtime.profile import Profile
 from delegate.verdict import YES
-from tests.devtools.page.reports import DIAGNOSIS, HOSTILE, report
 from tests.support.browser import Opened, browser
+from tests.support.reports import DIAGNOSIS, HOSTILE, report
 
 __all__ = ["browser"]
 

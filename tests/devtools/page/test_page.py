@@ -17,8 +17,8 @@ from delegate.errors import DelegateError, InputError
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report
 from delegate.runtime.profile import Profile
-from tests.devtools.page.reports import DIAGNOSIS, HOSTILE, report
 from tests.support.programs import SAMPLES
+from tests.support.reports import DIAGNOSIS, HOSTILE, report
 
 
 def data_of(text: str) -> dict:
