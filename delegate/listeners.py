@@ -7,10 +7,12 @@ Without a listener no event is created.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from threading import RLock
+from typing import TYPE_CHECKING, Any
 
 from delegate.errors import ListenerError
 from delegate.plugins import one_line
@@ -48,6 +50,32 @@ class Subscription:
             name = getattr(self._listener, "__qualname__", type(self._listener).__qualname__)
             remedy = "results are valid, but the listener missed events: fix the listener"
             raise ListenerError(f"listener {name} failed: {one_line(error)}", where=event, remedy=remedy) from error
+
+
+class SerialCalls:
+    """Calls functions one after another, for any thread, such as those that write an event.
+
+    During such a call a signal handler or a `__del__` may run in its thread, and cause another call. That comes next,
+    since the thread cannot wait for itself.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = deque[tuple[Callable[..., object], tuple[Any, ...]]]()
+        self._lock, self._is_busy = RLock(), False
+
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function now, or after the call that this thread is in."""
+        with self._lock:
+            self._waiting.append((function, args))
+            if self._is_busy:
+                return
+            self._is_busy = True
+            try:
+                while self._waiting:
+                    function, args = self._waiting.popleft()
+                    function(*args)
+            finally:
+                self._is_busy = False
 
 
 _LISTENING: ContextVar[tuple[Subscription, ...]] = ContextVar("listeners", default=())

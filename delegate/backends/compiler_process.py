@@ -258,7 +258,7 @@ class _Pool:
     """The idle processes. A query takes one out, so threads that lower at the same time use different processes."""
 
     def __init__(self) -> None:
-        self._lock, self._idle = threading.Lock(), list[CompilerProcess]()
+        self._lock, self._idle = threading.RLock(), list[CompilerProcess]()
         self._timer: threading.Timer | None = None
 
     def take(self, part: AotPart) -> CompilerProcess:

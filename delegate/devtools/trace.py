@@ -33,6 +33,7 @@ from delegate.events import (
     SupportChecked,
 )
 from delegate.files import PathLike, replacing, require_file
+from delegate.listeners import SerialCalls
 
 _LOWERING, _LOADING, _CALLS, _PORTABLE = "lowering", "loading", "calls", "portable"  # tracks that are no backend's
 _BATCH, _SEPARATOR = 256, ",\n"  # events are written in batches, which is faster
@@ -99,7 +100,7 @@ class Trace:
         require_file(path, "the trace", InputError)
         self._path, self._stack = path, ExitStack()
         self._process, self._zero = os.getpid(), time.perf_counter_ns()
-        self._lock = threading.Lock()
+        self._calls = SerialCalls()
         self._file: BinaryIO
         self._current, self._last_track = _Current(), 0
         self._runs: deque[tuple[_Thread, InstructionRun]] = deque()  # that are not yet text
@@ -131,11 +132,13 @@ class Trace:
             raise self._not_writable(failure) from failure
 
     def _finish(self) -> None:
-        with self._lock:
-            self._write_runs()
-            self._write({"ph": "M", "pid": self._process, "name": "process_name", "args": {"name": "delegate"}})
-            self._write_batch()
-            self._file.write(b"\n]}\n")
+        self._calls.call(self._write_end)
+
+    def _write_end(self) -> None:
+        self._write_runs()
+        self._write({"ph": "M", "pid": self._process, "name": "process_name", "args": {"name": "delegate"}})
+        self._write_batch()
+        self._file.write(b"\n]}\n")
 
     def _not_writable(self, error: OSError) -> InputError:
         what = f"the trace cannot be written: {error.strerror or error}"
@@ -150,22 +153,25 @@ class Trace:
             (runs := self._runs).append((thread, event))
             if len(runs) < _BATCH:
                 return
-        with self._lock:
-            self._write_runs()
-            if type(event) is InstructionRun:
-                return
-            track, name, details = _SLICES[type(event)](event)
-            where = {"ph": "X", "pid": self._process, "tid": self._track(thread, track)}
-            times = {"ts": self._microseconds(event.start), "dur": event.duration / 1000}
-            self._write({**where, "name": name, **times, "cat": track, "args": details})
-            if isinstance(event, MethodRun):
-                self._written.pop((event.context, event.method), None)
-            elif isinstance(event, DelegateOpened):
-                self._artifacts[event.backend] += event.bytes
-                self._add_counter("artifacts", event, self._artifacts)
-            if not isinstance(event, OperatorRun) and (resident := self._resident_bytes()) != self._resident:
-                self._resident = resident
-                self._add_counter("resident memory", event, {"bytes": resident})
+        self._calls.call(self._write_event, thread, event)
+
+    def _write_event(self, thread: _Thread, event: Event) -> None:
+        """Write the collected runs of instructions, then another event."""
+        self._write_runs()
+        if type(event) is InstructionRun:
+            return
+        track, name, details = _SLICES[type(event)](event)
+        where = {"ph": "X", "pid": self._process, "tid": self._track(thread, track)}
+        times = {"ts": self._microseconds(event.start), "dur": event.duration / 1000}
+        self._write({**where, "name": name, **times, "cat": track, "args": details})
+        if isinstance(event, MethodRun):
+            self._written.pop((event.context, event.method), None)
+        elif isinstance(event, DelegateOpened):
+            self._artifacts[event.backend] += event.bytes
+            self._add_counter("artifacts", event, self._artifacts)
+        if not isinstance(event, OperatorRun) and (resident := self._resident_bytes()) != self._resident:
+            self._resident = resident
+            self._add_counter("resident memory", event, {"bytes": resident})
 
     def _write_runs(self) -> None:
         """Write the collected runs of instructions. As text, because this takes a tenth of the time of `_write`."""

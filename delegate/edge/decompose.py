@@ -197,7 +197,7 @@ class _LibrarySwitch:
     """
 
     def __init__(self) -> None:
-        self._lock, self._entered, self._enabled = threading.Lock(), 0, (True, True)
+        self._lock, self._entered, self._enabled = threading.RLock(), 0, (True, True)
 
     def __enter__(self) -> None:
         with self._lock:

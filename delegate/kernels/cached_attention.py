@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _POOL: list[ThreadPoolExecutor] = []
-_LOCK = Lock()
+_LOCK = RLock()
 
 
 def run_in_parts(work: Callable[[int, int], None], count: int, is_small: bool) -> None:
@@ -63,7 +63,7 @@ def _pool() -> ThreadPoolExecutor:
 def _reset_after_fork() -> None:
     """Drop the pool in a forked process, where the threads of the parent do not exist."""
     global _LOCK  # noqa: PLW0603 - another thread of the parent may hold it
-    _LOCK = Lock()
+    _LOCK = RLock()
     _POOL.clear()
 
 

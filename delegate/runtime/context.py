@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,6 +11,7 @@ from delegate.errors import ProgramError, did_you_mean
 from delegate.listeners import subscribed
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
+from delegate.runtime.call_lock import CallLock
 from delegate.runtime.lifecycle import NotPicklable, closed_error, leak, torn_states_error
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from delegate.runtime.profiled_delegates import ProfiledDelegates
 
 _numbers = itertools.count()  # of contexts in this process
+_CONTEXT = "the context"  # in messages
 
 
 class Context(NotPicklable):
@@ -32,7 +33,9 @@ class Context(NotPicklable):
 
     Contexts of one program share its constants, its delegates and its plans; states and working memory are their own.
     Calls are safe from any thread. Those in one context run one after another, because they share its memory; those in
-    different contexts run at the same time, but for partitions of a delegate that takes one call at a time.
+    different contexts run at the same time, but for partitions of a delegate that takes one call at a time. A call by
+    which a thread would wait for itself is an ExecutionError: in a listener of the context, in a kernel, in a signal
+    handler or a `__del__` that interrupts a call.
 
     Args:
         resources: what all contexts of the program share; its states are what those of the context start with.
@@ -40,7 +43,7 @@ class Context(NotPicklable):
 
     def __init__(self, resources: Resources) -> None:
         program = resources.program
-        self._lock = threading.Lock()
+        self._lock = CallLock(_CONTEXT)
         self._platform = resources.platform
         self._states = States(program.states, resources.states, resources.platform)
         own = resources._replace(states=self._states.arrays, lock=self._lock)
@@ -63,8 +66,8 @@ class Context(NotPicklable):
         Args:
             ready: returns the resources of the contexts, created in this process.
         """
-        self._torn = self._lock.locked() and bool(self._states.arrays)
-        self._lock, self._ready = threading.Lock(), ready
+        self._torn = bool(self._lock.owner and self._states.arrays)
+        self._lock, self._ready = CallLock(_CONTEXT), ready
         if self._profiled is not None:
             leak(self._profiled)
             self._profiled = None
@@ -78,7 +81,7 @@ class Context(NotPicklable):
             ExecutionError: a call was writing the states then.
             BackendError: a delegate cannot be created here.
         """
-        with self._lock:
+        with self._lock.hold():
             if self._ready is None:
                 return
             if self._torn:
@@ -132,7 +135,7 @@ class Context(NotPicklable):
 
     def reset(self) -> None:
         """Set all states back to their initial values."""
-        with self._lock:
+        with self._lock.hold():
             self._states.reset()
             self._torn = False
 
@@ -145,7 +148,7 @@ class Context(NotPicklable):
         Raises:
             InputError: a state is unknown, or has no such part.
         """
-        with self._lock, translate_input_errors("the parts"):
+        with self._lock.hold(), translate_input_errors("the parts"):
             if self._torn:
                 raise torn_states_error()
             return self._states.snapshot(parts)
@@ -160,7 +163,7 @@ class Context(NotPicklable):
         Raises:
             InputError: names, dtypes or shapes are not those of the states, which stay unchanged.
         """
-        with self._lock, translate_input_errors("the snapshot"):
+        with self._lock.hold(), translate_input_errors("the snapshot"):
             self._states.restore(snapshot, parts)
             self._torn = self._torn and parts is not None
 
@@ -180,7 +183,9 @@ class Context(NotPicklable):
         Raises:
             ListenerError: at the end, if the listener has raised an exception. Results are valid.
             BackendFailed: a delegate could not be opened again, or not be closed.
+            ExecutionError: a call of this thread is using the context.
         """
+        self.refuse_reentry()
         with subscribed(listener) as subscription:
             self.make_ready()
             try:
@@ -205,8 +210,15 @@ class Context(NotPicklable):
             finally:
                 self._portable_shares |= profile.portable_shares()
 
+    def refuse_reentry(self) -> None:
+        """Raise ExecutionError if a call of this thread is using the context, or a delegate that it would wait for."""
+        self._lock.refuse_reentry()
+        for method in self._methods.values():
+            method.refuse_reentry()
+
     def _bind_listeners(self, listeners: tuple[tuple[Subscription, bool], ...]) -> None:
         """Bind the methods with other listeners."""
+        self.refuse_reentry()
         from delegate.runtime.event_watch import EventWatch, ModulePaths
         from delegate.runtime.profiled_delegates import ProfiledDelegates
 
@@ -228,7 +240,12 @@ class Context(NotPicklable):
                 before.close()  # the methods do not use them any more
 
     def close(self) -> None:
-        """Wait for a running call, and release its memory. The context cannot be called afterwards."""
+        """Wait for a running call, and release its memory. The context cannot be called afterwards.
+
+        Raises:
+            ExecutionError: a call of this thread is using the context, which stays open.
+        """
+        self.refuse_reentry()
         methods, self._methods = self._methods, {}
         self._default = self._no_default
         for method in methods.values():

@@ -15,6 +15,7 @@ from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, DelegateSpec, Program
 from delegate.registry import Registry
 from delegate.runtime.backend import BackendRuntime, Delegate
+from delegate.runtime.call_lock import CallLock
 from delegate.runtime.guard import GuardedDelegate, GuardedDeviceDelegate
 from delegate.runtime.steps import failed
 
@@ -49,6 +50,11 @@ def make_delegates(program: Program, init: Init, fallbacks: Fallbacks | None) ->
             close_delegates(program.delegates, delegates)
         raise
     return tuple(delegates)
+
+
+def lock_of(spec: DelegateSpec, delegate: Delegate) -> CallLock | None:
+    """Return the lock of a delegate's calls; None for a thread-safe delegate."""
+    return None if delegate.thread_safe else CallLock(f"partition {spec.name} of {spec.backend}")
 
 
 def close_delegates(specs: Iterable[DelegateSpec], delegates: Iterable[Delegate]) -> None:

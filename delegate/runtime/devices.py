@@ -17,6 +17,7 @@ from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, DelegateSpec, MemorySpace, Method, Program, StorageKind
 from delegate.program.segments import align
 from delegate.runtime.backend import BackendRuntime, DeviceMemory, DeviceTensor
+from delegate.runtime.call_lock import hold
 from delegate.runtime.steps import DelegateStep, failed
 
 
@@ -103,7 +104,7 @@ class DeviceStep(DelegateStep):
     __slots__ = ()
 
     def __call__(self) -> None:
-        with self.lock:
+        with hold(self.lock):
             self.delegate.execute([_current(t) for t in self.inputs], self.outputs)
 
 

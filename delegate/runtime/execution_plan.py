@@ -209,7 +209,7 @@ class ExecutionPlan:
         branches = [self._steps_of(block.instructions) for block in call.blocks]
         self._begin = outside
         place = f"method {self._method.name}, {call.kind.name.lower()}"
-        self.steps.append(ParallelStep(place, branches, stop, self._resources.workers))
+        self.steps.append(ParallelStep(place, branches, stop, self._resources.workers, self._resources.lock))
 
     def _bind_kernel(self, call: KernelCall) -> None:
         kernel = self._resources.kernels.of(self._resources.program, self._method, call)

@@ -6,7 +6,6 @@ completed on the fallback, which computes all outputs again.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from delegate.errors import Stopped
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Delegate, DeviceTensor, ReportOperator, TensorType
+from delegate.runtime.call_lock import CallLock, is_reentry
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 
@@ -85,7 +85,8 @@ class Fallbacks:
 
     def delegate(self, spec: DelegateSpec) -> Delegate:
         """Return the fallback of a partition, bound."""
-        own = self._resources._replace(lock=threading.Lock())  # a caller holds its own lock during the call
+        lock = CallLock(f"the fallback of partition {spec.name}")  # a caller holds its own lock during the call
+        own = self._resources._replace(lock=lock)
         return _OnKernels(Method(own, own.program.fallbacks[spec.fallback]))
 
     def record(self, spec: DelegateSpec, when: str, error: BaseException) -> None:
@@ -122,7 +123,7 @@ class _FallbackOnFailure(Delegate):
     def __init__(self, spec: DelegateSpec, delegate: Delegate, fallbacks: Fallbacks) -> None:
         self.spec, self._delegate, self._fallbacks = spec, delegate, fallbacks
         self._own = self._execute = delegate.execute
-        self._lock = threading.Lock()
+        self._lock = CallLock(f"partition {spec.name} of {spec.backend}")
         self.thread_safe = delegate.thread_safe
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
@@ -137,7 +138,7 @@ class _FallbackOnFailure(Delegate):
         try:
             execute(inputs, outputs)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
-            if execute is not self._own or isinstance(error, Stopped):
+            if execute is not self._own or isinstance(error, Stopped) or is_reentry(error):
                 raise
             self.switch_to_fallback(error)
             self._execute(inputs, outputs)
@@ -157,7 +158,7 @@ class _FallbackOnFailure(Delegate):
 
     def switch_to_fallback(self, error: BaseException) -> bool:
         """Use the fallback from now on, because of an error. Return False if it was used before."""
-        with self._lock:  # calls of several threads may fail at once
+        with self._lock.hold():  # calls of several threads may fail at once
             if self._execute is not self._own:
                 return False
             self._execute = self._fallbacks.delegate(self.spec).execute

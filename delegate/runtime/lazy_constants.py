@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from threading import Lock
 
 from delegate.kernels.selection import Kernels
 from delegate.memory.storage import owner
@@ -20,6 +19,7 @@ from delegate.program.instructions import reads, refs, walk
 from delegate.program.model import Arg, Instruction, KernelCall, Method, Program, Storage, StorageKind
 from delegate.program.raw import nbytes
 from delegate.runtime.backend import Array
+from delegate.runtime.call_lock import CallLock
 from delegate.runtime.steps import Step, run_steps
 
 _GROWTH = 16  # times the bytes of the program's constants may be stored: int4 weights in float64
@@ -38,18 +38,18 @@ class LazyConstants:
     stored: frozenset[int] = frozenset()
     is_done: bool = False
     _arrays: dict[int, Array] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
+    _lock: CallLock = field(default_factory=lambda: CallLock("the computation of the program's constants"))
 
     def array(self, index: int, make: Callable[[], Array]) -> Array:
         """Return the stored array of a value; allocate it first if necessary."""
-        with self._lock:
+        with self._lock.hold():
             if index not in self._arrays:
                 self._arrays[index] = make()
             return self._arrays[index]
 
     def compute(self, steps: Sequence[Step]) -> None:
         """Run the steps, unless another context has already."""
-        with self._lock:
+        with self._lock.hold():
             if not self.is_done:
                 run_steps(steps)
                 self.is_done = True

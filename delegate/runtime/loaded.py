@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
-from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 from weakref import WeakSet
@@ -25,8 +24,9 @@ from delegate.program.raw import array_over
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
+from delegate.runtime.call_lock import CallLock
 from delegate.runtime.context import Context
-from delegate.runtime.delegates import InProcess, announce, close_delegates, make_delegates
+from delegate.runtime.delegates import InProcess, announce, close_delegates, lock_of, make_delegates
 from delegate.runtime.lazy_constants import LazyConstantTable
 from delegate.runtime.lifecycle import closed_error, follow_forks, leak
 from delegate.runtime.parallel import Workers, split_threads
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 Policy = Literal["allow", "warn", "error"]
 _POLICIES = get_args(Policy)
+_DELEGATES = "the creation of the program's delegates"  # in a forked process
 _MAX_SECONDS = 1e6  # of `isolate`: system calls take no more
 LoadOptions = Mapping[str, Mapping[str, Any]]  # backend -> option -> value
 # An option that does not exist at lowering has only the type of the runtime part.
@@ -228,13 +229,13 @@ class LoadedProgram(Context):
             platform=platform,
             states=_initial_states(program),
             lazy_constants=LazyConstantTable(),
-            lock=Lock(),
+            lock=CallLock("the program"),
             workers=Workers(),
             portable_shares={},
         )
         self._fallbacks = _fallbacks(self._shared, program.on_fallback if fallback is None else fallback)
         self._contexts: WeakSet[Context] = WeakSet()
-        self._making = Lock()
+        self._making = CallLock(_DELEGATES)
         self._make_delegates(forked=False)
         try:
             super().__init__(self._shared)
@@ -266,7 +267,7 @@ class LoadedProgram(Context):
 
     def ready(self) -> Resources:
         """Return the resources of its contexts, with delegates that were created in this process."""
-        with self._making:
+        with self._making.hold():
             if self._forked:
                 self._make_delegates(forked=True)
         return self._shared
@@ -280,7 +281,7 @@ class LoadedProgram(Context):
         self._shared = unbound._replace(workers=Workers())  # the old ones have no threads in this process
         if self._fallbacks is not None:
             self._fallbacks.forget_delegates()
-        self._forked, self._making = True, Lock()
+        self._forked, self._making = True, CallLock(_DELEGATES)
         for context in (self, *self._contexts):
             context.mark_forked(self.ready)
 
@@ -296,7 +297,7 @@ class LoadedProgram(Context):
         try:
             init = announce(self._init, program, self._shared.platform.clock) if is_heard() else self._init
             delegates = make_delegates(program, init, self._fallbacks)
-            delegate_locks = tuple(nullcontext() if d.thread_safe else Lock() for d in delegates)
+            delegate_locks = tuple(map(lock_of, program.delegates, delegates))
             spaces = _spaces(program, self._init.runtimes, self._fallbacks)
         except BaseException:  # plugins may raise anything
             with suppress(BackendFailed):
@@ -307,7 +308,7 @@ class LoadedProgram(Context):
         self._forked = False
 
     def _close_delegates(self) -> None:
-        delegates, self._shared = self._shared.delegates, self._shared._replace(delegates=())
+        delegates, self._shared = self._shared.delegates, self._shared._replace(delegates=(), delegate_locks=())
         try:
             close_delegates(self.program.delegates, delegates)
         finally:
@@ -351,8 +352,14 @@ class LoadedProgram(Context):
 
         Raises:
             BackendFailed: a delegate could not be closed. All others are closed.
+            ExecutionError: a call of this thread is using the program, which stays open.
         """
-        for context in list(self._contexts):
+        contexts = list(self._contexts)
+        for context in (self, *contexts):
+            context.refuse_reentry()
+        for lock in filter(None, self._shared.delegate_locks):
+            lock.refuse_reentry()
+        for context in contexts:
             context.close()
         super().close()
         self._shared.workers.close()

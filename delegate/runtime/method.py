@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,7 @@ from delegate.runtime.resources import Resources
 from delegate.runtime.translate_errors import translate_binding_errors, translate_input_errors, translate_run_errors
 
 if TYPE_CHECKING:
-    from threading import Lock
-
+    from delegate.runtime.call_lock import CallLock
     from delegate.runtime.watch import Executor, Watch
 
 
@@ -81,6 +81,7 @@ class Method(NotPicklable):
             InputError: the arguments do not fit, or an array that the method writes to is read-only.
             BackendFailed, KernelError: the run failed; the next call is right again, but states may have
                 been written in part: `Context.restore` a snapshot, or `reset`.
+            ExecutionError: this thread is in a call of the same context; see `Context`.
         """
         leaves: Sequence[Any] = args
         if kwargs or len(args) != self._positional:
@@ -103,13 +104,19 @@ class Method(NotPicklable):
             with translate_input_errors("an input that the method writes to"):
                 own = writable_inputs(self.definition, self.written, leaves, arrays)
         try:
-            with self._lock:
+            lock = self._lock
+            if lock.owner:
+                lock.refuse_reentry()
+            with lock.lock:  # as `CallLock.hold`
+                lock.owner = get_ident()
                 try:
                     results = self._executor.run(arrays)
                 except DeviceLost as error:
                     if not self._recover_from_lost_device(error):
                         raise
                     results = self._executor.run(arrays)
+                finally:
+                    lock.owner = 0
         except InputError:  # inconsistent sizes, or sizes from data
             raise
         except DelegateError as error:
@@ -134,17 +141,19 @@ class Method(NotPicklable):
         """Return an array per input, None for a literal; raise as `run` does if they do not fit."""
         return self._checker.arrays(leaves)
 
-    def watch(self, watch: Watch | None, profiled: Mapping[int, tuple[Delegate, Any]] = MappingProxyType({})) -> None:
+    def watch(
+        self, watch: Watch | None, profiled: Mapping[int, tuple[Delegate, CallLock | None]] = MappingProxyType({})
+    ) -> None:
         """Observe the instructions from now on; None: stop.
 
         Args:
             watch: the observer.
             profiled: delegates, each with a lock, that replace those of the program.
         """
-        with self._lock:
+        with self._lock.hold():
             self._bind(self._resources._replace(watch=watch, profiled=profiled))
 
-    def mark_forked(self, make_ready: Callable[[], None], lock: Lock) -> None:
+    def mark_forked(self, make_ready: Callable[[], None], lock: CallLock) -> None:
         """Wait until the first call in this forked process runs `make_ready`, which binds the method again."""
         self._lock, self._checker = lock, ForkedChecker(make_ready, self.check)
 
@@ -153,10 +162,16 @@ class Method(NotPicklable):
         self._bind(resources._replace(watch=self._resources.watch))
         self._checker = self._inputs
 
+    def refuse_reentry(self) -> None:
+        """Raise ExecutionError if `close` would wait for a call of this thread."""
+        self._lock.refuse_reentry()
+        if self._direct is not None and self._direct.lock is not None:
+            self._direct.lock.refuse_reentry()
+
     def close(self) -> None:
         """Wait for a running call, and reject all later ones."""
         closed = Closed()
-        with self._lock:
+        with self._lock.hold():
             self._checker = self._executor = closed
         if self._direct is not None:
             self._direct.close(closed)

@@ -19,6 +19,7 @@ from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, Program, Structure, StructuredCall
 from delegate.program.task import cores
 from delegate.registry import Registry
+from delegate.runtime.call_lock import CallLock, wait_for_this_thread
 from delegate.runtime.steps import Step, run_steps
 
 if TYPE_CHECKING:
@@ -72,16 +73,24 @@ class ParallelStep:
         branches: the steps of each.
         stop: the first step of their blocks.
         workers: the helper threads.
+        lock: held by the call; its branches may not use what it uses.
     """
 
-    __slots__ = ("branches", "place", "stop", "workers")
+    __slots__ = ("branches", "lock", "place", "stop", "workers")
 
-    def __init__(self, place: str, branches: Sequence[list[Step]], stop: Stop, workers: Workers) -> None:
-        self.place, self.branches, self.stop, self.workers = place, branches, stop, workers
+    def __init__(
+        self,
+        place: str,
+        branches: Sequence[list[Step]],
+        stop: Stop,
+        workers: Workers,
+        lock: CallLock | None = None,
+    ) -> None:
+        self.place, self.branches, self.stop, self.workers, self.lock = place, branches, stop, workers, lock
 
     def __call__(self) -> None:
         self.stop.reset()
-        run = _Run(self.branches, self.stop)
+        run = _Run(self.branches, self.stop, self.lock)
         try:
             self.workers.request_help(run.help, len(self.branches) - 1)
             run.work()
@@ -131,9 +140,10 @@ class _Helper:
 class _Run:
     """One run of the branches. Each working thread takes the next free branch."""
 
-    def __init__(self, branches: Sequence[list[Step]], stop: Stop) -> None:
+    def __init__(self, branches: Sequence[list[Step]], stop: Stop, lock: CallLock | None = None) -> None:
         # each branch has the caller's context variables, such as NumPy's error state
         self._left = deque((number, steps, copy_context()) for number, steps in enumerate(branches))
+        self._lock_of_call = lock
         self._stop = stop
         self.errors: dict[int, BaseException] = {}
         self._lock = threading.Lock()
@@ -158,9 +168,14 @@ class _Run:
         while (taken := self._take()) is not None:
             number, steps, context = taken
             try:
-                context.run(run_steps, steps)
+                context.run(self._run_branch, steps)
             except caught as error:
                 self.errors[number] = error
+
+    def _run_branch(self, steps: list[Step]) -> None:
+        if self._lock_of_call is not None:
+            wait_for_this_thread(self._lock_of_call)
+        run_steps(steps)
 
     def _take(self) -> tuple[int, list[Step], Context] | None:
         try:
@@ -206,7 +221,7 @@ class Workers:
     def __init__(self, most: int | None = None) -> None:
         self._most = max(cores() - 1, 1) if most is None else most
         self._helpers: _HelperThreads | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler, or a garbage collection, may take it again
 
     def request_help(self, help_: Help, count: int) -> None:
         """Call a function in up to `count` helpers that are idle or can be started; return immediately."""
@@ -234,7 +249,7 @@ class _HelperThreads:
 
         self._most, self._threads, self._idle = most, 0, 0
         self._queue: SimpleQueue[Help | None] = SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # as that of `Workers`
 
     def request_help(self, help_: Help, count: int) -> None:
         with self._lock:

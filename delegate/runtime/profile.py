@@ -8,10 +8,10 @@ import random
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any
 
 from delegate.events import BoundInstruction, Event, InstructionRun, Kind, OperatorRun
+from delegate.listeners import SerialCalls
 from delegate.plugins import PORTABLE
 from delegate.text_table import Table, printable
 
@@ -139,7 +139,7 @@ class Profile:
     def __init__(self) -> None:
         self._timings: dict[str, Timing] = {}
         self._operators: dict[str, dict[tuple[str, str], Timing]] = {}  # by partition, and name and operator
-        self._lock = Lock()  # contexts may run in several threads
+        self._calls = SerialCalls()  # contexts may run in several threads
 
     def __repr__(self) -> str:
         timings = self.timings
@@ -148,18 +148,20 @@ class Profile:
 
     def __call__(self, event: Event) -> None:
         """Add a run of an instruction or of a library's operator; other events do not count."""
+        if isinstance(event, InstructionRun | OperatorRun):
+            self._calls.call(self._add, event)
+
+    def _add(self, event: InstructionRun | OperatorRun) -> None:
         if isinstance(event, InstructionRun):
-            with self._lock:
-                timing = self._timings.get(event.instruction.id) or self._new(event.instruction)
-                timing.add(event.duration, is_warm_up=event.is_warm_up)
-        elif isinstance(event, OperatorRun):
-            with self._lock:
-                operators = self._operators.setdefault(event.partition, {})
-                key = event.name, event.what
-                is_first = key not in operators
-                if is_first:
-                    operators[key] = Timing("", event.name, event.what)
-                operators[key].add(event.duration, is_warm_up=is_first)
+            timing = self._timings.get(event.instruction.id) or self._new(event.instruction)
+            timing.add(event.duration, is_warm_up=event.is_warm_up)
+            return
+        operators = self._operators.setdefault(event.partition, {})
+        key = event.name, event.what
+        is_first = key not in operators
+        if is_first:
+            operators[key] = Timing("", event.name, event.what)
+        operators[key].add(event.duration, is_warm_up=is_first)
 
     def _new(self, instruction: BoundInstruction) -> Timing:
         i = instruction

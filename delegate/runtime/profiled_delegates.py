@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from threading import Lock
-from typing import Any
+from contextlib import suppress
 
 from delegate.errors import BackendFailed
 from delegate.events import OperatorRun
@@ -13,7 +11,8 @@ from delegate.listeners import Subscription
 from delegate.plugins import AUTHOR
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Delegate, ReportOperator
-from delegate.runtime.delegates import close_delegates
+from delegate.runtime.call_lock import CallLock
+from delegate.runtime.delegates import close_delegates, lock_of
 from delegate.runtime.steps import failed
 
 
@@ -37,14 +36,14 @@ class ProfiledDelegates:
     ) -> None:
         self._specs: list[DelegateSpec] = []
         self._opened: list[Delegate] = []
-        self.delegates: dict[int, tuple[Delegate, AbstractContextManager[Any]]] = {}
+        self.delegates: dict[int, tuple[Delegate, CallLock | None]] = {}
         try:
             for number, (spec, delegate) in enumerate(zip(specs, delegates, strict=True)):
                 own = _open(spec, delegate, subscriptions)
                 if own is not None:
                     self._specs.append(spec)
                     self._opened.append(own)
-                    self.delegates[number] = own, nullcontext() if own.thread_safe else Lock()
+                    self.delegates[number] = own, lock_of(spec, own)
         except BaseException:
             with suppress(BackendFailed):  # report the error that stopped the opening
                 self.close()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from delegate.kernels.selection import Kernels
 from delegate.program.model import Program
 from delegate.runtime.backend import Array, Delegate
+from delegate.runtime.call_lock import CallLock
 from delegate.runtime.parallel import Workers
 from delegate.runtime.platform import Platform
 
@@ -27,7 +26,7 @@ class Resources(NamedTuple):
         program: to bind.
         constants: an array per constant.
         delegates: a delegate per partition.
-        delegate_locks: held while a delegate runs: a lock, or a null context for a thread-safe delegate.
+        delegate_locks: held while a delegate runs; None for a thread-safe delegate.
         kernels: source of kernels.
         platform: allocates memory.
         states: an array per state.
@@ -43,18 +42,18 @@ class Resources(NamedTuple):
     program: Program
     constants: tuple[Array, ...]
     delegates: tuple[Delegate, ...]
-    delegate_locks: tuple[AbstractContextManager[Any], ...]
+    delegate_locks: tuple[CallLock | None, ...]
     kernels: Kernels
     platform: Platform
     states: tuple[Array, ...]
     lazy_constants: LazyConstantTable
-    lock: Lock
+    lock: CallLock
     workers: Workers
     portable_shares: dict[str, float]
     watch: Watch | None = None
-    profiled: Mapping[int, tuple[Delegate, AbstractContextManager[Any]]] = MappingProxyType({})
+    profiled: Mapping[int, tuple[Delegate, CallLock | None]] = MappingProxyType({})
     spaces: tuple[Space, ...] = ()
 
-    def delegate(self, number: int) -> tuple[Delegate, AbstractContextManager[Any]]:
+    def delegate(self, number: int) -> tuple[Delegate, CallLock | None]:
         """Return the delegate of a partition, and its lock."""
         return self.profiled.get(number) or (self.delegates[number], self.delegate_locks[number])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from delegate.errors import BackendError, BackendFailed, DelegateError, KernelEr
 from delegate.plugins import AUTHOR, PORTABLE, one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate, TensorType
+from delegate.runtime.call_lock import CallLock, hold
 from delegate.runtime.lifecycle import Closed
 from delegate.runtime.platform import no_memory
 
@@ -134,7 +135,7 @@ class DelegateStep:
     def __init__(
         self,
         delegate: Delegate,
-        lock: AbstractContextManager[Any],
+        lock: CallLock | None,
         inputs: list[Any],
         outputs: list[Any],
         spec: DelegateSpec,
@@ -144,14 +145,24 @@ class DelegateStep:
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
         """Let the delegate check its tensors; raise the translated error."""
         try:
-            with self.lock:
+            with hold(self.lock):
                 self.delegate.prepare(inputs, outputs)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             raise self.failed(error) from error
 
     def __call__(self) -> None:
-        with self.lock:
+        lock = self.lock
+        if lock is None:
             self.delegate.execute(self.inputs, self.outputs)
+            return
+        if lock.owner:
+            lock.refuse_reentry()
+        with lock.lock:  # as `CallLock.hold`
+            lock.owner = get_ident()
+            try:
+                self.delegate.execute(self.inputs, self.outputs)
+            finally:
+                lock.owner = 0
 
     def failed(self, error: BaseException) -> DelegateError:
         """Return the error that names the failed partition."""
@@ -168,14 +179,17 @@ class SingleDelegateFastPath:
         step: of the delegate.
         types: shape and dtype of every result.
         empty: returns an uninitialised array of a shape and dtype.
+
+    Attributes:
+        lock: of the delegate.
     """
 
-    __slots__ = ("_empty", "_execute", "_lock", "_step", "_types")
+    __slots__ = ("_empty", "_execute", "_step", "_types", "lock")
 
     def __init__(self, step: DelegateStep, types: Sequence[tuple[Any, Any]], empty: Callable[..., Array]) -> None:
         self._step, self._types, self._empty = step, tuple(types), empty
         self._execute: Callable[[Any, Any], None] = step.delegate.execute
-        self._lock = step.lock
+        self.lock = step.lock
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         outputs: list[Array] = []
@@ -184,16 +198,26 @@ class SingleDelegateFastPath:
                 outputs.append(self._empty(shape, dtype))
         except (MemoryError, ValueError) as error:
             raise no_memory([shape for shape, _ in self._types], error) from error
+        lock = self.lock
         try:
-            with self._lock:
+            if lock is None:
                 self._execute(inputs, outputs)
+                return outputs
+            if lock.owner:
+                lock.refuse_reentry()
+            with lock.lock:  # as `CallLock.hold`
+                lock.owner = get_ident()
+                try:
+                    self._execute(inputs, outputs)
+                finally:
+                    lock.owner = 0
         except (Exception, SystemExit) as error:
             raise self._step.failed(error) from error
         return outputs
 
     def close(self, closed: Closed) -> None:
         """Wait for a running call, unless the delegate is thread-safe, and reject all later ones."""
-        with self._lock:
+        with hold(self.lock):
             self._execute = closed.execute
 
 

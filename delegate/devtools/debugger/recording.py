@@ -33,6 +33,7 @@ from delegate.program.model import (
     StructuredCall,
 )
 from delegate.report_rows import Accuracy
+from delegate.runtime.call_lock import hold
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
 from delegate.runtime.watch import Shapes, StepWatch, WrappedStep
 
@@ -179,7 +180,7 @@ class RunRecorder(StepWatch):
         try:
             step()
             repeated = tuple(np.empty_like(a) for a in step.outputs)
-            with step.lock:
+            with hold(step.lock):
                 step.delegate.execute(tuple(step.inputs), repeated)
         except Exception as error:  # a library may raise anything
             entry.failure = step.failed(error)

@@ -12,7 +12,7 @@ import subprocess
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from threading import Lock
+from threading import RLock
 from typing import Any, BinaryIO, TypeVar
 
 from delegate import errors
@@ -23,6 +23,7 @@ from delegate.program.model import DelegateSpec, Program
 from delegate.program.segments import align
 from delegate.registry import Registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
+from delegate.runtime.call_lock import CallLock
 from delegate.runtime.isolation.channel import CLOSE, Channel, Tensors, shared_file
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ class Isolated:
         self.runtimes: dict[str, BackendRuntime] = {}
         self._limit = limit
         self._program, self._registry, self._trust_code = program, registry, trust_code
-        self._opening, self._lock = Lock(), Lock()
+        self._opening, self._lock = CallLock("the process of the program's delegates"), RLock()
         self._worker: Worker | None = None
 
     def __call__(self, spec: DelegateSpec) -> Delegate:
@@ -88,7 +89,7 @@ class Isolated:
 
         Delegates are created one after another, so that the time of one does not count for the next.
         """
-        with self._opening:
+        with self._opening.hold():
             return _retry_if_not_taken(partial(self._open_once, request, parts))
 
     def _open_once(self, request: Any, parts: Sequence[memoryview]) -> tuple[Worker, Channel]:

@@ -48,6 +48,10 @@ class CompiledEngine:
     def look(self) -> None:
         """Do nothing, because results do not move."""
 
+    def end_run(self) -> None:
+        """Give the memory back to this thread."""
+        self._compiled.leave_thread()
+
     def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
         """Resize the inputs."""
         self._compiled.resize(shapes, self._dynamic)

@@ -56,6 +56,9 @@ class Engine(Protocol):
     def look(self) -> None:
         """Update the results of the last run, of a model whose sizes change."""
 
+    def end_run(self) -> None:
+        """Release what a run took, of a model whose sizes change: its results are copied, or it has failed."""
+
     def close(self) -> None:
         """Free the model."""
 
@@ -133,6 +136,9 @@ class XnnpackDelegate(Delegate):
         except (ValueError, RuntimeError) as error:
             self._shapes = ()
             raise BackendFailed("XNNPACK failed at a partition", where=str(error)) from error
+        finally:
+            if self._dynamic:
+                engine.end_run()
 
     def profiled(self, report: ReportOperator) -> Delegate | None:
         return None if self._reopen is None else self._reopen(report)

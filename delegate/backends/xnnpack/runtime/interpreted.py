@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ def litert() -> Any:
     return Interpreter
 
 
-_LOCK, _INITIALIZED = Lock(), list[bool]()
+_LOCK, _INITIALIZED = RLock(), list[bool]()
 
 
 def _create_first(interpreter: Any, model: bytes) -> None:
@@ -109,6 +109,9 @@ class Interpreted:
         self._bind()
         if self._nodes and self._nodes != self._wrapper.NumNodes():
             raise RuntimeError("LiteRT passed the model to XNNPACK again, but its weights were freed")
+
+    def end_run(self) -> None:
+        """Do nothing, because the memory is the interpreter's own."""
 
     def close(self) -> None:
         """Release the interpreter."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import byref, c_bool, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from itertools import accumulate
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -203,7 +203,8 @@ class CompiledModel:
         self._types = (tuple(inputs), tuple(outputs))
         self._buffers: tuple[list[c_void_p], list[c_void_p]] = ([], [])
         self._run: Callable[[], int] = _unbound
-        self._memory = _zeros(0)  # of the arrays
+        self._memory = _NO_MEMORY  # of the arrays
+        self._has_taken = False  # that memory, from the thread of the present run
         self._model = self._compiled = self._profiler = c_void_p()
         try:
             self._compile(model, threads, packed, is_profiled)
@@ -277,11 +278,21 @@ class CompiledModel:
         self._allocate_arrays(shapes, self._output_sizes(), _THREAD.memory_of_size)
 
     def move_to_thread(self) -> None:
-        """Move the arrays of `resize` to the memory of the current thread."""
+        """Move the arrays of `resize` to the memory of the current thread, and take it until `leave_thread`.
+
+        A signal handler, which interrupts this run, may run another model in this thread: it gets other memory.
+        """
         if self._memory is not _THREAD.memory:
             self._allocate_arrays(
                 [x.shape for x in self.sources], [x.shape for x in self.results], _THREAD.memory_of_size
             )
+        _THREAD.memory, self._has_taken = _NO_MEMORY, True
+
+    def leave_thread(self) -> None:
+        """Give the memory back to the thread, if it was taken, for the next run of any model."""
+        if self._has_taken and len(self._memory) > len(_THREAD.memory):
+            _THREAD.memory = self._memory
+        self._has_taken = False
 
     def run(self) -> None:
         """Fill the results."""
@@ -335,10 +346,13 @@ def _zeros(size: int) -> Array:
     return np.zeros(size, np.uint8)
 
 
+_NO_MEMORY = _zeros(0)
+
+
 class _Thread(threading.local):
     """Memory for inputs and outputs of models, of the largest size that this thread has needed."""
 
-    memory = _zeros(0)
+    memory = _NO_MEMORY
 
     def memory_of_size(self, size: int) -> Array:
         if len(self.memory) < size:
@@ -356,7 +370,7 @@ def _buffer(array: Array) -> c_void_p:
     return _create("CreateTensorBufferFromHostMemory", byref(kind), array.ctypes.data, array.nbytes, None)
 
 
-_ONE_AT_A_TIME = Lock()  # otherwise stderr would be restored in the wrong order
+_ONE_AT_A_TIME = RLock()  # otherwise stderr would be restored in the wrong order
 _LINE = b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\n"
 _MODEL = zlib.decompress(  # y = -x for one number, as `tflite.Model` writes it
     base64.b85decode(
