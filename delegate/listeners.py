@@ -65,17 +65,20 @@ class SerialCalls:
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function now, or after the call that this thread is in."""
-        with self._lock:
-            self._waiting.append((function, args))
-            if self._is_busy:
+        self._waiting.append((function, args))
+        while True:
+            with self._lock:  # for a call that another thread has begun
+                if self._is_busy:
+                    return
+                self._is_busy = True
+                try:
+                    while self._waiting:
+                        function, args = self._waiting.popleft()
+                        function(*args)
+                finally:
+                    self._is_busy = False
+            if not self._waiting:  # else a handler has added one after the last look
                 return
-            self._is_busy = True
-            try:
-                while self._waiting:
-                    function, args = self._waiting.popleft()
-                    function(*args)
-            finally:
-                self._is_busy = False
 
 
 _LISTENING: ContextVar[tuple[Subscription, ...]] = ContextVar("listeners", default=())
