@@ -128,7 +128,7 @@ class Commands(commands.Group):
             warnings.showwarning = output.show_warning
             try:
                 result = super().invoke(ctx)
-                sys.stdout.flush()  # a full disk is an error of the command, not of the interpreter's end
+                output.results().flush()  # a full disk is an error of the command, not of the interpreter's end
                 return result
             except (typer.Exit, typer.Abort):
                 raise
@@ -171,7 +171,7 @@ app = typer.Typer(
 
 def _version(show: bool) -> None:
     if show:
-        print(f"delegate {delegate.__version__}")
+        output.print_line(f"delegate {delegate.__version__}")
         raise typer.Exit
 
 

@@ -59,7 +59,7 @@ def _list(registry: Registry) -> None:
             output.show(blocked_in_vain(name, matches))
     if any(s.kept for s in states):
         output.show("some of these results are cached: `delegate backends --refresh` probes again")
-    print()
+    output.print_line()
     libraries = registry.kernels.libraries
     kernels = [(lib.name, str(lib.state), f"{lib.owner} {lib.version}".strip(), _count(lib)) for lib in libraries]
     output.table(("kernel library", "state", "from", "kernels"), kernels)
@@ -74,7 +74,7 @@ def _list(registry: Registry) -> None:
 def _list_measurements(states: Sequence[MeasurementState]) -> None:
     rows = [(s.name, str(s.state), _owner(s), s.info.description if s.info else "") for s in states]
     if rows:
-        print()
+        output.print_line()
         output.table(("remote measurement", "state", "from", "measures"), rows)
     for s in states:
         if s.detail:
@@ -113,7 +113,7 @@ def _show_backend(registry: Registry, name: str, as_json: bool) -> None:
         if value:
             output.show(f"{key + ':':<14}{value}")
     if state.traceback:
-        print(f"\n{state.traceback.rstrip()}")
+        output.print_line(f"\n{state.traceback.rstrip()}")
 
 
 def _data(state: BackendState) -> dict[str, Any]:

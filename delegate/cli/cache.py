@@ -30,7 +30,7 @@ app = typer.Typer(cls=Group, no_args_is_help=True, help="Show or clear the cache
 def path() -> None:
     """Print the folder of the cache."""
     folder = cache_folder()
-    print(folder if folder is not None else f"off, because of the environment variable {VARIABLE}")
+    output.print_line(str(folder) if folder is not None else f"off, because of the environment variable {VARIABLE}")
 
 
 @app.command("info", cls=Command)

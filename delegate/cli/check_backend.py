@@ -102,21 +102,21 @@ def _run_tests(name: str, quick_since: float | None, keyword: str, workers: int,
 
 
 def _print(state: BackendState, parts: dict[str, str], result: CheckResult | None) -> None:
-    print(f"backend:      {state.name}, {state.state}{f': {state.detail}' if state.detail else ''}")
-    print(f"aot part:     {part_text(parts['aot'], state)}")
-    print(f"runtime part: {part_text(parts['runtime'], state)}")
+    output.print_line(f"backend:      {state.name}, {state.state}{f': {state.detail}' if state.detail else ''}")
+    output.print_line(f"aot part:     {part_text(parts['aot'], state)}")
+    output.print_line(f"runtime part: {part_text(parts['runtime'], state)}")
     if result is None:
         return
     count = Counter(o.outcome for o in result.tests)
-    print(f"tests:        {', '.join(f'{n} {outcome}' for outcome, n in sorted(count.items())) or 'none'}")
+    output.print_line(f"tests:        {', '.join(f'{n} {outcome}' for outcome, n in sorted(count.items())) or 'none'}")
     if result.stopped:
-        print(f"stopped:      {result.stopped}, after {len(result.tests)} of {result.total} tests")
+        output.print_line(f"stopped:      {result.stopped}, after {len(result.tests)} of {result.total} tests")
     if result.call is not None:
-        print(f"a call:       {result.call.seconds * 1e6:.3g} us ({result.call.case})")
+        output.print_line(f"a call:       {result.call.seconds * 1e6:.3g} us ({result.call.case})")
     for outcome in result.tests:
         if outcome.outcome == "failed":
-            print(f"failed: {outcome.test}: {outcome.words}")
+            output.print_line(f"failed: {outcome.test}: {outcome.words}")
     for why, number in Counter(o.words for o in result.tests if o.outcome == "skipped").items():
-        print(f"skipped, {number}: {why}")
-    print()
+        output.print_line(f"skipped, {number}: {why}")
+    output.print_line()
     output.table(("operator", "taken"), list(result.operators.items()))

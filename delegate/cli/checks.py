@@ -29,7 +29,7 @@ def check_config(path: Annotated[Path, typer.Argument(metavar="FILE", help="YAML
         chosen = "every available backend"
     else:
         chosen = ", ".join(c.name for c in config.backends) or "no backend, only portable kernels"
-    print(f"{path}: ok ({chosen})")
+    output.print_line(f"{path}: ok ({chosen})")
 
 
 @config_app.command("schema", cls=Command)
@@ -72,4 +72,4 @@ def check_lock(
         notes = check_locked(load_model(model, inputs or []), lock, backend or None, config=config)
     for note in notes:
         output.show(note)
-    print(f"{lock} can be applied")
+    output.print_line(f"{lock} can be applied")

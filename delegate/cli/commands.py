@@ -16,6 +16,11 @@ USAGE = 2  # the exit code of wrong usage
 class Command(TyperCommand):
     """A command whose usage line has its required options, and whose help names arguments as the usage line does."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what others print in it is no result."""
+        with output.results_only():
+            return super().invoke(ctx)
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line, e.g. "[OPTIONS] --output FILE MODEL"."""
         required = [f"{p.opts[-1]} {p.metavar}" for p in self.params if p.param_type_name == "option" and p.required]
@@ -33,6 +38,15 @@ class Command(TyperCommand):
             if rows:
                 with formatter.section(f"{kind.capitalize()}s"):
                     formatter.write_dl(rows)
+
+
+class PluginCommand(Command):
+    """A command of another package, which prints its results by `print`; with `--json` by `output.print_json`."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; with `--json`, what others print in it is no result."""
+        is_json = any(ctx.params.get(p.name) for p in self.params if "--json" in p.opts)
+        return super().invoke(ctx) if is_json else super(Command, self).invoke(ctx)
 
 
 class Group(TyperGroup):
@@ -69,20 +83,21 @@ class Group(TyperGroup):
         return " ".join(text.split()).partition(". ")[0].rstrip(".") + "."
 
 
-def build_command(name: str, source: Any, settings: dict[str, bool] | None = None) -> Any:
+def build_command(name: str, source: Any, settings: dict[str, bool] | None = None, *, cls: Any = Command) -> Any:
     """Return the command object of a function with typer's annotations, or of a `typer.Typer`, a group of commands.
 
     Args:
         name: the name on the command line.
         source: the function or the group.
         settings: of the context, see `typer.Typer.command`.
+        cls: the class of the command.
     """
     if isinstance(source, typer.Typer):
         group = typer.main.get_group(source)
         group.name = name
         return group
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name, cls=Command, context_settings=settings)(source)
+    app.command(name, cls=cls, context_settings=settings)(source)
     return typer.main.get_command(app)
 
 

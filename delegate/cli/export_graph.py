@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from delegate.cli import options
+from delegate.cli import options, output
 from delegate.cli.lower import Backends, ConfigFile, Inputs
 from delegate.cli.options import Imports, import_modules
 from delegate.cli.report import read_report
@@ -47,4 +47,4 @@ def export_graph(
         require_file(path, "the graph")
     for path, data in files.items():
         write_bytes(path, data, "the graph")
-        print(f"saved {path}, {len(data):,} bytes")
+        output.print_line(f"saved {path}, {len(data):,} bytes")

@@ -243,8 +243,8 @@ def chat(
     talk = Chat(model, sampler, system, stop or (), None if adapter is None else model.load_adapter(adapter))
     for message in _messages():
         for text in talk.send(message, count):
-            print(text, end="", flush=True)
-        print()
+            output.print_line(text, end="", flush=True)
+        output.print_line()
 
 
 def _adapters(model: Model, folders: list[Path], count: int) -> list[Adapter | None]:
@@ -299,7 +299,7 @@ def _run_batch(
         if all(text.stopped for text in texts):
             break
     for text, answer in zip(texts, answers, strict=True):
-        print(answer + text.finish())
+        output.print_line(answer + text.finish())
 
 
 def _speculate(request: _Request, small: Model, prompts: list[list[int]], adapters: list[Adapter | None]) -> None:
@@ -311,7 +311,7 @@ def _speculate(request: _Request, small: Model, prompts: list[list[int]], adapte
 def _print_stream(text: Text, tokens: Iterable[int]) -> None:
     """Print the text of each token as it comes."""
     for token in tokens:
-        print(text.add(token), end="", flush=True)
+        output.print_line(text.add(token), end="", flush=True)
         if text.stopped:
             break
-    print(text.finish())
+    output.print_line(text.finish())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -23,7 +24,12 @@ def main() -> None:
     _separate_streams()  # before the import of NumPy, which starts threads
     from delegate.cli.app import app
 
-    app(prog_name="delegate")
+    try:
+        app(prog_name="delegate")
+    finally:  # a library may print at the end of the process
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            sys.stdout.flush()
+        sys.stdout = sys.stderr
 
 
 def _separate_streams() -> None:

@@ -60,4 +60,4 @@ def measure(
     for sentence, rows in costs.tables():
         output.show(sentence)
         output.table(("candidate", "cost", "rounds", ""), rows)
-    print(f"saved {out}")
+    output.print_line(f"saved {out}")

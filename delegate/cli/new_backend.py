@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from delegate.cli import options
+from delegate.cli import options, output
 from delegate.errors import DelegateError
 from delegate.registry import Registry
 
@@ -58,9 +58,11 @@ def new_backend(
     _write(skeleton, target, name)
     if template is not Template.TABLE:
         _write(skeleton / template, target / f"delegate_{name}", name)
-    print(f"wrote {target}")
-    print("next: pip install 'setuptools>=77'")
-    print(f"then: pip install --no-build-isolation --editable {target}, and `delegate check-backend {name}`")
+    output.print_line(f"wrote {target}")
+    output.print_line("next: pip install 'setuptools>=77'")
+    output.print_line(
+        f"then: pip install --no-build-isolation --editable {target}, and `delegate check-backend {name}`"
+    )
 
 
 def _write(source: Traversable, target: Path, name: str) -> None:

@@ -49,7 +49,7 @@ def ops(
     if as_json:
         output.print_json([facts.to_dict() for facts in operators])
     elif as_markdown:
-        print(markdown(operators), end="")
+        output.print_line(markdown(operators), end="")
     elif name is None and not wanted:
         _summarize(operators, catalogue)
     elif name is not None and len(operators) <= _IN_FULL:

@@ -1,5 +1,8 @@
 """Output of the commands: results on stdout; warnings, errors and progress on stderr.
 
+Only this module prints results. While a command runs, `sys.stdout` leads to stderr, as descriptor 1 does in the process
+of a command. So a plugin may print anything, and stdout holds only results.
+
 On a terminal, tables and lines are folded to its width, and words have colours. Elsewhere each row is one plain line.
 
 Names in a file or a model may hold any text, such as terminal control sequences. So all output of a command goes
@@ -49,6 +52,14 @@ class _Escaped:
         return getattr(self.stream, name)
 
 
+class _Others(_Escaped):
+    """A stream to stderr in place of `sys.stdout`, which keeps the stream of the results."""
+
+    def __init__(self, stream: TextIO, results: TextIO) -> None:
+        super().__init__(stream)
+        self.results = results
+
+
 @contextmanager
 def escaped() -> Iterator[None]:
     """Escape all writes to stdout and stderr in a `with` block."""
@@ -63,6 +74,29 @@ def escaped() -> Iterator[None]:
         sys.stderr = before[1]
 
 
+@contextmanager
+def results_only() -> Iterator[None]:
+    """Let `sys.stdout` lead to stderr in a `with` block. The functions of this module still print to stdout."""
+    if sys.stderr is None or isinstance(sys.stdout, _Others):
+        yield
+        return
+    sys.stdout = cast(TextIO, _Others(sys.stderr, sys.stdout))
+    try:
+        yield
+    finally:
+        sys.stdout = results()
+
+
+def results() -> TextIO:
+    """Return the stream of the results."""
+    return sys.stdout.results if isinstance(sys.stdout, _Others) else sys.stdout
+
+
+def print_line(text: str = "", *, end: str = "\n", flush: bool = False) -> None:
+    """Print a line of the results as it is, for a reader of any width."""
+    print(text, end=end, file=results(), flush=flush)
+
+
 def _own(stream: TextIO) -> TextIO:
     """Return the stream without escapes, for drawing on a terminal."""
     return stream.stream if isinstance(stream, _Escaped) else stream
@@ -71,7 +105,7 @@ def _own(stream: TextIO) -> TextIO:
 def print_json(data: Any) -> None:
     """Print data as indented JSON on stdout, with JSON's own escapes of characters that are not printable."""
     text = json.dumps(data, indent=2, ensure_ascii=False)
-    print("".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text))
+    print_line("".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Iterable[int] = ()) -> None:
@@ -83,19 +117,19 @@ def show(*blocks: str | Table) -> None:
     """Print texts and tables on stdout, folded to the width of a terminal."""
     for block in blocks:
         if isinstance(block, str):
-            print("\n".join(_folded(block, sys.stdout)))
+            print_line("\n".join(_folded(block, results())))
             continue
         rows = tuple(tuple(map(printable, row)) for row in block.rows)
         head, body = replace(block, rows=rows).folded(width())
         if head:
-            _styled("\n".join(head), "bold", sys.stdout)
+            _styled("\n".join(head), "bold", results())
         if body:
-            print("\n".join(body))
+            print_line("\n".join(body))
 
 
 def width() -> int | None:
     """Return the columns of the terminal that stdout is; None if it is another file."""
-    return _columns() if sys.stdout.isatty() else None
+    return _columns() if results().isatty() else None
 
 
 def _folded(text: str, stream: TextIO) -> list[str]:
@@ -126,7 +160,11 @@ def _styled(text: str, style: str, stream: TextIO, end: str = "\n") -> None:
 
 def drop() -> None:
     """Discard further results: an unwritten rest of stdout would fail again when the process ends."""
-    sys.stdout = open(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    nothing = open(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if isinstance(sys.stdout, _Others):
+        sys.stdout.results = nothing
+    else:
+        sys.stdout = nothing
 
 
 def error(text: str) -> None:

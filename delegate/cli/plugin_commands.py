@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from delegate.cli.commands import build_command
+from delegate.cli import output
+from delegate.cli.commands import PluginCommand, build_command
 from delegate.errors import ConfigError
 from delegate.plugins import BLOCK_VARIABLE, COMMANDS, Plugin, blocked_names, discover, is_blocked, one_line
 
@@ -26,7 +27,7 @@ def find(name: str) -> Any:
     claims = discover(COMMANDS).claims.get(name)
     if claims is None:
         return None
-    return build_command(name, *_function(name, claims))
+    return build_command(name, *_function(name, claims), cls=PluginCommand)
 
 
 def _function(name: str, claims: tuple[Plugin, ...]) -> tuple[Callable[..., None], dict[str, bool]]:
@@ -40,7 +41,8 @@ def _function(name: str, claims: tuple[Plugin, ...]) -> tuple[Callable[..., None
         what = f"several distributions provide the command {name!r}: {owners}"
         return _unusable(what, "uninstall all but one of them"), _ANY_ARGUMENTS
     try:
-        function = plugin.load()
+        with output.results_only():
+            function = plugin.load()
         if callable(function):
             return function, {}
         problem, cause = f"provides {type(function).__name__} at {plugin.value}, not a function", None

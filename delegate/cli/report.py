@@ -71,7 +71,7 @@ def report(
         name = Path(source).name if is_saved else source
         pages.append(read_report(source, *planning).page_data(name, profile, diagnosis))
     write(page(pages), out)
-    print(f"saved {out}, {out.stat().st_size:,} bytes")
+    output.print_line(f"saved {out}, {out.stat().st_size:,} bytes")
 
 
 def read_report(source: str, config: Path | None, backends: list[str] | None, inputs: list[str]) -> Report:

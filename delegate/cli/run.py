@@ -139,8 +139,8 @@ def run(
     if nan:
         output.show(f"note: NaN is first in {nan}; `delegate debug MODEL --nan` compares with torch")
     if trace:
-        print(f"saved {trace}, {trace.stat().st_size:,} bytes: open it in ui.perfetto.dev")
-    print(f"ran {chosen.name} {_times(seconds)}")
+        output.print_line(f"saved {trace}, {trace.stat().st_size:,} bytes: open it in ui.perfetto.dev")
+    output.print_line(f"ran {chosen.name} {_times(seconds)}")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from delegate.cli import options
+from delegate.cli import options, output
 from delegate.program import file
 from delegate.program.debug_info import stripped
 
@@ -26,4 +26,4 @@ def strip(
     program = file.load(path)
     before = path.stat().st_size
     file.save(stripped(program), target)
-    print(f"saved {target}, {target.stat().st_size:,} bytes instead of {before:,}")
+    output.print_line(f"saved {target}, {target.stat().st_size:,} bytes instead of {before:,}")

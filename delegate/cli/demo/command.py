@@ -113,11 +113,11 @@ def demo(
     else:
         _print(real, stand_ins, count)
         for name, message in failures.items():
-            print(f"{name} failed: {message}")
+            output.print_line(f"{name} failed: {message}")
         if folder is not None:
-            print(f"saved the program files in {folder}")
+            output.print_line(f"saved the program files in {folder}")
         if saved:
-            print(f"saved {saved}, {Path(saved).stat().st_size:,} bytes: open it in a browser")
+            output.print_line(f"saved {saved}, {Path(saved).stat().st_size:,} bytes: open it in a browser")
         _print_next(folder, report)
     if failures:
         raise typer.Exit(1)
@@ -184,9 +184,9 @@ def _print_next(folder: Path | None, report: bool) -> None:
         ("delegate backends", "what is installed here, and the fix of what is not"),
         ("delegate lower MODEL -o model.dlg", "your own model; README.md has the Python code"),
     ]
-    print("\nNext:")
+    output.print_line("\nNext:")
     for command, purpose in lines:
-        print(f"  {command}\n      {purpose}")
+        output.print_line(f"  {command}\n      {purpose}")
 
 
 @contextmanager
