@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from delegate.field_checks import amount, count, items, mapping, number, text, texts
@@ -15,6 +15,7 @@ from delegate.text_table import Table
 
 UNITS = {"latency": "ms", "throughput": "ms", "memory": "MiB", "file size": "MiB"}  # objective -> of a cost, for people
 _EXACT_DB = 100.0
+_DIGITS = 4  # of measured numbers; more are noise, also in the diff of two lockfiles
 _SCALES = {"ms": 1e3, "MiB": 2.0**-20}
 
 
@@ -118,6 +119,10 @@ class Placement:
     machine: str = ""
     busy: str = ""
 
+    def rounded(self) -> Placement:
+        """Return the placement with measured numbers of four digits."""
+        return _rounded(self)
+
     def front(self) -> list[PlanCost]:
         """Return the plans that no other one beats in both cost and SQNR, the cheapest first.
 
@@ -190,6 +195,16 @@ class Placement:
             machine=text({"machine": "", **data}, "machine"),  # absent in older files
             busy=text({"busy": "", **data}, "busy"),
         )
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, tuple):
+        return tuple(map(_rounded, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _rounded(getattr(value, f.name)) for f in fields(value)})
+    return value
 
 
 def _segment_row(cost: SegmentCost) -> tuple[str, ...]:

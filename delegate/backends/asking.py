@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
@@ -44,16 +45,24 @@ class AskingBackend(Backend):
         """
 
     def check(self, node: Node) -> Verdict:
-        """Return the library's answer, or its cached answer for the same operator, arguments, shapes and dtypes."""
+        """Return the library's answer, or its cached answer for the same operator, arguments, shapes and dtypes.
+
+        An answer whose message names a node is only for nodes of these names.
+        """
         region = one_node_region(node)
         unknown = _symbols(region.outputs) - _symbols(region.inputs)
         if any(symbol_is_type(s, SymT.UNBACKED_INT) for s in unknown):
             return no(Reason.DYNAMIC_SHAPE, "the sizes of its results depend on data")
         if not all(isinstance(n.meta.get("val"), torch.Tensor) for n in region.outputs):
             return no(Reason.OPERATOR, "it returns no tensor that is used")
-        if region.structure not in self._answers:
-            self._answers[region.structure] = self._answer(region)
-        return self._answers[region.structure]
+        names = tuple(n.name for n in region.graph.nodes if n.op != "output")
+        for key in (region.structure, (region.structure, names)):
+            if key in self._answers:
+                return self._answers[key]
+        answer = self._answer(region)
+        named = any(re.search(rf"\b{re.escape(name)}\b", answer.message) for name in names)
+        self._answers[(region.structure, names) if named else region.structure] = answer
+        return answer
 
     def _answer(self, region: Region) -> Verdict:
         try:

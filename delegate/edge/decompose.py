@@ -24,14 +24,14 @@ from torch._export.utils import _special_op_to_preserve_cia
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export.exported_program import _override_composite_implicit_decomp
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.fx.node import map_arg
 
 from delegate.edge.build import fake_mode, inherited
 from delegate.edge.functional import functionalize
-from delegate.edge.graphs import CHECKS
+from delegate.edge.graphs import CHECKS, graph_modules
 from delegate.edge.node import SYMBOLIC, describe, results_used, shape_text, symbolic_numbers, writes_in_place
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.edge.training import with_dropout
@@ -377,6 +377,13 @@ def compound_nodes(graph: Graph, decomposer: Decomposer | None = None) -> Iterat
     """Yield the nodes of a graph that are not core ATen and have a decomposition."""
     applies = (decomposer or Decomposer()).applies
     return (node for node in list(graph.nodes) if applies(node))
+
+
+def compound_operators(root: GraphModule) -> frozenset[str]:
+    """Return the operators of a graph and its bodies that are not core ATen and have a decomposition."""
+    targets = {n.target for module in graph_modules(root) for n in module.graph.nodes if n.op == "call_function"}
+    applies = Decomposer().applies_to
+    return frozenset(str(target) for target in targets if isinstance(target, OpOverload) and applies(target))
 
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

@@ -17,9 +17,9 @@ from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
 
 from delegate.edge.build import storage_address
-from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions
+from delegate.edge.decompose import Decomposer, compound_nodes, compound_operators, core_decompositions
 from delegate.edge.functional import NotSimple, functionalize, inlined
-from delegate.edge.graphs import drop_unused, remove_checks, trim_metadata
+from delegate.edge.graphs import drop_unused, graph_modules, remove_checks, trim_metadata
 from delegate.edge.higher_order import index_by_tensors, lower_associative_scans, lower_flex_attention
 from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor, tensors
 from delegate.edge.program import EdgeProgram
@@ -55,6 +55,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         logger.info("%s is decomposed by torch's run_decompositions: %s", name, why)
         module, signature, asserted, ranges = _slow_path(ep, decomposer, name)
     signature = _with_lasting_names(module, signature, [spec.arg.name for spec in ep.graph_signature.input_specs])
+    preserved = compound_operators(module) & decomposer.preserve_ops
     drop_unused(module.graph)
     _refuse_absent_data(signature)
     _refuse_shared_states(signature, module.graph)
@@ -71,6 +72,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         range_constraints=ranges,
         written=signature.written,
         guards=(*ep._guards_code, *asserted),
+        preserved=preserved,
     )
     for placeholder in module.graph.find_nodes(op="placeholder"):
         placeholder.meta[META_CONSTANT] = program.is_constant(placeholder)
@@ -225,5 +227,6 @@ def _slow_path(
     lower_associative_scans(module)
     lower_flex_attention(module, decomposer)
     index_by_tensors(module)
-    trim_metadata(module.graph)
+    for each in graph_modules(module):
+        trim_metadata(each.graph)
     return module, signature, asserted, core.range_constraints

@@ -11,6 +11,8 @@ from torch.fx import Graph, GraphModule, Node
 
 META_VALUE = "val"  # node.meta key of torch: the fake tensor (or symbolic number) of a node's result
 
+DecompositionRound = Mapping[str, tuple[str, ...]]  # graph -> identities of the nodes that are decomposed together
+
 
 @dataclass(frozen=True, slots=True)
 class EdgeInput:
@@ -50,6 +52,8 @@ class EdgeProgram:
         range_constraints: sympy symbol -> torch's ValueRanges.
         guards: assumptions of the export on sizes, beyond their ranges: conditions on inputs as torch's text, and
             symbolic truth values.
+        preserved: the compound operators that were preserved at any time, also those of nodes that a pass removed.
+        decompositions: the compound nodes that were decomposed later, in rounds.
     """
 
     name: str
@@ -64,6 +68,8 @@ class EdgeProgram:
     range_constraints: Mapping[Any, Any]
     written: tuple[str, ...] = ()
     guards: tuple[str | torch.SymBool, ...] = ()
+    preserved: frozenset[str] = frozenset()
+    decompositions: tuple[DecompositionRound, ...] = ()
 
     @property
     def graph(self) -> Graph:

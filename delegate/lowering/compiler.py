@@ -12,7 +12,6 @@ from torch.fx import Node
 
 from delegate.accuracy.verification import Eviction
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
-from delegate.backends.decomposition import DecompositionPolicy
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.export import to_edge
@@ -24,6 +23,7 @@ from delegate.emit.program import emit, has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
 from delegate.listeners import stage
+from delegate.lowering.decompositions import decompose, repeat_rounds
 from delegate.option_rules import Rules
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import (
@@ -38,7 +38,7 @@ from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan as plan_graph
 from delegate.partitioner.reporting import make_report
-from delegate.partitioner.saved import SavedPlan
+from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
 from delegate.program.model import DelegateSpec, Program
 from delegate.report import Report
 from delegate.selection import Selection
@@ -109,9 +109,9 @@ class Compiler:
     concurrency_plan: SavedPlan | None = field(init=False)  # names the modules that run in parallel
 
     def __post_init__(self) -> None:
-        selected = self.selection.partitioners
-        self.concurrency_plan = self.saved
-        self.partitioners = selected if self.saved is None else self.saved.partitioners(selected)
+        self.partitioners, self.concurrency_plan = self.selection.partitioners, None
+        if self.saved is not None:
+            self.apply(self.saved, BY_THE_PLAN)
         backends = self.selection.backends.items()
         compilers = {name: backend.preprocess for name, backend in backends}
         self.artifacts = Artifacts(
@@ -122,7 +122,8 @@ class Compiler:
     def preserve_ops(self) -> frozenset[str]:
         """The compound operators that are preserved for a backend or a kernel.
 
-        A saved plan lists the operators that were preserved when it was made, since it refers to their nodes.
+        A saved plan lists the operators that were preserved when it was made: it refers to their nodes, and constants
+        were folded with them.
         """
         if self.saved is not None and self.saved.whole is not None:
             return frozenset((*self.saved.whole, *_WRITES))
@@ -141,8 +142,11 @@ class Compiler:
         for name, ep in exported.items():
             with stage("export to edge", name):
                 edges[name] = to_edge(ep, name=name, preserve_ops=self.preserve_ops)
+        rounds = () if self.saved is None else self.saved.decompositions
         for name, edge in with_shared_states(edges).items():
-            self.methods[name] = _Method(identify(optimize(edge)) if name in exported else edge)
+            is_new = name in exported
+            planned = repeat_rounds(identify(optimize(edge)), rounds, self.preserve_ops) if is_new else edge
+            self.methods[name] = _Method(planned)
 
     def fork_with(self, edges: Mapping[str, EdgeProgram]) -> Compiler:
         """Return a compiler of the same methods, of which some have other programs.
@@ -204,7 +208,7 @@ class Compiler:
             plan: of the present graphs.
             refusal: the verdict on a node that a backend supports but the plan assigns to another one.
         """
-        self.partitioners, self.concurrency_plan = plan.partitioners(self.partitioners, refusal), plan
+        self.partitioners, self.concurrency_plan = plan.partitioners(self.selection.partitioners, refusal), plan
 
     def compile(self) -> tuple[Program, list[LoweredProgram]]:
         """Lower the methods that are not lowered yet, and return the program and its methods; raises as `lower`."""
@@ -237,8 +241,9 @@ class Compiler:
     def move(self, moved: Mapping[str, Eviction]) -> None:
         """Move nodes of partitions off their backends, by the next `compile`."""
         for method in self.methods.values():
-            assert method.lowered is not None
-            for name, delegate in method.lowered.delegates.items():
+            lowered, method.plan, method.lowered = method.lowered, None, None  # all partitions are numbered again
+            assert lowered is not None
+            for name, delegate in lowered.delegates.items():
                 if name in moved:
                     verdict, origins = no(Reason.INACCURATE, moved[name].why), method.origins[name]
                     method.refuse(delegate.backend, {origins[n]: verdict for n in moved[name].nodes if n in origins})
@@ -282,14 +287,13 @@ class Compiler:
 
     def _plan_method(self, method: _Method) -> Plan:
         """Plan a method, after decomposing the compound operators that neither a backend nor a kernel runs."""
-        decompositions = DecompositionPolicy(self.preserve_ops)
         while True:
             plan = self._plan_once(method)
-            to_decompose = [node for part in plan.walk() for node in part.needs_decomposition]
-            if not to_decompose:
+            nodes = {part.program.name: part.needs_decomposition for part in plan.walk() if part.needs_decomposition}
+            if not nodes:
                 method.plan = plan
                 return plan
-            method.edge = identify(optimize(decompositions.decompose(method.edge, to_decompose)))
+            method.edge = decompose(method.edge, nodes, self.preserve_ops)
             method.regions.clear()
 
     def _plan_once(self, method: _Method) -> Plan:

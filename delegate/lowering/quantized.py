@@ -55,6 +55,8 @@ def quantized(
     registry: Registry,
     verify: Any = None,
     progress: Progress | None = None,
+    *,
+    bounded: bool = True,
 ) -> tuple[dict[str, ExportedProgram], Selection]:
     """Return the programs, quantized if the configuration requests it, and the selection with notes on that.
 
@@ -67,6 +69,7 @@ def quantized(
         registry: the registry of backends.
         verify: the inputs to verify on, see `samples_of`.
         progress: called with short progress texts.
+        bounded: keep the bounds; False if the rules of the section keep them.
 
     Raises:
         ConfigError, InputError, ExportError: as of `quantize_as_configured`.
@@ -77,7 +80,7 @@ def quantized(
         return programs, selection
     bounds = Bounds.of(policy)
     samples: Mapping[str, Sequence[Sample]] = {}
-    if policy is not None and policy.on_failure == "move" and bounds:
+    if policy is not None and policy.on_failure == "move" and bounds and bounded:
         samples = samples_to_verify(verify, programs)
     quantizer = BoundedQuantizer(
         programs, bounds, samples, tuple(selection.backends), registry, progress or (lambda text: None)

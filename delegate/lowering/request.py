@@ -16,7 +16,6 @@ from delegate.errors import ConfigError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
-from delegate.lowering.quantized import quantized
 from delegate.lowering.strategies import Placed, PlacementInputs, Strategy, create_strategy
 from delegate.placement.policy import PlacementRequest
 from delegate.registry import Registry, default_registry
@@ -96,8 +95,7 @@ class LoweringRequest:
             prepare: called with the compiler before it compiles anything.
         """
         inputs, registry = self.check.inputs, self.registry
-        exported, selection = quantized(self.sources, self.selection, registry, inputs, self.progress)
-        exported = self.strategy.quantize(exported, selection, registry)
+        exported, selection = self.strategy.quantize(self.sources, self.selection, registry, inputs, self.progress)
         references = self.sources if self.check.reference is None else exported_programs(self.check.reference)
         compiler = Compiler(selection, kernels_of(registry, selection.kernels), self.strategy.plan, artifacts)
         prepare(compiler)

@@ -132,10 +132,15 @@ class Strategy:
         return None if self.plan is None else self.plan.to_json()
 
     def quantize(
-        self, exported: dict[str, ExportedProgram], selection: Selection, registry: Registry
-    ) -> dict[str, ExportedProgram]:
-        """Return the methods, quantized if the strategy requires it."""
-        return exported
+        self,
+        sources: dict[str, ExportedProgram],
+        selection: Selection,
+        registry: Registry,
+        verify: Any = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> tuple[dict[str, ExportedProgram], Selection]:
+        """Return the methods, quantized if the configuration or the strategy requires it; see `quantized`."""
+        return quantized(sources, selection, registry, verify, progress)
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
         """Return the compiler with the plan to apply."""
@@ -168,25 +173,39 @@ class _Locked(Strategy):
         self._lock.require_backends(selection.backends, self._where)
 
     def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
-        if self._lock.quantization:
+        if self._lock.quantization or self._lock.configured:
             raise NotCacheable
         return self._lock.to_yaml()
 
     def quantize(
-        self, exported: dict[str, ExportedProgram], selection: Selection, registry: Registry
-    ) -> dict[str, ExportedProgram]:
-        quantized_methods = dict(exported)
-        for name, values in self._lock.quantization.items():
-            try:
-                section = Quantization.model_validate(values)
-            except ValidationError as error:
-                what = f"the quantization in the lock is invalid: {sentences(error, Quantization)}"
-                raise PartitionError(what, where=self._where, remedy=AGAIN) from error
-            backends = tuple(selection.backends)
-            quantized_methods.update(configured()(exported, section, backends, registry, methods=(name,)))
-        return quantized_methods
+        self,
+        sources: dict[str, ExportedProgram],
+        selection: Selection,
+        registry: Registry,
+        verify: Any = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> tuple[dict[str, ExportedProgram], Selection]:
+        sections = {name: self._section(values) for name, values in self._lock.quantization.items()}
+        if self._lock.configured is None:
+            exported, selection = quantized(sources, selection, registry, verify, progress)
+        else:  # bounds have already kept the noisiest layers in float
+            selection = replace(selection, quantization=self._section(self._lock.configured))
+            exported, selection = quantized(sources, selection, registry, None, progress, bounded=False)
+        methods = dict(exported)
+        for name, section in sections.items():
+            methods |= configured()(exported, section, tuple(selection.backends), registry, methods=(name,))
+        return methods, selection
+
+    def _section(self, values: Mapping[str, Any]) -> Quantization:
+        try:
+            return Quantization.model_validate(values)
+        except ValidationError as error:
+            what = f"the quantization in the lock is invalid: {sentences(error, Quantization)}"
+            raise PartitionError(what, where=self._where, remedy=AGAIN) from error
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
+        if self._lock.placements:
+            compiler.apply(self._lock.plan, MEASURED)
         return Placed(compiler, exported, self._lock.placements, self._lock.options, self._lock.quantization)
 
     def require_applied(self, plans: Sequence[Plan]) -> None:
@@ -303,7 +322,8 @@ class _Measuring(Strategy):
             warnings.warn(record.message, record.category, stacklevel=4)
         programs = {name: base.exported[name] for name, base in outcome.bases.items()}
         sections = {name: base.quantization for name, base in outcome.bases.items() if base.quantization is not None}
-        return Placed(chosen, programs, outcome.placements, outcome.options, sections)
+        placements = tuple(placement.rounded() for placement in outcome.placements)
+        return Placed(chosen, programs, placements, outcome.options, sections)
 
 
 def _names(kernels: KernelRequest | None) -> list[str] | None:
@@ -372,7 +392,7 @@ def _changed(settings: PlacementSection, budget: float | None, objective: str | 
 
 def lock_of(sources: Mapping[str, ExportedProgram], placed: Placed, registry: Registry) -> Lock:
     """Return the lock of a compiled program."""
-    plan = SavedPlan.of(placed.compiler.plans)
+    plan, section = SavedPlan.of(placed.compiler.plans), placed.compiler.selection.quantization
     return Lock(
         fingerprint_methods(sources),
         machine(),
@@ -380,6 +400,7 @@ def lock_of(sources: Mapping[str, ExportedProgram], placed: Placed, registry: Re
         plan,
         {name: options for name, options in placed.options.items() if name in plan.backends},
         placed.quantization,
+        None if section is None or section.is_auto else section.model_dump(mode="json"),
         placed.placements,
     )
 
@@ -400,8 +421,7 @@ def check_locked(
     selection = select(backends, config, registry, compiled_for=strategy.backends)
     sources = exported_programs(model)
     strategy.require_model(sources, selection)
-    exported, selection = quantized(sources, selection, registry)
-    exported = strategy.quantize(exported, selection, registry)
+    exported, selection = strategy.quantize(sources, selection, registry)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels), strategy.plan)
     compiler.add_methods(exported)
     compiler.plan()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch.fx import Node
 
@@ -128,7 +128,7 @@ class _ReportBuilder:
             op=planned.op,
             backend=planned.backend or PORTABLE,
             partition=planned.partition or "",
-            verdicts=planned.verdicts,
+            verdicts={name: replace(v, tag="") if v.tag else v for name, v in planned.verdicts.items()},
             result=", ".join(map(shape_text, tensors(node))),
             source=source_line(node),
             module=module_path(node),

@@ -12,10 +12,9 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.decomposition import is_compound
 from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute
-from delegate.edge.program import EdgeProgram
+from delegate.edge.program import DecompositionRound, EdgeProgram
 from delegate.errors import PartitionError
 from delegate.field_checks import fault, items
 from delegate.files import read_text, write_text
@@ -24,7 +23,7 @@ from delegate.partitioner.plan import Group, Partition, Place, Plan, with_parall
 from delegate.partitioner.support_query import Check
 from delegate.verdict import Reason, Verdict, no
 
-_FORMAT = 3  # 1 had no preserved operators, 2 no parallel groups
+_FORMAT = 4  # 1 had no preserved operators, 2 no parallel groups, 3 no decompositions
 _AFTER = (str(Reason.TOO_SMALL), str(Reason.SLOWER))  # reasons that may follow from other nodes of the partition
 BY_THE_PLAN = no(Reason.PINNED, "by the plan")
 _EDIT = "save a plan again, of this model with these backends and options, or edit this one"
@@ -62,22 +61,27 @@ class SavedPlan:
 
     Args:
         partitions: in the order of methods and graphs.
-        whole: the preserved compound operators of the planned graphs. They depend on the queried backends. The plan
-            names nodes of such graphs. None: not known.
+        whole: the compound operators that were preserved, also those of nodes that were folded. They depend on the
+            queried backends. The plan names nodes of such graphs. None: not known.
         together: groups of branches of partitions, by name; the branches of a group run in parallel.
+        decompositions: the compound nodes that were decomposed before the planned graphs were complete, in rounds.
     """
 
     partitions: tuple[SavedPartition, ...]
     whole: tuple[str, ...] | None = None
     together: tuple[Group, ...] = ()
+    decompositions: tuple[DecompositionRound, ...] = ()
 
     @classmethod
-    def of(cls, plans: Iterable[Plan]) -> SavedPlan:
+    def of(cls, plans: Sequence[Plan]) -> SavedPlan:
         """Return the data of plans, one per method."""
-        parts = [part for plan in plans for part in plan.walk()]
-        whole = {n.op for part in parts for n in part.nodes if is_compound(n.node)}
-        saved = tuple(_saved(part.program.name, p) for part in parts for p in part.partitions)
-        return cls(saved, tuple(sorted(whole)), tuple(group for part in parts for group in part.together))
+        programs, parts = [plan.program for plan in plans], [part for plan in plans for part in plan.walk()]
+        return cls(
+            tuple(_saved(part.program.name, p) for part in parts for p in part.partitions),
+            tuple(sorted({op for program in programs for op in program.preserved})),
+            tuple(group for part in parts for group in part.together),
+            tuple(each for program in programs for each in program.decompositions),
+        )
 
     def __repr__(self) -> str:
         count, nodes = len(self.partitions), sum(len(p.nodes) for p in self.partitions)
@@ -91,7 +95,8 @@ class SavedPlan:
         lines = ",\n".join(json.dumps(asdict(p), ensure_ascii=False) for p in self.partitions)
         whole = "" if self.whole is None else f'"whole": {json.dumps(self.whole)}, '
         together = f'"together": {json.dumps(self.together)}, ' if self.together else ""
-        return f'{{"format": {_FORMAT}, {whole}{together}"partitions": [\n{lines}\n]}}\n'
+        rounds = f'"decompositions": {json.dumps(self.decompositions)}, ' if self.decompositions else ""
+        return f'{{"format": {_FORMAT}, {whole}{together}{rounds}"partitions": [\n{lines}\n]}}\n'
 
     @classmethod
     def from_json(cls, text: str, where: str = "") -> SavedPlan:
@@ -106,7 +111,8 @@ class SavedPlan:
             partitions = tuple(_partition(p) for p in items(data, "partitions"))
             _require_unique_nodes(partitions)
             together = _groups(data.get("together", []), {p.name for p in partitions})
-            return cls(partitions, None if whole is None else tuple(whole), together)
+            rounds = tuple(map(_round, items({"decompositions": [], **data}, "decompositions")))
+            return cls(partitions, None if whole is None else tuple(whole), together, rounds)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"the plan cannot be read, {fault(error)}"
             raise PartitionError(what, where=where, remedy="save it again: `program.plan.save(path)`") from error
@@ -129,6 +135,10 @@ class SavedPlan:
         """Return the backend of each node, by (graph, identity of the node)."""
         return {(p.graph, node): p.backend for p in self.partitions for node in p.nodes}
 
+    def _decomposed(self) -> dict[tuple[str, str], None]:
+        rounds = (each.items() for each in self.decompositions)
+        return {(graph, node): None for each in rounds for graph, nodes in each for node in nodes}
+
     def differences(self, other: SavedPlan) -> tuple[str, ...]:
         """Return the nodes that moved from this plan to another, one line per node, without names of partitions.
 
@@ -146,7 +156,7 @@ class SavedPlan:
         for word, before, after in (("no longer", other, self), ("now", self, other)):
             moved += sorted(_concurrent(word, before._concurrency(), after._concurrency()))
         note = f"operators that only one of the plans preserves, so that nodes differ: {', '.join(in_one)}"
-        return (note, *moved) if in_one and None not in (self.whole, other.whole) else tuple(moved)
+        return (note, *moved) if moved and in_one and None not in (self.whole, other.whole) else tuple(moved)
 
     def _concurrency(self) -> list[list[list[str]]]:
         """Return the groups as sorted branches of partitions, each named by its first node, not by its own name."""
@@ -198,7 +208,13 @@ class SavedPlan:
 
         `where`, the origin of this plan, and `remedy` are for the message.
         """
-        actual = SavedPlan.of(plans).places()
+        applied = SavedPlan.of(plans)
+        actual = applied.places()
+        done = applied._decomposed()
+        if missing := [key for key in self._decomposed() if key not in done]:
+            graph, node = missing[0]
+            what = f"the plan cannot be applied: {graph} has no node {node} to decompose"
+            raise PartitionError(what, where=where, remedy=remedy)
         lost = [(*key, backend) for key, backend in self.places().items() if actual.get(key) != backend]
         if lost:
             causes = sorted(
@@ -300,6 +316,12 @@ def _partition(data: Mapping[str, Any]) -> SavedPartition:
     if not all(isinstance(t, str) for t in texts.values()) or not _is_texts(nodes):
         raise ValueError("a partition should have graph, name and backend as text, and a list of nodes")
     return SavedPartition(**texts, nodes=tuple(nodes))
+
+
+def _round(data: Mapping[str, Any]) -> DecompositionRound:
+    if not data or not all(_is_texts(nodes) and nodes for nodes in data.values()):
+        raise ValueError("a round of decompositions should have lists of nodes by graph")
+    return {graph: tuple(nodes) for graph, nodes in data.items()}
 
 
 def _groups(data: Any, names: Set[str]) -> tuple[Group, ...]:

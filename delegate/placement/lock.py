@@ -26,8 +26,9 @@ from delegate.placement.plans import Options
 from delegate.registry import Registry
 
 FORMAT = 1
-_DIGITS = 4  # of measured numbers; more digits are noise in a diff
-_KEYS = frozenset({"format", "machine", "measured", "model", "options", "plan", "quantization", "versions"})
+_KEYS = frozenset(
+    {"configured", "format", "machine", "measured", "model", "options", "plan", "quantization", "versions"}
+)
 _MOST_BYTES = 2**22  # about ten thousand nodes, which take about ten seconds to read
 AGAIN = "measure again, and lock that: `delegate lower --measure --lock FILE`"
 
@@ -42,7 +43,9 @@ class Lock:
         versions: of the libraries, by name.
         plan: the backend of each node.
         options: of `delegate.load`, by name of a backend.
-        quantization: method -> the configuration section of its quantization, for the quantized methods.
+        quantization: method -> the configuration section of its quantization, for the quantized candidates.
+        configured: the section `quantization` of the configuration, with rules for the layers that bounds keep in
+            float; None if it has none, or measurements choose the scheme.
         placements: the measurements, by method.
     """
 
@@ -52,11 +55,13 @@ class Lock:
     plan: SavedPlan
     options: Options = field(default_factory=dict)
     quantization: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    configured: Mapping[str, Any] | None = None
     placements: tuple[Placement, ...] = ()
 
     def to_yaml(self) -> str:
         """Return YAML with sorted keys and one item per line. Equal locks have the same text."""
         data = {
+            "configured": self.configured,
             "format": FORMAT,
             "machine": self.machine,
             "measured": {p.method: asdict(p) for p in self.placements},
@@ -106,6 +111,7 @@ class Lock:
             plan=plan,
             options={name: dict(mapping(options, name)) for name in options},
             quantization={name: dict(mapping(quantization, name)) for name in quantization},
+            configured=None if data.get("configured") is None else dict(mapping(data, "configured")),
             placements=tuple(placements.values()),
         )
 
@@ -171,8 +177,9 @@ class Lock:
             yield f"machine: {self.machine} -> {other.machine}"
         yield from _changes("version of ", self.versions, other.versions)
         yield from _changes("options of ", self.options, other.options)
-        if self.quantization != other.quantization:
-            yield f"quantization: {self.quantization} -> {other.quantization}"
+        for ours, theirs in ((self.quantization, other.quantization), (self.configured, other.configured)):
+            if ours != theirs:
+                yield f"quantization: {ours} -> {theirs}"
         moved = self.plan.differences(other.plan)
         yield from moved
         if not moved:
@@ -226,11 +233,9 @@ def _place(segment: SegmentCost) -> str:
 
 
 def _plain(data: Any) -> Any:
-    """Return the data with plain YAML values and rounded numbers."""
+    """Return the data with plain YAML values."""
     if isinstance(data, Mapping):
         return {str(key): _plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [_plain(item) for item in data]
-    if isinstance(data, float) and math.isfinite(data):
-        return float(f"{data:.{_DIGITS}g}")
     return data

@@ -112,6 +112,7 @@ def to_openvino(region: Region) -> Converted:
         keep_gates_apart(model)
         _part_results(model)
         model.validate_nodes_and_infer_types()
+        _number_names(model)
     except NotConverted:
         raise
     except Exception as error:  # whatever OpenVINO raises across its boundary
@@ -129,6 +130,17 @@ def _part_results(model: openvino.Model) -> None:
         if source.get_node().get_type_name() == "Parameter":
             same = opset.reshape(source, opset.shape_of(source), special_zero=False)
             result.input(0).replace_source_output(same.output(0))
+
+
+def _number_names(model: openvino.Model) -> None:
+    """Name the model and its unnamed operators, which OpenVINO numbers through the whole process.
+
+    A region has the same artifact whatever was converted before it.
+    """
+    model.set_friendly_name("region")
+    for number, op in enumerate(model.get_ordered_ops()):
+        if op.get_friendly_name() == op.get_name():
+            op.set_friendly_name(f"{op.get_type_name()}_{number}")
 
 
 def _module(region: Region) -> GraphModule:
