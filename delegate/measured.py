@@ -121,7 +121,8 @@ class Placement:
 
     def rounded(self) -> Placement:
         """Return the placement with measured numbers of four digits."""
-        return _rounded(self)
+        rounded: Placement = _rounded(self)
+        return rounded
 
     def front(self) -> list[PlanCost]:
         """Return the plans that no other one beats in both cost and SQNR, the cheapest first.

@@ -253,7 +253,7 @@ UNREADABLE = {
     "a cost beyond all numbers": (costing(cost=10**400), "cost should be a number"),
     "an interval beside its ratio": (costing(against=INTERVAL), "is not a ratio within its interval"),
     "a reason in numbers": (costing(why=3), "why should be text"),
-    "a huge file": ("x" * (2**22 + 1), "it has more than 4194304 bytes"),
+    "a huge file": ("x" * (2**22 + 1), "it has more than 4,194,304 bytes"),
     "nested deeply": ("[" * 5000, "too deeply nested"),
 }
 
