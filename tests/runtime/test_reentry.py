@@ -32,7 +32,7 @@ from delegate.runtime.platform import Platform
 from tests.runtime import calling
 from tests.runtime.calling import HOOKS, branches, direct, whole
 from tests.support import vector_backend
-from tests.support.lowering import compiled
+from tests.support.lowering import assert_same, compiled
 from tests.support.program_builder import SQUARE
 
 X = np.arange(4, dtype=np.float32).reshape(SQUARE)
@@ -365,7 +365,9 @@ class Net(torch.nn.Module):
 def test_signals_at_any_time(module, backends):
     """A handler that calls the same context, another one and another program, wherever it interrupts a call."""
     exported = torch.export.export(module.eval(), (torch.rand(4, 8),))
-    program, other = (delegate.to_backend(exported, backends).loaded for _ in range(2))
+    lowered = [delegate.to_backend(exported, backends) for _ in range(2)]
+    assert all(bool(p.report.partitions) is bool(backends) for p in lowered)
+    program, other = (p.loaded for p in lowered)
     x = np.random.default_rng(0).random((4, 8), np.float32)
     expected, context, outcomes = program(x), program.context(), dict[str, int]()
 
@@ -396,8 +398,8 @@ def test_programs_that_share_the_memory_of_a_thread():
     x = torch.rand(9, 1024)
     programs = []
     for model in models:
-        exported = torch.export.export(model, (x,), dynamic_shapes=({0: batch},))
-        content = serialize(delegate.to_backend(exported, "xnnpack").program)
+        lowered = compiled(model, (x,), backends="xnnpack", dynamic_shapes=({0: batch},))
+        content = serialize(lowered.program)
         programs.append(delegate.load(content, options={"xnnpack": {"weight_cache": True}}))
     first, second = programs
     expected, of_second = first(x.numpy()), second(x.numpy())
@@ -448,8 +450,8 @@ def test_a_call_within_a_serial_call_comes_next():
 
 def test_a_compiled_program():
     """Called with tensors."""
-    program = delegate.to_backend(torch.export.export(Net().eval(), (torch.rand(4, 8),)), "xnnpack")
     x = torch.rand(4, 8)
+    program = compiled(Net(), (x,), backends="xnnpack", portable={"aten.cumsum.default": 1})
     expected = program(x)
     with pytest.raises(ListenerError, match="the context is used by a listener"), program.listen(lambda _: program(x)):
-        torch.testing.assert_close(program(x), expected, rtol=0, atol=0)
+        assert_same(program(x), expected, 0.0)
