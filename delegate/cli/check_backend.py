@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,7 +62,7 @@ def check_backend(
     result = _run_tests(name, start if quick else None, keyword, workers, tests) if ready else None
     if as_json:
         results = (
-            {"tests": [], "total": 0, "stopped": "", "operators": {}, "call": None}
+            {"tests": [], "total": 0, "stopped": "", "not_run": [], "operators": {}, "call": None}
             if result is None
             else {**asdict(result), "tests": [asdict(o) for o in result.tests]}
         )
@@ -101,6 +102,12 @@ def _run_tests(name: str, quick_since: float | None, keyword: str, workers: int,
         return checking.with_costs(name, result)
 
 
+def _counted(tests: Sequence[str]) -> str:
+    """Return the names of tests without their modules, and how many modules each of them missed."""
+    numbers = Counter(test.partition("[")[0] for test in tests)
+    return f"{len(tests)} tests: {', '.join(f'{name} ({number})' for name, number in numbers.items())}"
+
+
 def _print(state: BackendState, parts: dict[str, str], result: CheckResult | None) -> None:
     output.print_line(f"backend:      {state.name}, {state.state}{f': {state.detail}' if state.detail else ''}")
     output.print_line(f"aot part:     {part_text(parts['aot'], state)}")
@@ -111,6 +118,8 @@ def _print(state: BackendState, parts: dict[str, str], result: CheckResult | Non
     output.print_line(f"tests:        {', '.join(f'{n} {outcome}' for outcome, n in sorted(count.items())) or 'none'}")
     if result.stopped:
         output.print_line(f"stopped:      {result.stopped}, after {len(result.tests)} of {result.total} tests")
+    if result.not_run:
+        output.print_line(f"not run:      {_counted(result.not_run)}")
     if result.call is not None:
         output.print_line(f"a call:       {result.call.seconds * 1e6:.3g} us ({result.call.case})")
     for outcome in result.tests:

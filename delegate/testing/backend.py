@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
@@ -37,7 +37,7 @@ from delegate.runtime.platform import Platform
 from delegate.selection import Selection, select
 from delegate.testing.cases import AWKWARD, Case
 from delegate.testing.comparison import assert_same
-from delegate.verdict import Verdict
+from delegate.verdict import Reason, Verdict, no
 
 # Code for separate processes: import the info; run a saved program; open corrupt blobs.
 _STATE = """
@@ -70,6 +70,7 @@ for corrupt in (b"", b"\\0" * 64, b"nonsense" * 64, blob[: len(blob) // 2], blob
         print(type(error).__name__, error)
 """
 
+NO_VERDICT = no(Reason.EXCLUDED, "the backend was not asked")
 _FILES: dict[Hashable, bytes] = {}  # test class, AOT part and id of a case -> its program file
 
 
@@ -106,6 +107,9 @@ class BackendTests:
         for name, cases in (("case", self.cases), ("awkward", AWKWARD)):
             if name in metafunc.fixturenames:
                 metafunc.parametrize(name, list(cases.values()), ids=list(cases))
+        if "static" in metafunc.fixturenames:
+            cases = {name: case for name, case in self.cases.items() if case.dynamic_shapes is None}
+            metafunc.parametrize("static", list(cases.values()), ids=list(cases))
         if "family" in metafunc.fixturenames:
             metafunc.parametrize("family", _families())
 
@@ -118,11 +122,12 @@ class BackendTests:
 
     def test_its_info_is_cheap_and_needs_no_torch(self) -> None:
         self._require_installed()
-        assert _run_process(_STATE, self.backend) == "ok\n"
+        answer = _run_process(_STATE, self.backend).strip()
+        assert answer == "ok", f"its info must be cheap to import and report the state ok, but it reports: {answer}"
 
     def test_its_options_have_a_schema(self) -> None:
         schema = default_registry().aot(self.backend).Options.model_json_schema()
-        assert schema["type"] == "object"
+        assert schema["type"] == "object", f"options must be an object, not {schema['type']!r}"
         assert schema.get("additionalProperties") is False, "unknown options must be rejected"
 
     def test_checks_answer_with_reasons(self, case: Case) -> None:
@@ -137,8 +142,10 @@ class BackendTests:
 
     def test_two_plans_are_the_same(self, case: Case) -> None:
         first, second = (self._lower(case).report for _ in range(2))
-        assert first.nodes == second.nodes
-        assert [p.nodes for p in first.partitions] == [p.nodes for p in second.partitions]
+        changed = [a.name for a, b in zip(first.nodes, second.nodes, strict=True) if a != b]
+        assert not changed, f"two plans of one module have other verdicts or backends for: {', '.join(changed)}"
+        partitions = [[list(p.nodes) for p in report.partitions] for report in (first, second)]
+        assert partitions[0] == partitions[1], f"two plans of one module have other partitions: {partitions}"
 
     def test_answers_are_those_of_eager(self, case: Case) -> None:
         self._compare(case)
@@ -147,6 +154,27 @@ class BackendTests:
         if reason := next((why for name, why in self.exceptions.items() if AWKWARD.get(name) is awkward), ""):
             pytest.skip(reason)
         self._compare(awkward)
+
+    def test_dynamic_sizes(self, static: Case) -> None:
+        """Check that the backend accepts with a dynamic first dimension what it accepts at fixed sizes.
+
+        A refusal whose reason is `Reason.DYNAMIC_SHAPE` is allowed, and reported.
+        """
+        case = static.with_dynamic_batch()
+        if case is None:
+            pytest.skip("the module fixes the size of its first dimension")
+        fixed = self._lower(static).report.nodes
+        accepted = {n.op for n in fixed if n.verdicts.get(self.backend, NO_VERDICT)}
+        nodes = self._lower(case).report.nodes
+        verdicts = {n.op: v for n in nodes if not (v := n.verdicts.get(self.backend, NO_VERDICT)) and n.op in accepted}
+        wrong = {op: v for op, v in verdicts.items() if v.reason is not Reason.DYNAMIC_SHAPE}
+        assert not wrong, (
+            "it accepts these operators at fixed sizes only, for another reason than a dynamic shape: "
+            + "; ".join(f"{op}: {v}" for op, v in wrong.items())
+        )
+        self._compare(case)
+        if verdicts:
+            pytest.skip(f"fixed sizes only: {'; '.join(f'{op}: {v}' for op, v in verdicts.items())}")
 
     def test_generated_cases(self, family: str) -> None:
         """Compare operators with generated attributes, shapes and strides, and generated programs, with eager."""
@@ -171,10 +199,7 @@ class BackendTests:
             for array, original in zip(arrays, arrays_of(case.args), strict=True):
                 assert np.array_equal(array, original, equal_nan=array.dtype.kind in "fc"), "a call changed an input"
         for other in results[1:]:
-            for left, right in zip(results[0], other, strict=True):
-                assert left.tobytes() == right.tobytes(), (
-                    "an output is not filled completely, or the second run differs"
-                )
+            _require_same_bits(other, results[0], "an output is not filled completely, or the second run differs")
 
     def test_calls_keep_no_arrays(self, case: Case) -> None:
         """Check that a call neither writes to the results of earlier calls, nor reads their inputs."""
@@ -182,14 +207,18 @@ class BackendTests:
             run = program.method("forward").run
             first, second = arrays_of(case.args), [_scale(a, 0.5) for a in arrays_of(case.args)]
             results = run(first)
-            before, expected = [r.tobytes() for r in results], [r.tobytes() for r in run(second)]
-            assert [r.tobytes() for r in results] == before, (
-                "execute() writes to outputs of an earlier call: fill `outputs` of this call, and keep none of them"
+            before, expected = [r.copy() for r in results], [r.copy() for r in run(second)]
+            _require_same_bits(
+                results,
+                before,
+                "execute() writes to outputs of an earlier call: fill `outputs` of this call, and keep none of them",
             )
             for array in first:
                 array[...] = 0
-            assert [r.tobytes() for r in run(second)] == expected, (
-                "execute() reads inputs of an earlier call: read `inputs` of this call, and keep none of them"
+            _require_same_bits(
+                run(second),
+                expected,
+                "execute() reads inputs of an earlier call: read `inputs` of this call, and keep none of them",
             )
 
     def test_a_region_is_left_as_it_is(self, case: Case) -> None:
@@ -205,12 +234,14 @@ class BackendTests:
         """Run contexts concurrently. Each thread has its own inputs, which reveals mixed-up data."""
         with delegate.load(self._serialize(case), trust_code=True) as program:
             inputs = [[_scale(a, by) for a in arrays_of(case.args)] for by in (1.0, 0.75, 0.5, 0.25)]
-            expected = [[r.tobytes() for r in program.method("forward").run(arrays)] for arrays in inputs]
+            expected = [program.method("forward").run(arrays) for arrays in inputs]
             contexts = [program.context() for _ in inputs]
             with ThreadPoolExecutor(4) as pool:
                 jobs = list(zip(contexts, inputs, expected, strict=True)) * 5
-                runs = [(pool.submit(context.method("forward").run, arrays), bits) for context, arrays, bits in jobs]
-            assert all([r.tobytes() for r in run.result()] == bits for run, bits in runs)
+                runs = [(pool.submit(context.method("forward").run, arrays), alone) for context, arrays, alone in jobs]
+            for number, (run, alone) in enumerate(runs):
+                what = f"call {number} of {len(runs)} in 4 threads, each with its context, differs from a call alone"
+                _require_same_bits(run.result(), alone, what)
 
     def test_it_closes_and_opens_again(self, case: Case, tmp_path: Path) -> None:
         """Load a program repeatedly from a mapped file, whose blobs are read-only."""
@@ -224,11 +255,12 @@ class BackendTests:
         data, arrays = self._serialize(case), arrays_of(case.args)
         first, second = (delegate.load(data, trust_code=True) for _ in range(2))
         with second:
-            expected = [r.tobytes() for r in second.method("forward").run(arrays)]
+            expected = second.method("forward").run(arrays)
             with first, ThreadPoolExecutor(2) as pool:
-                runs = [pool.submit(p.method("forward").run, arrays) for p in (first, second) * 5]
-                assert all([r.tobytes() for r in run.result()] == expected for run in runs)
-            assert [r.tobytes() for r in second.method("forward").run(arrays)] == expected
+                for run in [pool.submit(p.method("forward").run, arrays) for p in (first, second) * 5]:
+                    _require_same_bits(run.result(), expected, "two programs in two threads differ from one alone")
+            results = second.method("forward").run(arrays)
+            _require_same_bits(results, expected, "a program differs after another program was closed")
 
     def test_kernels_run_every_second_node(self, case: Case) -> None:
         """Pin every second node to the kernels: many small partitions then exchange values with kernels."""
@@ -264,7 +296,7 @@ class BackendTests:
                     "its runtime part has no blob_format: set it, or override another_version in a test class, "
                     "which `delegate check-backend --tests FILE` uses too"
                 )
-            assert other != blob
+            assert other != blob, "another_version() returned the blob itself: it must have another version"
             with pytest.raises(BackendFailed):
                 open_blob(
                     runtime, memoryview(other), [memoryview(d) for d in data], spec.compile_specs, trust_code=True
@@ -340,6 +372,17 @@ def arrays_of(values: Any) -> list[Any]:
     leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     raw = [leaf.detach().clone().contiguous() for leaf in leaves]
     return [(t.view(torch.uint16) if t.dtype is torch.bfloat16 else t).numpy() for t in raw]
+
+
+def _require_same_bits(results: Sequence[Any], expected: Sequence[Any], what: str) -> None:
+    """Raise AssertionError, with the first different element, unless results have the bits of the expected arrays."""
+    for number, (one, other) in enumerate(zip(results, expected, strict=True)):
+        if one.tobytes() == other.tobytes():
+            continue
+        same = [a.tobytes() == b.tobytes() for a, b in zip(one.ravel(), other.ravel(), strict=True)]
+        at = [int(i) for i in np.unravel_index(same.index(False), one.shape)]
+        elements = f"{same.count(False)} of {len(same)} elements, the first at {at}"
+        raise AssertionError(f"{what}: result {number}, {elements}: {one[tuple(at)]} instead of {other[tuple(at)]}")
 
 
 def _filling_allocator(byte: int) -> Any:

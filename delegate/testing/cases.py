@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional as F
@@ -38,6 +39,33 @@ class Case:
     @cached_property
     def _exported(self) -> ExportedProgram:
         return torch.export.export(self.module, self.args, dynamic_shapes=self.dynamic_shapes)
+
+    def with_dynamic_batch(self) -> Case | None:
+        """Return the case with a dynamic first dimension of its inputs, at several sizes; None if the module fixes it.
+
+        A size of 1 becomes 2, since torch fixes it otherwise.
+        """
+        args = pytree.tree_map_only(Tensor, lambda x: _of_rows(x, max(x.shape[0], 2)) if x.dim() else x, self.args)
+        shapes = pytree.tree_map(lambda x: {0: Dim.AUTO} if isinstance(x, Tensor) and x.dim() else None, args)
+        case = replace(self, args=args, dynamic_shapes=shapes)
+        try:
+            exported = case.export()
+        except Exception:  # the export raises many errors, and any module may reject a batch of 2
+            return None
+        if not exported.range_constraints:
+            return None
+        others = tuple(pytree.tree_map_only(Tensor, partial(_times, by), args) for by in (3, 1))
+        return replace(case, others=others)
+
+
+def _of_rows(x: Tensor, count: int) -> Tensor:
+    """Return a tensor with so many rows, which are those of x in turn."""
+    return x[torch.arange(count) % x.shape[0]] if x.shape[0] else x
+
+
+def _times(by: int, x: Tensor) -> Tensor:
+    """Return a tensor with so many times the rows."""
+    return _of_rows(x, x.shape[0] * by) if x.dim() else x
 
 
 class _Second(torch.nn.Module):
@@ -170,6 +198,8 @@ COMMON: Mapping[str, Case] = {
     "layer norm": _one(nn.LayerNorm(6), 4, 6),
     "mean, sum": _two(lambda x, y: x.mean(1) + y.sum(1), *SAME),
     "concatenate": _two(lambda x, y: torch.cat([x, y], 1) * 2, *SAME),
-    "reshape, permute": _two(lambda x, y: x.reshape(2, 2, 6).permute(2, 0, 1) + y.reshape(6, 2, 2), *SAME),
+    "reshape, permute": _two(
+        lambda x, y: x.reshape(-1, 3, 2).permute(2, 0, 1) + y.reshape(-1, 2, 3).permute(1, 0, 2), *SAME
+    ),
     "attention": _two(lambda x, y: F.scaled_dot_product_attention(x, y, y), (1, 2, 4, 8), (1, 2, 4, 8)),
 }

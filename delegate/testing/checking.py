@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import math
 import runpy
 import statistics
@@ -75,6 +76,7 @@ class CheckResult:
         tests: the outcomes, in the order of the tests.
         total: the number of selected tests.
         stopped: why not all of them ran; empty if they did.
+        not_run: the names of the selected tests that did not run.
         operators: operator of the common modules -> "yes", or the reason why the backend does not run it.
         call: the cost of a call; None if the backend runs no common module entirely.
     """
@@ -82,6 +84,7 @@ class CheckResult:
     tests: tuple[TestOutcome, ...]
     total: int
     stopped: str = ""
+    not_run: tuple[str, ...] = ()
     operators: Mapping[str, str] = field(default_factory=dict)
     call: CallTime | None = None
 
@@ -177,7 +180,7 @@ def run_kit(
         options += ["-k", keyword] if keyword else []
         options += ["-n", str(workers)] if workers else []
         pytest.main([*options, folder], plugins=[collected])
-    return CheckResult(tuple(collected.outcomes), collected.total, collected.stopped)
+    return CheckResult(tuple(collected.outcomes), len(collected.tests), collected.stopped, collected.not_run)
 
 
 def with_costs(name: str, result: CheckResult) -> CheckResult:
@@ -208,7 +211,8 @@ class _Collected:
 
     def __init__(self, report: Callable[[TestOutcome | None, int, int], None], seconds: float) -> None:
         self.outcomes: list[TestOutcome] = []
-        self.total, self.stopped = 0, ""
+        self.tests: list[str] = []
+        self.stopped = ""
         self._report, self._done, self._new = report, 0, 0
         self._seconds, self._start = seconds, time.monotonic()
 
@@ -224,13 +228,13 @@ class _Collected:
             items[:] = [items[i] for _, _, i in sorted(order)]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Store the number of tests."""
-        self.total = len(session.items)
+        """Store the names of the tests."""
+        self.tests = [_test_name(item.nodeid) for item in session.items]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        """Store the number of tests, which the processes of pytest-xdist collect."""
-        self.total = len(ids)
+        """Store the names of the tests, which the processes of pytest-xdist collect."""
+        self.tests = list(map(_test_name, ids))
 
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
         """End the tests if the time is up."""
@@ -246,13 +250,18 @@ class _Collected:
         self._done += 1
         new = self.outcomes[self._new :]
         self._new = len(self.outcomes)
-        self._report(next(iter(new), None), self._done, self.total)
+        self._report(next(iter(new), None), self._done, len(self.tests))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Store the outcome of a test or of a failed setup."""
         if report.when == "call" or report.outcome != "passed":
-            test = report.nodeid.rpartition("::")[2].removeprefix("test_")
-            self.outcomes.append(TestOutcome(test, report.outcome, _words(report)))
+            self.outcomes.append(TestOutcome(_test_name(report.nodeid), report.outcome, _words(report)))
+
+    @property
+    def not_run(self) -> tuple[str, ...]:
+        """The tests without an outcome."""
+        done = {outcome.test for outcome in self.outcomes}
+        return tuple(test for test in self.tests if test not in done)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Store a failure to collect the tests."""
@@ -265,4 +274,12 @@ def _words(report: pytest.TestReport) -> str:
     if isinstance(report.longrepr, tuple):  # skipped: file, line, reason
         return str(report.longrepr[2]).removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
-    return " ".join(str(crash.message if crash else report.longrepr or "").split())
+    words = " ".join(str(crash.message if crash else report.longrepr or "").split())
+    if crash and words.isidentifier():  # an exception without a message, such as an assertion of an author's own test
+        words += f": `{linecache.getline(crash.path, crash.lineno).strip()}` ({Path(crash.path).name}:{crash.lineno})"
+    return words
+
+
+def _test_name(node: str) -> str:
+    """Return the name of a test without its file, its class and its prefix."""
+    return node.partition("::")[2].partition("::")[2].removeprefix("test_")

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from delegate.backends.state import BackendState
+from delegate.cli import check_backend
 from delegate.cli.app import app
+from delegate.plugins import PluginState
 from delegate.testing import checking
 from delegate.testing.checking import TIME_IS_UP, run_kit
 
@@ -28,6 +31,10 @@ class TestXnnpack(BackendTests):
 
     def test_of_its_own(self):
         assert False, "it fails"
+
+    def test_of_its_own_without_words(self):
+        left, right = 1, 2
+        assert left == right
 """
 
 
@@ -42,10 +49,13 @@ def test_selected_tests_with_the_settings_of_a_file(tmp_path: Path) -> None:
     )
     assert done.exit_code == 1
     assert "failed: of_its_own: AssertionError: it fails" in done.stderr, "before the end"
+    words = "of_its_own_without_words: AssertionError: `assert left == right` (own.py:17)"
+    assert f"failed: {words}" in done.stderr
     outcomes = {test["test"]: test["outcome"] for test in json.loads(done.stdout)["tests"]}
     assert outcomes == {
         "its_options_have_a_schema": "passed",
         "of_its_own": "failed",
+        "of_its_own_without_words": "failed",
         "blobs_of_another_version_are_refused[own]": "passed",
     }
 
@@ -65,7 +75,9 @@ def test_quick_in_several_processes_is_wrong_usage() -> None:
     assert check("xnnpack", "--quick", "-n", "2").exit_code == 2
 
 
-def test_it_stops_after_a_time_with_each_test_once_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_stops_after_a_time_with_each_test_once_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     ticks = iter(range(1000))
     clock = SimpleNamespace(monotonic=lambda: 7.0 * next(ticks), perf_counter=time.perf_counter)
     monkeypatch.setattr(checking, "time", clock)  # not in the module `time`, whose clock other threads read too
@@ -75,6 +87,13 @@ def test_it_stops_after_a_time_with_each_test_once_first(monkeypatch: pytest.Mon
     assert tests == ["its_options_have_a_schema", "two_plans_are_the_same", "corrupt_blobs_do_no_harm"]
     assert result.total > 40
     assert result.is_green
+    assert len(result.not_run) == result.total - 3
+    assert {test.partition("[")[0] for test in result.not_run} == {"two_plans_are_the_same", "corrupt_blobs_do_no_harm"}
+    assert not {o.test for o in result.tests} & {*result.not_run}
+    state = BackendState("xnnpack", PluginState.OK, "delegate", "1.0")
+    check_backend._print(state, {"aot": "ok", "runtime": "ok"}, result)
+    shown = capsys.readouterr().out
+    assert f"not run:      {result.total - 3} tests: two_plans_are_the_same (" in shown
 
 
 def test_a_start_that_takes_all_the_time_leaves_some_for_tests() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,8 +14,10 @@ import pytest
 import torch
 from torch import nn
 
+from delegate import testing
 from delegate.backends import aot
 from delegate.backends.aot import Backend, PreprocessResult
+from delegate.edge.node import is_static
 from delegate.errors import BackendFailed, LoweringError
 from delegate.runtime.backend import BackendRuntime, Delegate
 from delegate.testing import BackendTests, Case
@@ -100,6 +104,16 @@ def keeps(choose: Callable[[Any, Any], Any], *, reads: bool = False) -> type[Bac
     return type("KeepsRuntime", (Runtime,), {"init": lambda self, blob, specs: Keeps()})
 
 
+def fixed(reason: Reason) -> Callable[[Any, Any], Verdict]:
+    """The check of a backend that refuses dynamic sizes for a reason."""
+
+    def check(self: Any, node: torch.fx.Node) -> Verdict:
+        verdict = Adder.check(self, node)
+        return no(reason, "it has no size") if verdict and not is_static(node) else verdict
+
+    return check
+
+
 class Anything(aot.Options):
     model_config: ClassVar = {"extra": "allow"}
 
@@ -107,7 +121,8 @@ class Anything(aot.Options):
 COUNTER = itertools.count()
 REFUSAL = no(Reason.OPERATOR, "no")
 ANSWERS, CHECKS, OUTPUTS = "answers_are_those_of_eager", "checks_answer_with_reasons", "all_outputs_are_filled"
-KEPT = "calls_keep_no_arrays"
+KEPT, DYNAMIC = "calls_keep_no_arrays", "dynamic_sizes"
+THREADS, SEVERAL = "contexts_and_threads", "several_at_a_time"
 FAULTS: dict[str, tuple[dict[str, Any], type[BackendRuntime], str, str]] = {
     "takes nothing": ({"check": lambda s, n: REFUSAL}, Runtime, "something_of_it_runs_there", "supports no node"),
     "takes what it cannot": ({"check": lambda s, n: YES}, Runtime, ANSWERS, ""),
@@ -122,6 +137,15 @@ FAULTS: dict[str, tuple[dict[str, Any], type[BackendRuntime], str, str]] = {
     "adds wrongly": ({}, executes(lambda i, o: np.copyto(o[0], i[0] - i[1])), ANSWERS, ""),
     "fills nothing": ({}, executes(lambda i, o: None), OUTPUTS, "not filled completely"),
     "fills a half": ({}, executes(lambda i, o: np.copyto(o[0][:1], i[0][:1])), OUTPUTS, "not filled completely"),
+    "differs in every call": (
+        {}, executes(lambda i, o: np.copyto(o[0], next(COUNTER))), THREADS, "in 4 threads, each with its context",
+    ),
+    "differs between programs": (
+        {}, executes(lambda i, o: np.copyto(o[0], next(COUNTER))), SEVERAL, "two programs in two threads differ",
+    ),
+    "takes fixed sizes only, without saying so": (
+        {"check": fixed(Reason.OPERATOR)}, Runtime, DYNAMIC, "aten.add.Tensor: unsupported operator: it has no size",
+    ),
     "writes to inputs": ({}, executes(lambda i, o: np.copyto(i[0], 1)), OUTPUTS, "read-only"),
     "forces inputs": ({}, executes(forces), OUTPUTS, "a call changed an input"),
     "reshapes an output": ({}, executes(reshapes), ANSWERS, "changed the shape of an output from [2, 3] to [6]"),
@@ -136,6 +160,18 @@ def run(name: str, aot_half: type, runtime: type) -> None:
     test = getattr(Kit(), f"test_{name}")
     case = Kit.cases["one partition" if name == KEPT else "net"]
     test() if name == "its_options_have_a_schema" else test(case)
+
+
+def test_fixed_sizes_are_reported():
+    with pytest.raises(pytest.skip.Exception, match=r"only: aten\.add\.Tensor: dynamic shape: it has no size"):
+        run(DYNAMIC, type("Fixed", (Adder,), {"check": fixed(Reason.DYNAMIC_SHAPE)}), Runtime)
+
+
+def test_every_assertion_of_the_kit_has_words():
+    for path in Path(testing.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assert):
+                assert node.msg is not None, f"{path}:{node.lineno}"
 
 
 @pytest.mark.parametrize("name", FAULTS)
