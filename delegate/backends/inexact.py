@@ -1,7 +1,7 @@
 """Checks for libraries that change results: of empty tensors, zeros, 16-bit floats and NaN.
 
 Empty tensors: a dynamic size may be 0. A sum over it is 0, a mean is NaN, and so on. Some libraries return what was in
-memory, others fail.
+memory, others fail. torch raises an error for the largest of no elements, which libraries do not.
 
 Zeros: some libraries replace x * 0.0 by 0.0, or multiply the weights of the product that computed x by 0.0. They drop
 the sum in x + 0.0. That loses the sign of zeros, which `signbit`, `copysign`, `atan2` and quotients read. Products also
@@ -37,6 +37,8 @@ from delegate.verdict import YES, Reason, Verdict, no
 PRODUCTS = frozenset(
     f"aten.{name}" for name in ("addmm", "baddbmm", "bmm", "linear", "matmul", "mm", "scaled_dot_product_attention")
 )
+# Reductions that have no result for no elements.
+EXTREMES = frozenset(f"aten.{name}" for name in ("amax", "amin", "aminmax", "argmax", "argmin", "max", "min"))
 MEANS = frozenset(f"aten.{name}" for name in ("mean", "std", "var", "var_mean"))
 
 
@@ -45,7 +47,7 @@ def collapsed_sizes(region: Region, operators: Set[str] | None = None) -> dict[s
 
     Args:
         region: with the ranges of its sizes.
-        operators: the operators that the library computes wrong then, without overloads; None: all.
+        operators: the operators, without overloads, that the library computes wrong then, beside EXTREMES; None: all.
     """
     least = {symbol: bounds.lower for symbol, bounds in region.range_constraints.items() if bounds.lower == 0}
     if not least:
@@ -53,7 +55,7 @@ def collapsed_sizes(region: Region, operators: Set[str] | None = None) -> dict[s
     return {
         node.name: f"its input {source.name} may be empty, but its result is not; export the size with Dim(..., min=1)"
         for node in region.calls
-        if operators is None or base_name(node) in operators
+        if operators is None or base_name(node) in operators | EXTREMES
         for source in node.all_input_nodes
         if any(_is_lost(size, node, least) for t in tensors(source) for size in t.shape)
     }

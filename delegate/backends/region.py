@@ -183,6 +183,12 @@ def size_range(size: int | torch.SymInt, ranges: Mapping[Any, ValueRanges[Any]])
     return int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None
 
 
+def shape_without(node: Node, symbol: Any, ranges: Mapping[Any, ValueRanges[Any]]) -> list[int]:
+    """Return the shape of a node in a call in which one dynamic size is 0, and the others 2 or their minimum."""
+    sizes = {s: 0 if s is symbol else int(max(known.lower, 2)) for s, known in ranges.items()}
+    return [s if isinstance(s, int) else int(s.node.expr.subs(sizes)) for s in node.meta[META_VALUE].shape]
+
+
 def address(constant: torch.Tensor) -> Hashable:
     """Return the address of a constant, which identifies it in this process."""
     return (id(constant), constant.data_ptr())

@@ -330,6 +330,8 @@ def grid_sampler(x: Array, grid: Array, interpolation: int, padding: int, align_
     grid (N, ..., 2 or 3) has (x, y[, z]), each from -1 to 1 over the image.
     interpolation: 0 bilinear, 1 nearest, 2 bicubic; padding: 0 zeros, 1 border, 2 reflection.
     """
+    if out.size == 0:
+        return
     points, rank = math.prod(out.shape[2:]), len(x.shape[2:])
     size = np.array(x.shape[2:], x.dtype).reshape(rank, 1, 1)
     grid = np.moveaxis(grid[..., ::-1], -1, 0).reshape(rank, len(x), points)

@@ -63,11 +63,11 @@ for _name, _skip in (("median", False), ("nanmedian", True)):
 def mode(x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None:
     """Find the most frequent value, the least of several, and its last index."""
     values, indices = out
-    if x.size == 0:
-        values.fill(0)
-        indices.fill(0)
+    if values.size == 0:
         return
     line = np.moveaxis(x, axis_of(x, dim), -1) if x.ndim else x.reshape(1)
+    if line.shape[-1] == 0:
+        raise KernelError("there is no mode of no elements")
     order = order_of(line, line.ndim - 1, False)
     ordered = elements(line, order)
     starts = np.ones(line.shape, np.bool_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
@@ -31,7 +32,7 @@ from delegate.backends.inexact import (
 )
 from delegate.backends.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
 from delegate.backends.quantizable import QuantizationScheme
-from delegate.backends.region import ranges_of_sizes, size_range
+from delegate.backends.region import ranges_of_sizes, shape_without, size_range
 from delegate.edge.node import arguments, is_static, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import NotConverted, plain, shape_of, to_openvino, whole_operators
@@ -229,11 +230,7 @@ def _run_on_nothing(compiled: openvino.CompiledModel, region: Region, symbol: An
     Raises:
         RegionFailed: the model does not run, or its results have other sizes than torch's.
     """
-    sizes = {s: 0 if s is symbol else int(max(known.lower, 2)) for s, known in region.range_constraints.items()}
-
-    def shape(node: Node) -> list[int]:
-        return [s if isinstance(s, int) else int(s.node.expr.subs(sizes)) for s in node.meta["val"].shape]
-
+    shape = partial(shape_without, symbol=symbol, ranges=region.range_constraints)
     request = compiled.create_infer_request()
     try:
         for index, node in enumerate(region.inputs):
