@@ -17,7 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from delegate.edge.graphs import META_IDENTITY, PRESERVED_METADATA
-from delegate.edge.node import META_CONSTANT, draws, is_static, tensors
+from delegate.edge.node import META_CONSTANT, draws, introduced_symbols, is_static, tensors
 from delegate.edge.program import META_VALUE, EdgeProgram
 
 
@@ -40,7 +40,7 @@ def fake_result(node: Node) -> Any:
     """
     args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta[META_VALUE])
     assert callable(node.target)
-    mode = fake_mode(node.all_input_nodes)
+    mode = fake_mode((*node.all_input_nodes, node))  # sizes alone have no mode
     with mode or contextlib.nullcontext(), _unbound(mode), torch.no_grad(), enable_python_dispatcher():
         return node.target(*args, **kwargs)
 
@@ -111,7 +111,8 @@ def plain(value: torch.Tensor) -> torch.Tensor:
 def is_pure(node: Node) -> bool:
     """Return true if equal arguments always have equal results, and the node has no other effect.
 
-    An operator whose sizes may depend on data is pure if its sizes are known: index with integers, not with a mask.
+    An operator whose sizes may depend on data is pure if its sizes are known: index with integers, not with a mask. Two
+    of them with equal arguments have sizes of different names.
     """
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
@@ -120,7 +121,7 @@ def is_pure(node: Node) -> bool:
         return False
     if torch.Tag.data_dependent_output in target.tags:
         return False
-    return torch.Tag.dynamic_output_shape not in target.tags or is_static(node)
+    return is_static(node) or not introduced_symbols(node)
 
 
 def leaves(value: Any) -> Iterator[Any]:

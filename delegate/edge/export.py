@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -22,6 +22,7 @@ from delegate.edge.functional import NotSimple, functionalize, inlined
 from delegate.edge.graphs import drop_unused, graph_modules, remove_checks, trim_metadata
 from delegate.edge.higher_order import index_by_tensors, lower_associative_scans, lower_flex_attention
 from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor, tensors
+from delegate.edge.open_sizes import kept_dimensions, open_sizes
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature
 from delegate.edge.subclasses import FROM_TORCH_ITSELF, with_plain_tensors
@@ -31,6 +32,16 @@ from delegate.errors import ExportError, LoweringError
 from delegate.plugins import first_line
 
 logger = logging.getLogger(__name__)
+
+
+class _Converted(NamedTuple):
+    """A program in edge dialect, with the model's assertions; see `EdgeProgram` for its size ranges and notes."""
+
+    module: GraphModule
+    signature: Signature
+    asserted: list[torch.SymBool]
+    ranges: Mapping[Any, Any]
+    notes: tuple[str, ...]
 
 
 def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str] = frozenset()) -> EdgeProgram:
@@ -49,11 +60,10 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     warn_of_training(ep.graph, name)
     ep = with_plain_tensors(ep)
     try:
-        module, signature, asserted = _fast_path(ep, decomposer)
-        ranges = ep.range_constraints
+        module, signature, asserted, ranges, notes = _fast_path(ep, decomposer)
     except (NotSimple, LoweringError) as why:
         logger.info("%s is decomposed by torch's run_decompositions: %s", name, why)
-        module, signature, asserted, ranges = _slow_path(ep, decomposer, name)
+        module, signature, asserted, ranges, notes = _slow_path(ep, decomposer, name)
     signature = _with_lasting_names(module, signature, [spec.arg.name for spec in ep.graph_signature.input_specs])
     preserved = compound_operators(module) & decomposer.preserve_ops
     drop_unused(module.graph)
@@ -71,8 +81,9 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         out_spec=ep.call_spec.out_spec,
         range_constraints=ranges,
         written=signature.written,
-        guards=(*ep._guards_code, *asserted),
+        guards=(*ep._guards_code, *asserted, *kept_dimensions(module.graph)),
         preserved=preserved,
+        notes=notes,
     )
     for placeholder in module.graph.find_nodes(op="placeholder"):
         placeholder.meta[META_CONSTANT] = program.is_constant(placeholder)
@@ -136,16 +147,17 @@ def _refuse_shared_states(signature: Signature, graph: Graph) -> None:
             )
 
 
-def _fast_path(ep: ExportedProgram, decomposer: Decomposer) -> tuple[GraphModule, Signature, list[torch.SymBool]]:
+def _fast_path(ep: ExportedProgram, decomposer: Decomposer) -> _Converted:
     """Rewrite the program node by node, which is several times faster than tracing it again."""
     signature = read_signature(ep)
     graph = inlined(ep.graph_module)
+    ranges, notes = open_sizes(graph, ep.range_constraints)
     module = GraphModule(Module(), graph)
     asserted = remove_checks(module)
     signature = _with_writes(ep, signature, functionalize(module.graph), module)
     _settle_factors(module.graph)
     decomposer.expand(compound_nodes(module.graph, decomposer))
-    return module, signature, asserted
+    return _Converted(module, signature, asserted, ranges, notes)
 
 
 # Resizing of which torch's kernels ignore the factor of a dimension whose size stays. Its decompositions use it.
@@ -201,9 +213,7 @@ def _with_writes(
     return signature.mutating([p.name for p in buffers], [p.name for p in inputs])
 
 
-def _slow_path(
-    ep: ExportedProgram, decomposer: Decomposer, name: str
-) -> tuple[GraphModule, Signature, list[torch.SymBool], Mapping[Any, Any]]:
+def _slow_path(ep: ExportedProgram, decomposer: Decomposer, name: str) -> _Converted:
     """Convert the program by torch's own functionalisation and decomposition; its ranges have other symbols."""
     sizes = _sizes(ep)
     try:
@@ -223,10 +233,11 @@ def _slow_path(
     results = module.graph.output_node().args[0]
     assert isinstance(results, tuple | list)
     module.graph.output_node().args = (tuple(results[p] for p in signature.outputs),)
+    ranges, notes = open_sizes(module.graph, core.range_constraints)
     asserted = remove_checks(module)
     lower_associative_scans(module)
     lower_flex_attention(module, decomposer)
     index_by_tensors(module)
     for each in graph_modules(module):
         trim_metadata(each.graph)
-    return module, signature, asserted, core.range_constraints
+    return _Converted(module, signature, asserted, ranges, notes)

@@ -39,7 +39,7 @@ CHECKS = frozenset(
 META_IDENTITY = "identity"  # node.meta key of the name that stays the same from run to run, see `identity`
 META_ORIGIN = "origin"  # node.meta key of the nodes of a decomposed operator: the name of its node
 PRESERVED_METADATA = (META_VALUE, "nn_module_stack", "stack_trace", "custom", META_IDENTITY, META_ORIGIN)
-_ASSERTIONS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
+ASSERTIONS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
 
 
 def graph_modules(root: GraphModule) -> Iterator[GraphModule]:
@@ -75,7 +75,7 @@ def remove_checks(root: GraphModule) -> list[torch.SymBool]:
     Returns:
         The assertions of the graph itself on symbolic numbers. (Those of bodies may differ between iterations.)
     """
-    asserted = [n.args[0].meta.get(META_VALUE) for n in root.graph.nodes if str(n.target) in _ASSERTIONS]
+    asserted = [n.args[0].meta.get(META_VALUE) for n in root.graph.nodes if str(n.target) in ASSERTIONS]
     for module in graph_modules(root):
         for node in list(module.graph.nodes):
             if isinstance(node.target, OpOverload) and str(node.target) in CHECKS and not node.users:

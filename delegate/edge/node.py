@@ -13,6 +13,7 @@ import torch
 from torch._higher_order_ops.auto_functionalize import auto_functionalized
 from torch._ops import OpOverload
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from delegate.edge.program import META_VALUE
 from delegate.program.dtypes import DType
@@ -95,6 +96,14 @@ def symbolic_numbers(value: Any) -> list[Any]:
     if isinstance(value, torch.Tensor):
         return [n for n in value.shape if isinstance(n, SYMBOLIC)] if value._has_symbolic_sizes_strides else []
     return [value] if isinstance(value, SYMBOLIC) else []
+
+
+def introduced_symbols(node: Node) -> set[Any]:
+    """Return the symbols of sizes that depend on data, and are not among those of the node's inputs."""
+    known = symbolic_numbers([source.meta.get(META_VALUE) for source in node.all_input_nodes])
+    own = symbolic_numbers(node.meta.get(META_VALUE))
+    new = set[Any]().union(*(free_unbacked_symbols(number) for number in own))
+    return new.difference(*(number.node.expr.free_symbols for number in known))
 
 
 def results_used(node: Node) -> set[int]:

@@ -54,6 +54,7 @@ class EdgeProgram:
             symbolic truth values.
         preserved: the compound operators that were preserved at any time, also those of nodes that a pass removed.
         decompositions: the compound nodes that were decomposed later, in rounds.
+        notes: for people, on the export.
     """
 
     name: str
@@ -70,6 +71,7 @@ class EdgeProgram:
     guards: tuple[str | torch.SymBool, ...] = ()
     preserved: frozenset[str] = frozenset()
     decompositions: tuple[DecompositionRound, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def graph(self) -> Graph:

@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from delegate.backends.aot import Region
 from delegate.edge.decompose import compound_nodes, decompose
 from delegate.edge.graphs import drop_unused, extracted
-from delegate.edge.node import dtype_of, op_name, tensors
+from delegate.edge.node import dtype_of, introduced_symbols, op_name, tensors
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.emit.device_memory import assign_device_memory
 from delegate.emit.method import emit_method
@@ -161,8 +161,7 @@ def _program(region: Region, ranges: Mapping[Any, Any]) -> EdgeProgram:
 def has_kernel(node: Node, kernels: Kernels) -> bool:
     """Return if a kernel without torch runs the node's operator on its dtypes."""
     dtypes = {d for n in (node, *node.all_input_nodes) for t in tensors(n) if (d := dtype_of(t.dtype))}
-    find, op = kernels.torch_free.find, op_name(node)
-    return find(op, dtypes) is not None or find(op, dtypes, allocates=True) is not None
+    return kernels.torch_free.find(op_name(node), dtypes, allocates=bool(introduced_symbols(node))) is not None
 
 
 def compounds_without_kernel(graph: Graph, kernels: Kernels) -> list[Node]:

@@ -73,7 +73,9 @@ def plan(
         result = with_parallel_groups(result, planner.place)
     if is_heard():
         emit(_placed(result, start, time.perf_counter_ns() - start))
-    return replace(result, notes=(*result.notes, *planner.book.unused(), *_missing_groups(rules, result)))
+    return replace(
+        result, notes=(*program.notes, *result.notes, *planner.book.unused(), *_missing_groups(rules, result))
+    )
 
 
 def _placed(plan: Plan, start: int, duration: int) -> Placed:

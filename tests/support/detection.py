@@ -41,7 +41,8 @@ def _overlap(a, b):
 
 
 def _nms_fake(boxes, scores, threshold):
-    return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
+    """As torchvision's own, whose size is 2 or more."""
+    return boxes.new_empty(torch.library.get_ctx().create_unbacked_symint(), dtype=torch.int64)
 
 
 def _roi_align(x, rois, scale, height, width, ratio, aligned):

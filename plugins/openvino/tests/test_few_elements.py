@@ -1,0 +1,21 @@
+"""Sizes that depend on data, of which a call has 0, 1 or more: right on OpenVINO, or left to portable kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.cases.few_elements import CASES, WITH_ANY_ROWS, compare
+from tests.support.sampling import every
+
+CONFIG = {"backends": ["openvino"], "partitioning": {"min_partition_size": 0}}
+
+
+@pytest.mark.parametrize("case", every(9, [(case,) for case in CASES]), ids=str)
+def test_as_eager(case: tuple[str, str]) -> None:
+    program = compare(case, CONFIG)
+    assert any(node.backend == "openvino" for node in program.report.nodes)
+
+
+@pytest.mark.parametrize("case", every(13, [(case,) for case in WITH_ANY_ROWS]), ids=str)
+def test_rows_of_any_number(case: tuple[str, str]) -> None:
+    compare(case, CONFIG, dynamic=True)
