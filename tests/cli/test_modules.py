@@ -18,8 +18,8 @@ from delegate.cli.commands import Group
 
 START = {
     "delegate", "delegate.cli", "delegate.cli.app", "delegate.cli.commands", "delegate.cli.main", "delegate.cli.output",
-    "delegate.cli.plugin_commands", "delegate.errors", "delegate.events", "delegate.listeners", "delegate.plugins",
-    "delegate.text_table", "delegate.vendor_output",
+    "delegate.cli.plugin_commands", "delegate.errors", "delegate.events", "delegate.interrupts", "delegate.listeners",
+    "delegate.plugins", "delegate.text_table", "delegate.vendor_output",
 }  # fmt: skip
 RUN = START | {
     "delegate.array_files", "delegate.cli.arrays", "delegate.cli.completions", "delegate.cli.options",

@@ -15,10 +15,10 @@ from torch.export import Dim
 from torch.nn import functional as F
 
 import delegate
-from tests.e2e.values import checked_item, counts, numbers
 from tests.support.functions import NamedFunction
 from tests.support.lowering import assert_same
 from tests.support.sampling import every
+from tests.support.values import checked_item, counts, numbers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 

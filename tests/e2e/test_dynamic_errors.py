@@ -11,9 +11,9 @@ from torch.export import Dim
 
 import delegate
 from delegate.errors import ExecutionError, InputError
-from tests.e2e.values import checked_item, counts, numbers
 from tests.support.functions import NamedFunction
 from tests.support.lowering import assert_same, compiled
+from tests.support.values import checked_item, counts, numbers
 
 BATCH = Dim("batch", min=2, max=8)
 AUTO = {0: Dim.AUTO, 1: Dim.AUTO}

@@ -23,19 +23,28 @@ PLACEMENTS: dict[str, Any] = {
 }
 
 
+def assert_placed(program: Any, placement: str) -> None:
+    """Assert that kernels run everything without backends, and that a backend that is named runs something."""
+    backends = {node.backend for node in program.report.nodes}
+    if placement != "default":
+        assert placement in backends, f"{placement}: {backends}"
+
+
 @pytest.mark.parametrize(("case", "placement"), every(13, CASES, PLACEMENTS), ids=str)
 def test_as_eager(case, placement):
-    compare(case, PLACEMENTS[placement])
+    assert_placed(compare(case, PLACEMENTS[placement]), placement)
 
 
 @pytest.mark.parametrize(("case", "placement"), every(19, WITH_ANY_ROWS, PLACEMENTS), ids=str)
 def test_rows_of_any_number(case, placement):
-    compare(case, PLACEMENTS[placement], dynamic=True)
+    assert_placed(compare(case, PLACEMENTS[placement], dynamic=True), placement)
 
 
 def lowered(function: Callable[..., Any], placement: str) -> Any:
     exported = torch.export.export(NamedFunction(function).eval(), (ROWS, *masks(3)))
-    return delegate.to_backend(exported, config=PLACEMENTS[placement])
+    program = delegate.to_backend(exported, config=PLACEMENTS[placement])
+    assert_placed(program, placement)
+    return program
 
 
 def twice(x: Any, y: Any) -> Any:

@@ -14,8 +14,8 @@ import delegate
 from delegate.errors import InputError
 from delegate.program.expr import Expr
 from delegate.testing import assert_same
-from tests.e2e.values import counts, numbers
 from tests.support.functions import NamedFunction
+from tests.support.values import counts, numbers
 
 AUTO = {0: Dim.AUTO, 1: Dim.AUTO}
 BATCH = {0: Dim("batch", min=2, max=64)}

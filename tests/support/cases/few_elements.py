@@ -13,9 +13,9 @@ from torch.nn import functional as F
 import delegate
 from delegate.compiled import CompiledProgram
 from delegate.testing import assert_same
-from tests.e2e.values import checked_item, numbers
 from tests.support.detection import torchvision
 from tests.support.functions import NamedFunction
+from tests.support.values import checked_item, numbers
 
 ROWS = numbers(8, 6)
 
