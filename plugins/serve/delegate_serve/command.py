@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -21,7 +21,7 @@ import typer
 from delegate.cli import output
 from delegate.cli.options import Isolate, Kernels, LoadOptions, OnFallback, TrustCode, parse_load_options
 from delegate.errors import ConfigError, DelegateError
-from delegate_serve.runtime.settings import MAX_THREADS, MIB, ModelFile, Settings
+from delegate_serve.runtime.settings import MAX_CONNECTIONS, MAX_THREADS, MIB, ModelFile, Settings
 
 if TYPE_CHECKING:
     from delegate_serve.config import ServerConfig
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _MICROSECONDS = 1e6
 _PORTS = {"http": 80, "https": 443}
 _PATIENCE = 1.0  # seconds for a collector of traces
+_OTHER_FILES = 512  # open files of libraries, processes and shared memory
 _CLOSING = 1.0  # seconds beyond the limit of a shutdown, after which the process ends whatever it does
 _DEFAULT = Settings()
 _IN_ONE_PROCESS = {  # an option that needs a server in one process -> the way without it
@@ -150,6 +151,7 @@ def _serve_here(server: ServerConfig, files: Mapping[str, ModelFile]) -> int:
     from delegate_serve.runtime.server import Server, address_of, bind
 
     settings = server.settings()
+    _allow_open_files(2 * MAX_CONNECTIONS + _OTHER_FILES)
     with ExitStack() as stack, bind(server.host, server.port) as bound:
         gc.collect()
         gc.freeze()  # full collections need not examine what is imported, which would stop all requests for 20 ms
@@ -177,6 +179,17 @@ def _serve_here(server: ServerConfig, files: Mapping[str, ModelFile]) -> int:
         running.run([bound])
     timer.cancel()
     return running.unfinished
+
+
+def _allow_open_files(count: int) -> None:
+    """Raise the limit of open files to so many, if the system lets it: those of HTTP and gRPC have a limit each."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY and soft < count:
+            most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _close(models: Models) -> None:

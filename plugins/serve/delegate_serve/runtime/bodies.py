@@ -57,7 +57,7 @@ class Body:
     def __init__(self, headers: Iterable[tuple[bytes, bytes]], limit: int, reserve: Callable[[int], None]) -> None:
         self._limit = limit
         self.reservation = Reservation(reserve)
-        self._is_read = False
+        self._is_read = self._is_dropped = False
         self._received = 0
         self._error: RequestError | None = None
         self._data: Array | None = None
@@ -87,7 +87,7 @@ class Body:
     def place(self, other: memoryview) -> memoryview:
         """Return the place for the next bytes of a body with a declared size; `other` if they are not stored."""
         left = (self.size or 0) - self._received
-        if self._data is None or self._error is not None:
+        if self._data is None or self._error is not None or self._is_dropped:
             return other[:left]
         return self._data.data[self._received :]
 
@@ -99,7 +99,7 @@ class Body:
 
     def write(self, chunk: bytes) -> None:
         """Copy bytes."""
-        if self._error is None:
+        if self._error is None and not self._is_dropped:
             if self._data is not None:
                 self._data[self._received : self._received + len(chunk)] = np.frombuffer(chunk, np.uint8)
             elif self._received + len(chunk) > self._limit:
@@ -132,6 +132,11 @@ class Body:
         if json_size > MAX_JSON:
             raise _too_much_json()
         return data, json_size
+
+    def drop(self) -> None:
+        """Store nothing more: the request is answered."""
+        self._is_dropped, self._data = True, None
+        self._chunks.clear()
 
     def release(self) -> None:
         """Count the bytes of the body as free."""

@@ -292,6 +292,8 @@ class GrpcServer:
                 ("grpc.max_receive_message_length", min(self._settings.max_body, _MAX_MESSAGE)),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", 1 << 16),
+                ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+                ("grpc.max_connection_idle_ms", max(1, int(self._settings.timeout * 1000))),
             ],
             maximum_concurrent_rpcs=MAX_CONNECTIONS,
         )

@@ -41,6 +41,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 _LOG = logging.getLogger("delegate")
 _SLOW_JSON = 64 << 10  # bytes of JSON from which on another thread parses and writes it
+_LARGE_ANSWER = 64 << 10  # bytes, more than the buffer of a connection
 _CHAT = "v1/chat/completions"
 _COMPLETIONS = ("v1/completions", _CHAT)
 _NO_PATH = "there is no such path: the paths begin with /v2 or /v1, and /metrics has the metrics"
@@ -108,15 +109,27 @@ class Application:
         except Exception as error:
             _LOG.exception("the request for %r failed", scope["path"])
             answer = _error(RequestError(500, f"the request failed: {type(error).__name__}"), scope["path"])
+        await self._send(answer, send)
+
+    async def refuse(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Refuse a request, since too many connections are open."""
+        error = RequestError(503, "too many connections are open: try again in 1 s", retry_after=1)
+        await self._send(_error(error, scope["path"]), send)
+
+    async def _send(self, answer: Answer, send: Send) -> None:
+        size = sum(map(len, answer.parts))
         headers = [(b"content-type", answer.content_type.encode()), *answer.headers]
         if answer.stream is None:
-            headers.append((b"content-length", b"%d" % sum(map(len, answer.parts))))
+            headers.append((b"content-length", b"%d" % size))
         async with answer.held:  # from here on, since a client may leave at once
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
             if answer.stream is not None:
                 async for part in self._until_over(answer.stream):
                     await send({"type": "http.response.body", "body": part, "more_body": True})
-            await send({"type": "http.response.body", "body": b"".join(answer.parts)})
+            is_large = size > _LARGE_ANSWER  # its client reads it before its next request runs
+            await send({"type": "http.response.body", "body": b"".join(answer.parts), "more_body": is_large})
+            if is_large:
+                await send({"type": "http.response.body"})
 
     async def _until_over(self, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         """Yield the parts of a stream, and an error if the server cancels it."""
@@ -297,8 +310,9 @@ async def in_thread_if(is_slow: bool, function: Callable[..., Any], *args: Any) 
 
 
 def _require(expected: str, verb: str) -> None:
-    if verb != expected:
-        raise RequestError(405, f"the path takes {expected}, not {verb}", allow=expected)
+    allowed = ("GET", "HEAD") if expected == "GET" else (expected,)
+    if verb not in allowed:
+        raise RequestError(405, f"the path takes {expected}, not {verb}", allow=", ".join(allowed))
 
 
 def _json(value: Any, status: int = 200) -> Answer:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from delegate_serve.runtime.grpc_service import GrpcServer
 
 _READ = 0.02  # seconds in which the requests are read that have arrived before a shutdown
+_TURNS = 5  # of the event loop after that: each accepts connections, but on a busy machine none may fit into the time
 _LATE = 0.5  # seconds for the clients of requests that are cancelled
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -79,7 +80,7 @@ class Server(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             application,
-            http=functools.partial(Connection, application, settings),  # type: ignore[arg-type]
+            http=functools.partial(Connection, application, settings, MAX_CONNECTIONS),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -88,7 +89,7 @@ class Server(uvicorn.Server):
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=settings.timeout,  # type: ignore[arg-type]  # any number
         )
         super().__init__(config)
         self._application, self._on_start, self._grpc, self._reload = application, on_start, grpc, reload
@@ -115,6 +116,8 @@ class Server(uvicorn.Server):
         self._application.is_closing = True
         self._on_shutdown()
         await asyncio.sleep(_READ)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         asyncio.get_running_loop().call_later(self._timeout, self._cancel)
         stops = [] if self._grpc is None else [self._grpc.stop(self._timeout + _LATE)]
         await asyncio.gather(super().shutdown(sockets), *stops)

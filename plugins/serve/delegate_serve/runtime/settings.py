@@ -11,7 +11,7 @@ MIB = 1 << 20
 MAX_JSON = 8 * MIB  # bytes of a request that are no binary data: parsing is fast, but nothing else runs meanwhile
 MAX_HEADERS = 64 << 10  # bytes of the headers of a request
 MAX_THREADS = 1024  # of the server
-MAX_CONNECTIONS = 900  # below the usual limit of 1,024 open files
+MAX_CONNECTIONS = 900  # of each protocol; those of HTTP are below the usual limit of 1,024 open files
 BODIES_IN_MEMORY = 16  # of the largest size, for all requests together
 
 
