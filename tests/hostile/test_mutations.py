@@ -105,7 +105,7 @@ def program() -> delegate.CompiledProgram:
 
 
 def lock() -> Any:
-    written = Lock({"forward": "x"}, "here", {"xnnpack": "1"}, program().plan, {}, {}, report().placements)
+    written = Lock({"forward": "x"}, "here", {"xnnpack": "1"}, program().plan, placements=report().placements)
     return yaml.safe_load(written.to_yaml())
 
 
