@@ -29,7 +29,7 @@ def registry(site: Site) -> Registry:
 
 
 def test_states_the_absent_library(registry: Registry) -> None:
-    assert set(BLOCKS) == {"info", "aot", "patterns", "asking", "runtime"}
+    assert set(BLOCKS) == {"__init__", "info", "aot", "patterns", "asking", "runtime"}
     assert registry.state("acme").state is PluginState.UNAVAILABLE
     with pytest.raises(BackendUnavailable, match=r"acme-sdk cannot be imported.*pip install acme-sdk"):
         registry.runtime("acme")
