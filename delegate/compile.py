@@ -28,8 +28,8 @@ from delegate.listeners import stage
 from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.layer_accuracy import layer_accuracies
 from delegate.lowering.quantized import blamed, quantized
-from delegate.lowering.request import LoweringRequest
-from delegate.lowering.strategies import create_strategy, lock_of
+from delegate.lowering.request import LoweringRequest, RepeatedRequest
+from delegate.lowering.strategies import LockedStrategy, Strategy, create_strategy, lock_of
 from delegate.lowering.weights import with_own_weights
 from delegate.option_rules import rules_to_json
 from delegate.partitioner.extraction import LoweredProgram
@@ -108,7 +108,7 @@ def to_backend(
     request = LoweringRequest.of(
         model, backends, config, kernels=kernels, placement=placement, verify=verify, cache=cache, progress=progress
     )
-    return _lower(request, is_cacheable=verify is None, is_owned=False)
+    return _lower(request, model, is_cacheable=verify is None, is_owned=False)
 
 
 @restore_torch_on_error()
@@ -116,14 +116,15 @@ def to_backend(
 def lower_owned(model: Model, backends: Request = None, *, verify: Any = None, **options: Any) -> CompiledProgram:
     """Lower as `to_backend` does, but use the memory of the model's weights, which nothing may change from now on."""
     request = LoweringRequest.of(model, backends, verify=verify, **options)
-    return _lower(request, is_cacheable=verify is None, is_owned=True)
+    return _lower(request, model, is_cacheable=verify is None, is_owned=True)
 
 
-def _lower(request: LoweringRequest, *, is_cacheable: bool, is_owned: bool) -> CompiledProgram:
+def _lower(request: LoweringRequest, model: Model, *, is_cacheable: bool, is_owned: bool) -> CompiledProgram:
     """Lower a model.
 
     Args:
         request: the arguments of `to_backend`.
+        model: the model of the request as the user gave it.
         is_cacheable: the program may come from the cache, and go there.
         is_owned: nothing else changes the weights of the model, so the program needs no copies of them.
     """
@@ -137,7 +138,9 @@ def _lower(request: LoweringRequest, *, is_cacheable: bool, is_owned: bool) -> C
         for name, ep in sources.items():
             warn_of_training(ep.graph, name)
         with stage("program from the cache"):
-            return _result(cached, Report.from_json(cached.program.report), sources, selection, registry, request)
+            report = Report.from_json(cached.program.report)
+            repeated = RepeatedRequest.of(request, model, Strategy(plan=cached.plan))
+            return _result(cached, report, sources, selection, registry, repeated)
 
     model_placed = request.place(artifacts)
     placed, selection = model_placed.placed, model_placed.selection
@@ -151,7 +154,8 @@ def _lower(request: LoweringRequest, *, is_cacheable: bool, is_owned: bool) -> C
 
     known = fingerprints(placed.exported)
     report = replace(placed.compiler.report(), placements=placed.placements, fingerprints=known)
-    report = strategy.finish(report, lock_of(sources, placed, registry))
+    lock = lock_of(sources, placed, registry)
+    report = strategy.finish(report, lock)
     report = with_device_copies(report, program, lowered)
     if verifying is not None and measured is not None:
         report = replace(measured.add_to(report), layers=tuple(layer_accuracies(verifying, measured)))
@@ -162,7 +166,8 @@ def _lower(request: LoweringRequest, *, is_cacheable: bool, is_owned: bool) -> C
     )
     if programs is not None and key is not None and not placed.compiler.artifacts.has_failed:
         programs.put(key, result.as_cached(report), lowered)
-    return _result(result, report, placed.exported, selection, registry, request.again(model_placed))
+    repeated = RepeatedRequest.of(request, model, LockedStrategy(lock, "the program"))
+    return _result(result, report, placed.exported, selection, registry, repeated)
 
 
 def _compile_and_verify(
@@ -187,16 +192,15 @@ def _result(
     exported: Mapping[str, ExportedProgram],
     selection: Selection,
     registry: Registry,
-    request: LoweringRequest,
+    repeated: RepeatedRequest,
 ) -> CompiledProgram:
-    """Return the compiled program for the user, and warn about it; the debugger lowers it again by the request."""
+    """Return the compiled program for the user, and warn about it; the debugger repeats the request."""
     for sentence in result.warnings:
         warnings.warn(sentence, stacklevel=6)
     _warn_of_portable(report, selection)
     specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
-    again = replace(request, strategy=create_strategy(result.plan, selection.placement))
     return CompiledProgram(
-        result.program, specs, report, registry, selection.kernels, plan=result.plan, debugger=partial(_debug, again)
+        result.program, specs, report, registry, selection.kernels, plan=result.plan, debugger=partial(_debug, repeated)
     )
 
 
@@ -256,7 +260,7 @@ def debug(
 
 
 def _debug(
-    request: LoweringRequest,
+    request: LoweringRequest | RepeatedRequest,
     inputs: Any = None,
     *,
     budget: float = 60.0,

@@ -248,7 +248,10 @@ class CompiledProgram(CompiledContext):
     ) -> Diagnosis:
         """Find the operators that return wrong values; arguments and errors are those of `delegate.debug`.
 
-        The model is lowered again with the plan of this program.
+        The model is lowered again with the plan of this program, which does not keep the model's weights: keep the
+        exported program, or call `delegate.debug(exported, placement=program.plan)`.
+
+        Raises ExportError too, if the exported program was freed.
         """
         return self._debugger(inputs, budget=budget, output=output, progress=progress)
 

@@ -158,13 +158,19 @@ class Strategy:
         return report
 
 
-class _Locked(Strategy):
-    """Place as in a lockfile."""
+class LockedStrategy(Strategy):
+    """Place, and quantize, as in a lock.
+
+    Args:
+        lock: the lock to apply.
+        where: the origin of the lock, for messages.
+        lockfile: path of a lockfile to write.
+    """
 
     can_quantize = True
 
-    def __init__(self, locked: str | os.PathLike[str], lockfile: str | os.PathLike[str] | None = None) -> None:
-        self._lock, self._where = Lock.load(locked), str(locked)
+    def __init__(self, lock: Lock, where: str, lockfile: str | os.PathLike[str] | None = None) -> None:
+        self._lock, self._where = lock, where
         super().__init__(lockfile, self._lock.plan)
         self.backends = self._lock.plan.backends
 
@@ -354,7 +360,7 @@ def create_strategy(request: PlacementRequest | None, settings: PlacementSection
         case ByPreference(lockfile):
             return Strategy(lockfile)
         case Replay(locked, lockfile):
-            return _Locked(locked, lockfile)
+            return LockedStrategy(Lock.load(locked), str(locked), lockfile)
         case Measured(budget, objective, lockfile, cluster):
             opened = None if cluster is None else _open_cluster(cluster)
             return _Measuring(_changed(settings, budget, objective), lockfile, cluster=opened)
@@ -417,7 +423,7 @@ def check_locked(
     Raises:
         PartitionError: the lock is of another model, or nodes cannot run where it places them; and as `explain`.
     """
-    registry, strategy = default_registry(), _Locked(locked)
+    registry, strategy = default_registry(), LockedStrategy(Lock.load(locked), str(locked))
     selection = select(backends, config, registry, compiled_for=strategy.backends)
     sources = exported_programs(model)
     strategy.require_model(sources, selection)

@@ -7,9 +7,12 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import _lru_cache_wrapper
 from typing import Any, cast
 
 import torch
+import torch.ao.quantization.fx.utils
+import torchao.utils
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.nn import Module
@@ -157,7 +160,7 @@ def _prepare(program: ExportedProgram, choice: SchemeChoice, *, qat: bool, regis
 
     settings = choice.settings
     quantizer = BackendQuantizer(settings, qat=qat, registry=registry, choice=choice)
-    with _quiet():
+    with _using_torchao():
         module = program.module()
         buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
         for name, buffer in buffers.items():  # calibration writes to them, and the caller must keep its own
@@ -192,7 +195,7 @@ def convert(prepared: Prepared) -> ExportedProgram:
     _require_ranges(prepared)
     _warn_of_outliers(prepared.module)
     _warn_of_vanishing(prepared.module)
-    with _quiet(), torch.no_grad():
+    with _using_torchao(), torch.no_grad():
         try:
             for name, state in prepared.states.items():
                 prepared.module.get_buffer(name).copy_(state)
@@ -303,7 +306,7 @@ def _quantize_method(
             raise ConfigError(
                 what, where="quantization.calibration", remedy="give calibration data, or use a dynamic scheme"
             )
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), _using_torchao():
             for number, (args, kwargs) in enumerate(CalibrationBatches(calibration, prepared.program, batches), 1):
                 try:
                     prepared.module(*args, **kwargs)
@@ -337,7 +340,7 @@ def _observe_weights(module: GraphModule) -> None:
     Raises:
         ConfigError: a weight has NaN or infinity, so it has no scale.
     """
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), _using_torchao():
         for node, observer in _observers(module):
             source = node.args[0]
             if isinstance(source, Node) and source.op == "get_attr":
@@ -500,7 +503,13 @@ def _dim(expression: Any, program: ExportedProgram) -> Any:
 
 
 @contextmanager
-def _quiet() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torchao warns about itself
-        yield
+def _using_torchao() -> Iterator[None]:
+    """Ignore torchao's warnings about itself, and clear its caches at the end: they keep whole modules alive."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for function in (*vars(torchao.utils).values(), *vars(torch.ao.quantization.fx.utils).values()):
+            if isinstance(function, _lru_cache_wrapper):
+                function.cache_clear()

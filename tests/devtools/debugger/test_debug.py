@@ -51,7 +51,8 @@ def test_a_right_program_has_no_faults(backends: list[str]) -> None:
 
 
 def test_a_program_debugs_itself_with_its_plan(tmp_path: Path) -> None:
-    program = delegate.to_backend(exported(), "xnnpack")
+    source = exported()
+    program = delegate.to_backend(source, "xnnpack")
     with planted("xnnpack", "log", in_place_of(aten.tanh.default)):
         diagnosis = program.debug((2 * X,), output=tmp_path)
     (fault,) = diagnosis.faults

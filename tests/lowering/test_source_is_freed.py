@@ -1,0 +1,173 @@
+"""A compiled program keeps nothing of the model that it was lowered from; its debugger says so once that is gone."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.fx.experimental import proxy_tensor
+
+import delegate
+from delegate.errors import ExportError
+from tests.support.planting import in_place_of, planted
+
+X = torch.linspace(-2, 2, 64).reshape(2, 32)
+Options = dict[str, Any]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(32, 32)
+        self.register_buffer("calls", torch.zeros(1))
+        self.table = torch.rand(32)  # a constant of the program
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return torch.tanh(self.linear(x)) * self.table + self.calls
+
+
+class Branches(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, self.linear, lambda v: v * self.table, (x,))
+
+
+def layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 8))
+
+
+def export(module: nn.Module, **options: Any) -> ExportedProgram:
+    """Export a module, and clear what torch itself keeps of the last export."""
+    exported = torch.export.export(module.eval(), (X,), **options)
+    proxy_tensor._FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT.clear()
+    torch._dynamo.reset()
+    return exported
+
+
+def two_methods() -> dict[str, ExportedProgram]:
+    shared = nn.Linear(32, 32)
+    return {name: export(nn.Sequential(shared, last)) for name, last in (("a", nn.Tanh()), ("b", nn.ReLU()))}
+
+
+def quantized(**section: Any) -> Options:
+    return {"config": {"backends": ["xnnpack"], "quantization": section}}
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "states and constants": lambda: export(Net()),
+    "control flow": lambda: export(Branches()),
+    "dynamic sizes": lambda: export(layers(), dynamic_shapes=({0: torch.export.Dim("n")},)),
+    "two methods": two_methods,
+}
+VERIFIED = {"verify": {"sqnr_db": 40, "on_failure": "move"}}
+REQUESTS: dict[str, Options] = {
+    "portable": {"backends": []},
+    "xnnpack": {"backends": "xnnpack"},
+    "all backends": {},
+    "verified": {"backends": "xnnpack", "verify": delegate.Verify((X,), sqnr_db=40)},
+    "dynamic int8": quantized(scheme="dynamic_int8"),
+    "static int8": quantized(scheme="static_int8", calibration="x.npz"),
+    "layers kept in float": {"config": quantized(scheme="dynamic_int8")["config"] | VERIFIED},
+    "measured": {"backends": "xnnpack", "placement": delegate.Measured(budget=1)},
+    "measured schemes": quantized(scheme="auto", sqnr_db=20, budget=2),
+    "isolated": {"config": {"backends": [{"name": "xnnpack", "isolate": "compile"}]}},
+}
+
+
+def parts_of(model: Any) -> list[weakref.ref[Any]]:
+    """Return weak references of exported programs, and of their weights, buffers and constants."""
+    programs = list(model.values()) if isinstance(model, dict) else [model]
+    tensors = [t for ep in programs for t in (*ep.state_dict.values(), *ep.constants.values())]
+    return [weakref.ref(part) for part in (*programs, *(t for t in tensors if isinstance(t, torch.Tensor)))]
+
+
+def survivors(parts: list[weakref.ref[Any]]) -> list[str]:
+    gc.collect()
+    return [str(type(part)) for reference in parts if (part := reference()) is not None]
+
+
+def lower(model: Any, options: Options, file: Path) -> delegate.CompiledProgram:
+    """Return a program that was called and saved, and whose report was read."""
+    program = delegate.to_backend(model, **({"cache": False} | options))
+    for name in program.methods:
+        program.method(name)(X)
+    assert bool(program.report.partitions) == (options != REQUESTS["portable"])
+    program.report.to_json()
+    program.save(file)
+    return program
+
+
+@pytest.mark.parametrize("options", REQUESTS.values(), ids=REQUESTS)
+def test_no_request_keeps_the_model(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("x.npz", input=X.numpy())
+    model = export(layers())
+    parts = parts_of(model)
+    program = lower(model, options, tmp_path / "model.dlg")
+    assert program.debug(budget=0).instructions > 0
+    del model
+    assert survivors(parts) == []
+    with pytest.raises(ExportError, match=r"'forward' was freed.*placement=program\.plan"):
+        program.debug()
+
+
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
+def test_no_kind_of_model_is_kept(build: Callable[[], Any], tmp_path: Path) -> None:
+    model = build()
+    parts = parts_of(model)
+    program = lower(model, REQUESTS["xnnpack"], tmp_path / "model.dlg")
+    del model
+    assert survivors(parts) == []
+    assert program.plan
+
+
+@pytest.mark.parametrize("is_hit", [False, True])
+def test_a_cached_program_keeps_no_model(is_hit: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
+    torch.manual_seed(0)
+    model = export(layers())
+    parts = parts_of(model)
+    for _ in range(1 + is_hit):
+        program = lower(model, {"backends": "xnnpack", "cache": True}, tmp_path / "model.dlg")
+    del model
+    assert survivors(parts) == []
+    assert program.plan
+
+
+def test_the_float_reference_is_not_kept(tmp_path: Path) -> None:
+    module = layers()
+    model, reference = export(module), export(module)
+    part = weakref.ref(reference)  # its weights are the model's
+    program = delegate.to_backend(model, "xnnpack", verify=delegate.Verify((X,), reference=reference))
+    assert "forward against the float reference" in program.debug((X,), budget=0).figures
+    del reference
+    assert survivors([part]) == []
+    with pytest.raises(ExportError, match="was freed"):
+        program.debug((X,), budget=0)
+    other = delegate.Verify((X,), reference=model)
+    assert program.debug(other, budget=0).figures
+
+
+def test_a_file_is_read_again(tmp_path: Path) -> None:
+    torch.export.save(export(layers()), tmp_path / "model.pt2")
+    program = delegate.to_backend(tmp_path / "model.pt2", "xnnpack", cache=False)
+    with planted("xnnpack", "tanh", in_place_of(torch.ops.aten.sigmoid.default)):
+        (fault,) = program.debug().faults
+    assert [node.name for node in fault.nodes] == ["tanh"]
+
+
+def test_a_quantized_model_is_debugged_with_the_layers_that_it_has(tmp_path: Path) -> None:
+    """The debugger quantizes the model again as the program was, whatever inputs it is given."""
+    model = export(layers())
+    program = delegate.to_backend(model, verify=(X,), cache=False, **REQUESTS["layers kept in float"])
+    diagnosis = program.debug((100 * X,))
+    assert [row.name for row in diagnosis.layers] == [row.node for row in program.report.layers]
+    assert {f.place for f in diagnosis.faults} <= {"the quantization"}
