@@ -17,29 +17,22 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate, map_arg
 
-from delegate.edge.node import SYMBOLIC, draws, is_number, module_path, op_name, shape_text, tensors
+from delegate.edge.node import SYMBOLIC, draws, is_number, module_path, op_name, reads_element, shape_text, tensors
 from delegate.edge.program import META_VALUE, EdgeProgram
 
-# Operators that only check assumptions of the export at run time. The runtime checks its inputs itself.
-CHECKS = frozenset(
-    {
-        "aten._assert_async.default",
-        "aten._assert_async.msg",
-        "aten._assert_scalar.default",
-        "aten._assert_tensor_metadata.default",
-        "aten._functional_assert_async.msg",
-        "aten._functional_assert_scalar.default",
-        "aten.sym_constrain_range.default",
-        "aten.sym_constrain_range_for_size.default",
-        "aten._functional_sym_constrain_range.default",
-        "aten._functional_sym_constrain_range_for_size.default",
-        "aten._linalg_check_errors.default",  # that a factorisation succeeded; the kernels check that themselves
-    }
-)
+# Operators that check what the runtime or a kernel checks itself: types, ranges of symbols, factorizations.
+CHECKS = frozenset({
+    "aten._assert_tensor_metadata.default",
+    "aten.sym_constrain_range.default",
+    "aten.sym_constrain_range_for_size.default",
+    "aten._linalg_check_errors.default",
+})  # fmt: skip
+# Assertions of the model, such as torch._check: of a number, and of a tensor of one element.
+NUMBER_ASSERTION = "aten._assert_scalar.default"
+ASSERTIONS = frozenset({NUMBER_ASSERTION, "aten._assert_async.default", "aten._assert_async.msg"})
 META_IDENTITY = "identity"  # node.meta key of the name that stays the same from run to run, see `identity`
 META_ORIGIN = "origin"  # node.meta key of the nodes of a decomposed operator: the name of its node
 PRESERVED_METADATA = (META_VALUE, "nn_module_stack", "stack_trace", "custom", META_IDENTITY, META_ORIGIN)
-ASSERTIONS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
 
 
 def graph_modules(root: GraphModule) -> Iterator[GraphModule]:
@@ -70,16 +63,21 @@ def described(root: GraphModule) -> bytes:
 
 
 def remove_checks(root: GraphModule) -> list[torch.SymBool]:
-    """Remove the operators that only check from a graph and its bodies, in place.
+    """Remove the operators that only check from a graph and its bodies, in place; assertions about elements stay.
 
     Returns:
-        The assertions of the graph itself on symbolic numbers. (Those of bodies may differ between iterations.)
+        The assertions of the graph itself about sizes and numbers of inputs. (Those of bodies may differ between
+        iterations.)
     """
-    asserted = [n.args[0].meta.get(META_VALUE) for n in root.graph.nodes if str(n.target) in ASSERTIONS]
+    asserted: list[Any] = []
     for module in graph_modules(root):
         for node in list(module.graph.nodes):
-            if isinstance(node.target, OpOverload) and str(node.target) in CHECKS and not node.users:
+            if op_name(node) in CHECKS or (op_name(node) == NUMBER_ASSERTION and not reads_element(node.args[0])):
+                if module is root and isinstance(node.args[0], Node):
+                    asserted.append(node.args[0].meta.get(META_VALUE))
                 module.graph.erase_node(node)
+            elif op_name(node) in ASSERTIONS:
+                node.meta.setdefault(META_VALUE, None)  # torch's decompositions set none
     return [condition for condition in asserted if isinstance(condition, torch.SymBool)]
 
 

@@ -259,6 +259,23 @@ def is_size_arithmetic(node: Node) -> bool:
     return is_number(node) and ((name := op_name(node)) in _SIZE_OPERATORS or not name.startswith("aten."))
 
 
+ELEMENTS = frozenset({"aten.item.default", "aten._local_scalar_dense.default"})  # the element of a tensor as a number
+
+
+def reads_element(number: Any) -> bool:
+    """Return if a number is computed from elements of tensors, not only from sizes and numbers of inputs."""
+    unseen, seen = [number], set()
+    while unseen:
+        node = unseen.pop()
+        if not isinstance(node, Node) or node in seen or tensors(node):
+            continue
+        if op_name(node) in ELEMENTS:
+            return True
+        seen.add(node)
+        unseen += node.all_input_nodes
+    return False
+
+
 def unknown_number(node: Node) -> Node | None:
     """Return the first argument that is a number and does not follow from the shapes of the node's tensors, or None."""
     numbers = [source for source in node.all_input_nodes if is_number(source)]

@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, S
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from delegate.edge.build import fake_result
-from delegate.edge.graphs import ASSERTIONS
+from delegate.edge.graphs import NUMBER_ASSERTION
 from delegate.edge.node import SYMBOLIC, arguments, describe, introduced_symbols, op_name, symbolic_numbers, tensor
 from delegate.edge.program import META_VALUE
 
@@ -102,7 +102,7 @@ def _forget_conclusions(environment: ShapeEnv) -> None:
 def _remove_assertions(graph: Graph, opened: Set[Any]) -> None:
     assumptions = {condition for symbol in opened for condition in (symbol >= _ASSUMED, sympy.Le(_ASSUMED, symbol))}
     for node in list(graph.nodes):
-        if str(node.target) in ASSERTIONS and not node.users and isinstance(node.args[0], Node):
+        if op_name(node) == NUMBER_ASSERTION and isinstance(node.args[0], Node):
             condition = node.args[0].meta.get(META_VALUE)
             if isinstance(condition, torch.SymBool) and condition.node.expr in assumptions:
                 graph.erase_node(node)

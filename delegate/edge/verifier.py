@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 
 from delegate.edge.build import fake_mode
 from delegate.edge.control_flow import is_control_flow
-from delegate.edge.graphs import CHECKS, graph_modules
+from delegate.edge.graphs import ASSERTIONS, graph_modules
 from delegate.edge.node import describe, dtype_of, op_name, overload, tensors, writes_in_place
 from delegate.edge.prims import is_prim, one_dtype, one_shape
 from delegate.edge.program import META_VALUE, EdgeProgram
@@ -103,7 +103,7 @@ def _functional(node: Node) -> bool:
 
 
 def _gives_something(node: Node) -> bool:
-    return not isinstance(node.target, OpOverload) or bool(node.target._schema.returns)
+    return not isinstance(node.target, OpOverload) or bool(node.target._schema.returns) or op_name(node) in ASSERTIONS
 
 
 def _has_value(node: Node) -> bool:
@@ -151,7 +151,6 @@ _EDGE = (
         "tensors must have dtypes that programs support", "cast to a supported dtype in the model", _supported_dtypes
     ),
     DialectRule("tensors must be dense", "convert sparse tensors in the model", _dense),
-    DialectRule("no check operators", "run delegate.edge.graphs.remove_checks", lambda n: op_name(n) not in CHECKS),
 )
 
 

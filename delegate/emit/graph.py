@@ -12,7 +12,7 @@ change between iterations (the counter of a loop), are computed by kernels on te
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
 from delegate.edge.control_flow import ControlFlow, control_flow
-from delegate.edge.node import SYMBOLIC, arguments, describe, op_name, tensor, tensors
+from delegate.edge.graphs import ASSERTIONS
+from delegate.edge.node import ELEMENTS, SYMBOLIC, arguments, describe, op_name, tensor, tensors
 from delegate.emit.qdq_fusion import FusedNodes
 from delegate.emit.tables import Tables
 from delegate.errors import LoweringError
@@ -50,7 +51,9 @@ _ARITHMETIC: dict[Any, tuple[str, tuple[Arg, ...]]] = {
     operator.truediv: ("aten.div.Tensor", ()),
     operator.floordiv: ("aten.div.Tensor_mode", ("floor",)),
     operator.mod: ("aten.remainder.Tensor", ()),
+    operator.pow: ("aten.pow.Tensor_Tensor", ()),
     operator.neg: ("aten.neg.default", ()),
+    operator.abs: ("aten.abs.default", ()),
     operator.eq: ("aten.eq.Tensor", ()),
     operator.ne: ("aten.ne.Tensor", ()),
     operator.lt: ("aten.lt.Tensor", ()),
@@ -63,8 +66,8 @@ _ARITHMETIC: dict[Any, tuple[str, tuple[Arg, ...]]] = {
     torch.sym_not: ("aten.logical_not.default", ()),
     torch.sym_max: ("aten.maximum.default", ()),
     torch.sym_min: ("aten.minimum.default", ()),
+    torch.sym_ite: ("aten.where.self", ()),
 }
-_ITEM = frozenset({"aten.item.default", "aten._local_scalar_dense.default"})
 
 
 class GraphEmitter:
@@ -122,6 +125,8 @@ class GraphEmitter:
             self._control_flow_call(node, flow)
         elif node.target is auto_functionalized:
             self._functionalized_call(node)
+        elif op_name(node) in ASSERTIONS:
+            self._assertion(node)
         elif tensors(node):
             self._operator_call(node)
         elif op_name(node) == _ELEMENT and self._reads_data:
@@ -165,6 +170,31 @@ class GraphEmitter:
         remaining = iter(outputs)
         self.place(node, [-1 if value is None else next(remaining) for value in node.meta["val"]])
         self.kernel_call(op_name(node), args, outputs, node)
+
+    def _assertion(self, node: Node) -> None:
+        """Emit an assertion of the model as one call of a kernel."""
+        condition, message = node.args[0], arguments(node).get("assert_msg", "it is zero")
+        if isinstance(condition, Node) and tensors(condition):
+            self.kernel_call(op_name(node), (Ref(self.value(condition)), message), (), node)
+            return
+        numbers: list[Arg] = []
+        words = " ".join(self._words(condition, numbers, node))
+        self.kernel_call("assertion.numbers.default", (tuple(numbers), words, message), (), node)
+
+    def _words(self, number: Any, numbers: list[Arg], user: Node) -> Iterator[str]:
+        """Yield a number in postfix notation, with n0 for `numbers[0]`, which it adds; see `kernels.assertions`."""
+        if not isinstance(number, Node):
+            yield str(+number)
+        elif number.target in _ARITHMETIC and number not in self._indices:
+            for operand in number.args:
+                yield from self._words(operand, numbers, user)
+            yield getattr(number.target, "__name__")  # noqa: B009
+        else:
+            if op_name(number) in ELEMENTS and number not in self._indices:
+                self.place(number, [self._item(number)])
+            yield f"n{len(numbers)}"
+            is_value = number in self._indices or self._is_computed(number)
+            numbers.append(Ref(self._number_value(number, user)) if is_value else self.argument(number, user))
 
     # -- values -------------------------------------------------------------------------------------------------------
 
@@ -317,7 +347,7 @@ class GraphEmitter:
             return self._filled(self.tables.symbols.number(value, describe(user)), _DTYPES[type(value)], user)
         if number.op == "placeholder":
             return self.value(number)
-        index = self._item(number) if op_name(number) in _ITEM else self._arithmetic(number)
+        index = self._item(number) if op_name(number) in ELEMENTS else self._arithmetic(number)
         self.place(number, [index])
         return index
 

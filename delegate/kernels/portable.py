@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from delegate.kernels import (  # noqa: F401 - imported for their rows
     activation,
+    assertions,
     attention,
     backward,
     bessel,

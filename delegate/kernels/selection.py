@@ -120,6 +120,6 @@ def base_of(method: Method, call: KernelCall) -> int:
 
 def place(method: Method, call: KernelCall) -> str:
     """Return the location of an instruction for messages: the method, its result, the user's line."""
-    name = method.values[call.outputs[0]].name if call.outputs else "no value"
+    name = f", {method.values[call.outputs[0]].name}" if call.outputs else ""
     source = method.sources[call.source] if call.source >= 0 else ""
-    return f"method {method.name}, {name}" + (f", at {source}" if source else "")
+    return f"method {method.name}{name}" + (f", at {source}" if source else "")

@@ -53,7 +53,7 @@ class Op(Enum):
 LEAVES = frozenset({Op.CONST, Op.SYMBOL, Op.FLOAT})
 
 
-def _pow(base: Number, exponent: Number) -> Number:
+def power(base: Number, exponent: Number) -> Number:
     """Raise OverflowError if the result would be an integer of more than 64 bits."""
     if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
         if abs(base) > 1 and exponent > 64:
@@ -70,7 +70,7 @@ _EVALUATE: dict[Op, Callable[..., Number]] = {
     Op.MAX: max,
     Op.MIN: min,
     Op.TRUEDIV: operator.truediv,
-    Op.POW: _pow,
+    Op.POW: power,
     Op.EQ: operator.eq,
     Op.NE: operator.ne,
     Op.LT: operator.lt,

@@ -60,7 +60,7 @@ class KernelStep:
     def failed(self, error: BaseException) -> DelegateError:
         """Return the error that names the failed instruction."""
         if isinstance(error, DelegateError):
-            return error
+            return error if error.where else error.at(self.place)
         return KernelError(f"the kernel failed: {one_line(error)}", where=self.place)
 
 

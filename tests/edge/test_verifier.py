@@ -53,7 +53,7 @@ def dtype(program):
 def check(program):
     node = _first(program)
     with program.graph.inserting_after(node):
-        made = program.graph.call_function(aten._assert_scalar.default, (True, "no"))
+        made = program.graph.call_function(aten._assert_tensor_metadata.default, (node,))
     made.meta["val"] = None
 
 
@@ -97,7 +97,7 @@ def unknown_state(program):
         (composite, r"aten\.type_as\.default is not an operator of the dialect"),
         (unknown_kind, "nodes must be placeholders, operator calls"),
         (dtype, "dtypes that programs support.*float8_e5m2"),
-        (check, r"_assert_scalar"),
+        (check, r"every operator must return a value.*_assert_tensor_metadata"),
         (late_placeholder, "placeholders must come first.*late"),
         (swapped_inputs, "the inputs differ from the placeholders"),
         (lost_constant, "has no placeholder.*c"),

@@ -45,5 +45,5 @@ def test_operators_of_the_table_exist():
     """Check that torch knows every operator of the portable kernels."""
     for kernel in TABLE:
         namespace, packet, overload = kernel.op.split(".")
-        if namespace != "joined":  # lowering makes these itself
+        if namespace not in ("assertion", "joined"):  # lowering makes these itself
             assert hasattr(getattr(getattr(torch.ops, namespace), packet), overload), kernel.op
