@@ -39,6 +39,7 @@ _FORMAT = 1  # of the JSON
 _SMALL = 0.01  # partitions with a smaller share of the operations have one common row if there are several
 _LONGEST = 300  # characters of a refusal, which may hold sizes that are long expressions
 _NAMED = 2  # nodes of a group that are listed with their source line
+_VERIFY = "give your own data: to_backend(..., verify=inputs), or `delegate lower --verify FILE`"
 
 
 class Diagnosis(Protocol):
@@ -93,8 +94,9 @@ class Report:
         return f"<Report of {self.summary.replace(chr(10), ' | ')}>"
 
     def to_json(self) -> str:
-        """Return the report as JSON; equal reports give equal texts."""
+        """Return the report as JSON, with the methods that were not verified; equal reports give equal texts."""
         data = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "memory"}
+        data["unverified"] = self.unverified
         plain = {"format": _FORMAT, **plain_json(data)}
         return json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
@@ -128,7 +130,8 @@ class Report:
 
         timings = profile.to_json() if profile else []
         found = None if diagnosis is None else json.loads(diagnosis.to_json())
-        return report_data(json.loads(self.to_json()), name, self.summary, self.memory, timings, found)
+        lines = [*self.summaries().values(), *self.evidence_lines()]
+        return report_data(json.loads(self.to_json()), name, lines, self.memory, timings, found)
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, for notebooks."""
@@ -170,15 +173,26 @@ class Report:
             remedy = "lower the model again"
             raise ProgramError(f"the report cannot be read, {fault(error)}", where=where, remedy=remedy) from error
 
-    def accuracy_lines(self) -> list[str]:
-        """Return a line per method, verified or not, its layers and its partitions; nothing if none was verified."""
+    @property
+    def unverified(self) -> tuple[str, ...]:
+        """The methods whose results were never compared with torch's."""
         verified = {m.method for m in self.accuracy}
-        if not verified:
-            return []
-        lines = [str(m) for m in self.accuracy]
-        lines += [f"{name}: not verified, no inputs were given for it" for name in self.methods if name not in verified]
+        return tuple(name for name in self.methods if name not in verified)
+
+    def evidence_lines(self) -> list[str]:
+        """Return a line per method whose accuracy is unknown, or known from weak evidence only."""
+        if self.methods and not self.accuracy:
+            return [f"not verified: no result was compared with torch; {_VERIFY}"]
+        weaknesses = {m.method: m.inputs.weakness for m in self.accuracy if m.figures is not None}
+        weak = [f"{name}: weak evidence, because {why}; {_VERIFY}" for name, why in weaknesses.items() if why]
+        return weak + [f"{name}: not verified, no inputs were given for it" for name in self.unverified]
+
+    def accuracy_lines(self) -> list[str]:
+        """Return the figures of each method, of its layers and partitions, and the evidence; see `evidence_lines`."""
+        lines = [*map(str, self.accuracy), *self.evidence_lines()]
         layers = by_method(self.layers)
         lines += [_layer_line(name, layers[name]) for name in self.methods if name in layers]
+        verified = {m.method for m in self.accuracy}
         measured = [p for p in self.partitions if p.method in verified]
         return lines + [f"  {p.name}: {p.accuracy or 'not reached by the inputs'}" for p in measured]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from delegate.field_checks import amount, count, default, flag, items, mapping, number, text, texts
@@ -76,6 +77,25 @@ class Accuracy:
         return f"{decibels(self.sqnr_db)}, max error {self.max_error:.2g} ({self.relative_error:.2g} relative){top1}"
 
 
+class InputOrigin(StrEnum):
+    """The origin of the inputs of an accuracy check, by which its figures are strong or weak evidence."""
+
+    GIVEN = "given"
+    EXAMPLE = "example"
+    RANDOM = "random"
+
+    @property
+    def weakness(self) -> str:
+        """Why figures on these inputs are weak evidence, for people; empty if they are not."""
+        return _WEAKNESSES.get(self, "")
+
+
+_WEAKNESSES = {
+    InputOrigin.EXAMPLE: "the inputs are the example inputs of the export",
+    InputOrigin.RANDOM: "the inputs look random",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class MethodAccuracy:
     """The error of the results of a method against a reference.
@@ -86,6 +106,7 @@ class MethodAccuracy:
         figures: None if results cannot be compared; `why` then has the reason.
         why: the results that were not compared, for people.
         nan: the first nodes that return NaN in the program and in the reference, for people; empty without NaN.
+        inputs: the origin of the inputs.
     """
 
     method: str
@@ -93,6 +114,7 @@ class MethodAccuracy:
     figures: Accuracy | None = None
     why: str = ""
     nan: str = ""
+    inputs: InputOrigin = InputOrigin.GIVEN
 
     def __str__(self) -> str:
         gaps = f"; not compared: {self.why}" if self.why else ""
@@ -200,7 +222,10 @@ def accuracy_of(data: Mapping[str, Any] | None) -> Accuracy | None:
 
 def method_accuracy_of(data: Mapping[str, Any]) -> MethodAccuracy:
     words = {key: text(data, key) for key in ("method", "reference", "why")}
-    return MethodAccuracy(**words, figures=accuracy_of(data["figures"]), nan=default(data, "nan", text, ""))
+    origin = InputOrigin(default(data, "inputs", text, InputOrigin.GIVEN))
+    return MethodAccuracy(
+        **words, figures=accuracy_of(data["figures"]), nan=default(data, "nan", text, ""), inputs=origin
+    )
 
 
 def layer_of(data: Mapping[str, Any]) -> LayerAccuracy:

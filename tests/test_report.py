@@ -142,6 +142,9 @@ a_0        a            1         90%  100 B  2.0 KiB  3 transposes
 b_0        b            2          4%    8 B  3.0 MiB
 a_1        a            1        100%    8 B      8 B
 
+not verified: no result was compared with torch; give your own data: to_backend(..., verify=inputs), or \
+`delegate lower --verify FILE`
+
 5 nodes of prefill not on a, most costly first:
   aten.embedding.default (3, 6% of the operations): unsupported operator: a has no lowering of aten.embedding.default
     embedding_0 -> float32[2] at model.py:0, in forward

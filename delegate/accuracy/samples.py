@@ -1,8 +1,9 @@
-"""The inputs that a program is verified on."""
+"""The inputs that a program is verified on, and their origin."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.export import ExportedProgram
 from delegate.edge.program import META_VALUE
 from delegate.edge.signature import read_signature
 from delegate.errors import InputError, did_you_mean
+from delegate.report_rows import InputOrigin
 from delegate.runtime.backend import Array
 
 _ACCEPTED = "give a tuple of arguments, a dict of keyword arguments, or a list of these; by method, a dict of these"
@@ -54,6 +56,33 @@ def example_samples(exported: Mapping[str, ExportedProgram]) -> dict[str, list[S
         what = f"there are bounds to verify, but no inputs, and method {missing} has no example inputs"
         raise InputError(what, remedy="give inputs: to_backend(..., verify=inputs), or `delegate lower --verify FILE`")
     return {name: [Sample(*ep.example_inputs)] for name, ep in exported.items() if ep.example_inputs is not None}
+
+
+# Fewer elements of other data can be spread like random ones, and more add nothing.
+_LEAST_RANDOM, _MOST_RANDOM = 1000, 100_000
+_DEVIATION = 2.0  # of random numbers from their distribution, times the root of their number, is less in 99.9% of cases
+
+
+def origin_of(samples: Sequence[Sample]) -> InputOrigin:
+    """Return RANDOM for calls that a user gave if all their large tensors of floats look random, else GIVEN."""
+    leaves = pytree.tree_leaves([(call.args, dict(call.kwargs)) for call in samples])
+    floats = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    large = [leaf for leaf in floats if leaf.numel() >= _LEAST_RANDOM]
+    return InputOrigin.RANDOM if large and all(map(_looks_random, large)) else InputOrigin.GIVEN
+
+
+def _looks_random(tensor: torch.Tensor) -> bool:
+    """Return true for numbers like those of torch.randn or torch.rand.
+
+    They have one of these distributions (Kolmogorov-Smirnov test), and neighbours are not correlated.
+    """
+    values = tensor.detach().cpu().flatten()[:_MOST_RANDOM].double()
+    bound = _DEVIATION / math.sqrt(len(values))
+    correlation = torch.corrcoef(torch.stack((values[:-1], values[1:])))[0, 1]
+    ordered = values.sort().values
+    ranks = (torch.arange(len(values), dtype=torch.float64) + 0.5) / len(values)
+    distributions = torch.special.ndtr(ordered), ordered.clamp(0, 1)
+    return bool(correlation.abs() < 2 * bound) and any(bool((d - ranks).abs().max() < bound) for d in distributions)
 
 
 def input_names(ep: ExportedProgram) -> list[str]:

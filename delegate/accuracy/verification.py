@@ -26,7 +26,7 @@ from delegate.accuracy.reference import (
     tensors,
     written_buffers,
 )
-from delegate.accuracy.samples import Sample, example_samples, samples_of
+from delegate.accuracy.samples import Sample, example_samples, origin_of, samples_of
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.bisection import Unit
 from delegate.compiled import LoadedContext
@@ -39,7 +39,7 @@ from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram
 from delegate.program.model import Program
 from delegate.registry import Registry
 from delegate.report import Report
-from delegate.report_rows import Accuracy, MethodAccuracy
+from delegate.report_rows import Accuracy, InputOrigin, MethodAccuracy
 from delegate.runtime.backend import Delegate
 from delegate.runtime.delegates import open_blob
 from delegate.runtime.loaded import LoadedProgram
@@ -136,6 +136,7 @@ def verification(
         {name: precision_of(exported[name]) for name in samples},
         blame,
         selection.quantization is not None,
+        inputs is None,
     )
 
 
@@ -215,6 +216,7 @@ class Verification:
         precisions: the precision that a method computes in, by name; a key of `DEFAULTS`.
         blame: describes the layers to blame if the quantization misses the bounds.
         is_quantized_here: the configuration quantizes the model, so that layers can stay in float.
+        is_on_examples: the calls are the example inputs of the export.
     """
 
     exported: Mapping[str, ExportedProgram]
@@ -227,6 +229,7 @@ class Verification:
     precisions: Mapping[str, str]
     blame: Blame | None = None
     is_quantized_here: bool = False
+    is_on_examples: bool = False
     _rounds: int = 0
 
     def measure(self, program: Program, lowered: Sequence[LoweredProgram], artifacts: Artifacts) -> MeasuredAccuracy:
@@ -261,16 +264,19 @@ class Verification:
             for name, calls in self.samples.items():
                 references = (eager, eager_floats) if name in floats else (eager,)
                 differences, between_them = _compare(name, context, references, calls)
+                origin = InputOrigin.EXAMPLE if self.is_on_examples else origin_of(calls)
                 here = self._nan_source(nan[name], own[name], partitions, artifacts) if differences[0].has_nan else ""
                 methods[name] = replace(
                     _method_accuracy(own[name], differences[0], eager, self._reference(name)),
                     nan=nan_text(differences[0], here, self.exported[name], calls),
+                    inputs=origin,
                 )
                 if name in floats:
                     against_lowered[name] = methods[name]
                     methods[name] = replace(
                         _method_accuracy(own[name], differences[1], eager_floats, FLOAT),
                         nan=nan_text(differences[1], here, floats[name], calls),
+                        inputs=origin,
                     )
                     if methods[name].figures is not None:
                         reference_gap[name] = between_them.accuracy()

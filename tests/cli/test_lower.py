@@ -85,10 +85,17 @@ def test_verify(model: str) -> None:
         assert "forward against the float reference: " in stdout
         assert "\n  xnnpack_0: " in stdout
         assert "top-1 100%" in stdout
+        assert "verified" not in stdout
+        assert "evidence" not in stdout
     data = json.loads(call("lower", model, "-b", "xnnpack", "-o", "net.dlg", "--verify", "x.npz", "--json")[0])
     assert data["partitions"][0]["accuracy"] == data["accuracy"][0]["figures"]
     assert "  xnnpack_0: " in call("explain", "net.dlg")[0]
     Path("c.yaml").write_text("backends: [xnnpack]\nverify: {sqnr_db: 400}\n")
+    Path("bounds.yaml").write_text("backends: [xnnpack]\nverify: {sqnr_db: 40}\n")
+    for options, words in ((("-b", "xnnpack"), "not verified: "), (("-c", "bounds.yaml"), "forward: weak evidence, ")):
+        assert f"\n{words}" in call("lower", model, *options, "-o", "net.dlg")[0]
+        assert f"\n{words}" in call("explain", "net.dlg")[0]
+    assert "\nnot verified: " in call("explain", model, "-b", "xnnpack")[0]
     Path("net.dlg").unlink()
     stderr = call("lower", model, "-c", "c.yaml", "-o", "net.dlg", "--verify", "x.npz", code=1)[1]
     assert ", but 400 dB or more is required" in stderr

@@ -19,7 +19,7 @@ Row = Mapping[str, Any]  # of the JSON of a report or of a profile
 def report_data(
     report: Row,
     name: str,
-    summary: str,
+    summary: Iterable[str],
     memory: Sequence[MemoryPicture] = (),
     timings: Sequence[Row] = (),
     diagnosis: Row | None = None,
@@ -29,7 +29,7 @@ def report_data(
     Args:
         report: the JSON of `Report.to_json`, read.
         name: of the model, for people.
-        summary: a line per method.
+        summary: the lines below the title.
         memory: of the methods, if it is known.
         timings: the result of `Profile.to_json`, if there is a profile.
         diagnosis: the JSON of `Diagnosis.to_json`, read, if the debugger ran.
@@ -61,7 +61,7 @@ def report_data(
     ]
     return {
         "name": printable(name),
-        "summary": [printable(line) for line in summary.split("\n")],
+        "summary": _texts(summary),
         "notes": _texts(report["notes"]),
         "diagnosis": None if diagnosis is None else _diagnosis(diagnosis),
         "texts": list(texts),
