@@ -210,7 +210,7 @@ class Quantization(_Model):
         default=None,
         ge=0,
         description="Number of inputs of a channel that share a scale, in schemes with groups; 0: all inputs. Without "
-        "the key: the default of the scheme.",
+        "the key: the default of the scheme, or all inputs of a layer that this default does not divide.",
     )
     observer: Literal["histogram", "minmax"] = Field(
         default="histogram",

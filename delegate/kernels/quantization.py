@@ -175,8 +175,11 @@ def unpack(pairs: Array, *, out: Array) -> None:
 
 @_kernel("choose_qparams", "tensor")
 def choose_qparams(x: Array, low: int, high: int, eps: float, _dtype: DType, *, out: tuple[Array, Array]) -> None:
-    """Compute the scale and the zero point that map the range of x, with 0, to low to high."""
-    least, greatest = np.minimum(x.min(), 0), np.maximum(x.max(), 0)
+    """Compute the scale and the zero point that map the range of x, with 0, to low to high.
+
+    Here and below, the range of no elements is 0: torch raises an error, but a batch may be empty.
+    """
+    least, greatest = x.min(initial=0), x.max(initial=0)
     scale = np.maximum((greatest - least) / np.float32(high - low), np.float32(eps))
     out[0][...] = scale
     out[1][...] = np.clip(low - np.rint(least / scale), low, high)
@@ -187,7 +190,7 @@ def choose_qparams_symmetric(
     x: Array, low: int, high: int, eps: float, dtype: DType, *, out: tuple[Array, Array]
 ) -> None:
     """Compute the scale that maps the greatest size in x to half the range; the zero point is the middle."""
-    greatest = np.maximum(-np.minimum(x.min(), 0), np.maximum(x.max(), 0))
+    greatest = np.maximum(-x.min(initial=0), x.max(initial=0))
     out[0][...] = np.maximum(greatest / np.float32((high - low) / 2), np.float32(eps))
     out[1].fill(128 if dtype is DType.uint8 else 0)
 
@@ -195,7 +198,7 @@ def choose_qparams_symmetric(
 @_kernel("choose_qparams_per_token")
 def choose_qparams_per_token(x: Array, dtype: DType, *, out: tuple[Array, Array]) -> None:
     """Compute symmetric 8-bit scales and zero points (..., 1) for x (..., n)."""
-    np.copyto(out[0], np.abs(x).max(axis=-1, keepdims=True).clip(1e-5) / 127, casting="same_kind")
+    np.copyto(out[0], np.abs(x).max(axis=-1, keepdims=True, initial=0).clip(1e-5) / 127, casting="same_kind")
     out[1].fill(0)
 
 
@@ -203,8 +206,8 @@ def choose_qparams_per_token(x: Array, dtype: DType, *, out: tuple[Array, Array]
 @_kernel("choose_qparams_per_token_asymmetric")
 def choose_qparams_per_token_asymmetric(x: Array, dtype: DType, *, out: tuple[Array, Array]) -> None:
     """Compute scales and zero points (..., 1) for x (..., n) and integers from -128 to 127."""
-    least = np.minimum(x.min(axis=-1, keepdims=True), 0)
-    greatest = np.maximum(x.max(axis=-1, keepdims=True), 0)
+    least = x.min(axis=-1, keepdims=True, initial=0)
+    greatest = x.max(axis=-1, keepdims=True, initial=0)
     scale = ((greatest - least) / 255).clip(_EPSILON)
     low, high = least / scale, greatest / scale
     zero_point = np.where((-128 + low) + (127 + high) > 0, -128 - low, 127 - high)

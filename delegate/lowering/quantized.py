@@ -38,6 +38,7 @@ class QuantizedPrograms:
         fallback_layers: the layers that have the fallback scheme so that the bounds hold.
         float_layers: the layers that stay in float so that the bounds hold.
         records: the warnings of the last quantization.
+        notes: the sentences of the last quantization on layers that the defaults of a scheme do not fit.
         is_within: False if the bounds do not hold yet, because the time was over.
     """
 
@@ -46,6 +47,7 @@ class QuantizedPrograms:
     fallback_layers: tuple[LayerNoise, ...]
     float_layers: tuple[LayerNoise, ...]
     records: Sequence[warnings.WarningMessage]
+    notes: Sequence[str] = ()
     is_within: bool = True
 
 
@@ -88,6 +90,7 @@ def quantized(
     made = quantizer.quantize(section)
     for record in made.records:
         warnings.warn(record.message, record.category, stacklevel=4)
+    selection = replace(selection, notes=(*selection.notes, *made.notes))
     if not made.float_layers:
         return made.programs, selection
     names = ", ".join(map(str, made.float_layers))
@@ -147,7 +150,7 @@ class BoundedQuantizer:
 
         operators = _layer_operators(section, self._backends, self._registry)
         changed: dict[tuple[str, str], tuple[str, LayerNoise]] = {}  # by method and operator: the scheme and the noise
-        programs, records = self._quantize(section)
+        programs, records, notes = self._quantize(section)
         for number in range(_ROUNDS):
             missed = self._missed(programs)
             if not missed or time.monotonic() > end:
@@ -158,22 +161,29 @@ class BoundedQuantizer:
                 changed[key] = scheme, noise
                 section = set_scheme(section, scheme, nodes=noise.nodes)
             self._progress(f"quantizing again with {len(changed)} layers in float or in another scheme")
-            programs, records = self._quantize(section)
+            programs, records, notes = self._quantize(section)
         fallen, floats = (
             tuple(noise for scheme, noise in changed.values() if (scheme == OFF) is is_float)
             for is_float in (False, True)
         )
         is_within = time.monotonic() <= end or not self._missed(programs)
-        return QuantizedPrograms(programs, section, fallen, floats, records, is_within)
+        return QuantizedPrograms(programs, section, fallen, floats, records, notes, is_within)
 
-    def _quantize(self, section: Quantization) -> tuple[dict[str, ExportedProgram], list[warnings.WarningMessage]]:
+    def _quantize(
+        self, section: Quantization
+    ) -> tuple[dict[str, ExportedProgram], list[warnings.WarningMessage], list[str]]:
+        """Return the quantized methods, the warnings, and the notes."""
+        notes: list[str] = []
+
         def count(number: int) -> None:
             self._progress(f"calibrating: batch {number}")
 
         with warnings.catch_warnings(record=True) as records:  # of earlier rounds, they are about other programs
             warnings.simplefilter("always")
-            quantize = configured()
-            return quantize(self.programs, section, self._backends, self._registry, count, self._methods), records
+            programs = configured()(
+                self.programs, section, self._backends, self._registry, count, self._methods, notes.append
+            )
+            return programs, records, notes
 
     def _missed(self, programs: Mapping[str, ExportedProgram]) -> list[str]:
         """Return the methods that miss the bounds."""

@@ -6,6 +6,7 @@ They are the configured candidates. With scheme: auto they are all schemes of al
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -98,6 +99,7 @@ class SchemePlanner:
 
     Attributes:
         not_tried: the candidates that were left out, with the reason.
+        records: warnings for the user, whichever program is chosen: quantization changes nothing.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class SchemePlanner:
         registry: Registry,
         progress: Callable[[str], None],
     ) -> None:
-        self.method, self.not_tried = method, list[str]()
+        self.method, self.not_tried, self.records = method, list[str](), list[warnings.WarningMessage]()
         self._settings, self._compiler, self._program = settings, compiler, exported[method]
         self._registry, self._progress, self._section = registry, progress, compiler.selection.quantization
         self._is_auto = self._section is not None and self._section.is_auto
@@ -132,6 +134,8 @@ class SchemePlanner:
         Raises:
             ConfigError: a section does not fit; or for scheme: auto, none of them fits.
         """
+        from delegate.quantization.flow import NothingQuantized
+
         has_others = bool(unquantized_candidates(self._settings, self._backends))
         failures, noisy = list[ConfigError](), list[QuantizedCandidate]()
         for candidate in self._first_candidates:
@@ -146,15 +150,22 @@ class SchemePlanner:
             except ConfigError as error:
                 if not self._is_auto:
                     raise
-                failures.append(error)  # e.g. groups that do not divide the inputs of a layer
+                failures.append(error)  # e.g. given groups that do not divide the inputs of a layer
                 self.not_tried.append(f"{candidate}: {error.what}")
                 continue
+            if unchanged := [record for record in made.records if issubclass(record.category, NothingQuantized)]:
+                self.records += unchanged
+                if self._is_auto:
+                    self.not_tried.append(f"{candidate}: {unchanged[0].message}")
+                    continue
             noisy += [candidate] if made.float_layers else []
             yield from self._new_base(candidate, made)
         for candidate in noisy:
             if time.monotonic() < end:
                 yield from self._new_base(candidate, self._quantize(candidate, end, _ACCURATE))
-        if failures and not self._candidates:
+        if self._is_auto and self._candidates:
+            self.records.clear()  # other schemes change the program
+        if failures and not self._candidates and not self.records:
             raise failures[0]
 
     def mixes(self, base: BaseProgram, placement: Placement, end: float) -> list[BaseProgram]:
@@ -210,7 +221,8 @@ class SchemePlanner:
         names, earlier = candidate.names(made), [n for base, _ in self._candidates for n in base.candidates]
         counts = {name: sum(other.startswith(name) for other in earlier) for name in names}
         own = {f"{n} ({counts[n] + 1})" if counts[n] else n: backend for n, backend in names.items()}
-        base = BaseProgram(compiler, made.programs, own, made.section.model_dump(mode="json"), made.records)
+        section = made.section.model_dump(mode="json")
+        base = BaseProgram(compiler, made.programs, own, section, made.records, made.notes)
         self._candidates.append((base, final))
         yield base
 
@@ -273,7 +285,9 @@ class SchemePlanner:
         given = None if self._section is None else self._section.group_size
         if given is not None or not scheme.weights.group:
             return [given if scheme.weights.group else None]
-        return [None, *(n for n in _SIZES if not n or not any(group.inputs % n for group in groups))]
+        least = scheme.weights.group
+        fitting = [n for n in _SIZES if n and groups and not any(group.inputs % n for group in groups)]
+        return [None, *fitting, *([0] if any(group.inputs % least == 0 for group in groups) else [])]
 
     def _has_data(self, scheme: QuantizationScheme) -> bool:
         """Return if there is the calibration data that a scheme requires."""

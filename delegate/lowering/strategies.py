@@ -323,9 +323,13 @@ class _Measuring(Strategy):
         if self._remote is not None:
             self._remote.finish()
         chosen = compiler.fork_with({name: base.compiler.methods[name].edge for name, base in outcome.bases.items()})
+        notes = dict.fromkeys(note for base in outcome.bases.values() for note in base.notes)
+        chosen.selection = replace(chosen.selection, notes=(*chosen.selection.notes, *notes))
         chosen.apply(outcome.plan, MEASURED)
-        for record in (record for base in outcome.bases.values() for record in base.records):
-            warnings.warn(record.message, record.category, stacklevel=4)
+        records = [record for planner in planners.values() for record in planner.records]
+        records += [record for base in outcome.bases.values() for record in base.records]
+        for message, category in dict.fromkeys((str(record.message), record.category) for record in records):
+            warnings.warn(message, category, stacklevel=4)
         programs = {name: base.exported[name] for name, base in outcome.bases.items()}
         sections = {name: base.quantization for name, base in outcome.bases.items() if base.quantization is not None}
         placements = tuple(placement.rounded() for placement in outcome.placements)

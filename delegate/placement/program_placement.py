@@ -58,6 +58,7 @@ class BaseProgram:
         candidates: name -> backend.
         quantization: the configuration section of its quantization; None without quantization.
         records: the warnings of its quantization, for the user if it is chosen.
+        notes: the notes on its quantization, for the report if it is chosen.
     """
 
     compiler: MethodCompiler
@@ -65,6 +66,7 @@ class BaseProgram:
     candidates: Mapping[str, str]
     quantization: Mapping[str, Any] | None = None
     records: Sequence[warnings.WarningMessage] = ()
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ class CalibrationBatches:
         if not count:
             raise InputError("there is no calibration data", remedy=_GIVE)
         for name, value, varies in zip(self._names, self._values, self._varies, strict=True):
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and not varies:
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and not varies and not _is_empty(value):
                 what = f"input {name!r} is the same number everywhere in all calibration data"
                 raise InputError(what, remedy="give realistic data: its range is measured")
 
@@ -176,6 +176,11 @@ class CalibrationBatches:
             first = leaf.reshape(-1)[0].item() if self._first[i] is None else self._first[i]
             self._first[i] = first
             self._varies[i] |= bool((leaf != first).any())
+
+
+def _is_empty(value: torch.Tensor) -> bool:
+    """Return true if an input never has elements."""
+    return any(isinstance(size, int) and size == 0 for size in value.shape)
 
 
 def _as_arguments(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -37,6 +37,7 @@ def quantize_as_configured(
     registry: Registry,
     progress: Progress | None = None,
     methods: Collection[str] | None = None,
+    note: Note | None = None,
 ) -> dict[str, ExportedProgram]:
     """Quantize the methods of a program.
 
@@ -47,6 +48,7 @@ def quantize_as_configured(
         registry: the registry that holds the backends.
         progress: called with the number of each finished batch of calibration data.
         methods: the methods to quantize; None for all.
+        note: called with each sentence on layers that the defaults of a scheme do not fit.
 
     Raises:
         ConfigError: none of the backends runs integers, the named backend is not in use, or the section does not fit
@@ -58,7 +60,14 @@ def quantize_as_configured(
     sources = _calibration(section, tuple(programs))
     data = {name: read_calibration(source, input_names(programs[name])) for name, source in sources.items()}
     return quantize_methods(
-        programs, settings, data, batches=section.batches, progress=progress, registry=registry, methods=methods
+        programs,
+        settings,
+        data,
+        batches=section.batches,
+        progress=progress,
+        registry=registry,
+        methods=methods,
+        note=note,
     )
 
 
@@ -115,6 +124,7 @@ def _backend(section: Quantization, backends: Sequence[str], registry: Registry)
 
 _MAX_VANISHING = 0.5  # share of the values that become 0; 2 % do in usual models
 Progress = Callable[[int], None]  # called with the number of each finished batch
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,8 @@ class Prepared:
         qat: if the module is for quantization-aware training.
         needs_data: if ranges of activations are measured.
         states: the buffers of the program by name, with their values before calibration; empty for training.
+        notes: sentences on layers that the defaults of a scheme do not fit: they have a scale per channel, or stay in
+            float.
     """
 
     module: GraphModule
@@ -136,6 +148,7 @@ class Prepared:
     qat: bool
     needs_data: bool
     states: Mapping[str, torch.Tensor]
+    notes: tuple[str, ...] = ()
 
 
 def prepare(
@@ -154,8 +167,10 @@ def prepare(
     return _prepare(program, choice, qat=qat, registry=registry)
 
 
-def _prepare(program: ExportedProgram, choice: SchemeChoice, *, qat: bool, registry: Registry | None) -> Prepared:
-    """Prepare a program; the settings are already checked against the graphs of all methods."""
+def _prepare(
+    program: ExportedProgram, choice: SchemeChoice, *, qat: bool, registry: Registry | None, label: str = "the model"
+) -> Prepared:
+    """Prepare a program, which messages call `label`; the settings are checked against the graphs of all methods."""
     from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
 
     settings = choice.settings
@@ -177,10 +192,10 @@ def _prepare(program: ExportedProgram, choice: SchemeChoice, *, qat: bool, regis
             raise ExportError(f"torchao cannot prepare the model: {one_line(error)}") from error
     if not qat:
         _observe_weights(prepared)
-    _warn_of_nothing(prepared, settings)
+    _warn_of_nothing(prepared, settings, quantizer.notes, label)
     own = {name: buffer for name, buffer in prepared.named_buffers() if name in program.graph_signature.buffers}
     states = {} if qat else {name: buffer.clone() for name, buffer in own.items()}
-    return Prepared(prepared, program, settings, qat, needs_data, states)
+    return Prepared(prepared, program, settings, qat, needs_data, states, quantizer.notes)
 
 
 def convert(prepared: Prepared) -> ExportedProgram:
@@ -237,6 +252,7 @@ def quantize(
     batches: int | None = None,
     progress: Progress | None = None,
     registry: Registry | None = None,
+    note: Note | None = None,
 ) -> ExportedProgram:
     """Quantize a program after training.
 
@@ -248,6 +264,8 @@ def quantize(
         batches: the largest number of batches to read; None for all.
         progress: called with the number of each finished batch.
         registry: the registry that holds the backend; None for the default one.
+        note: called with each sentence on layers that the defaults of a scheme do not fit: they have a scale per
+            channel, or stay in float.
 
     Raises:
         ConfigError: the settings do not fit, or calibration data is missing.
@@ -256,7 +274,7 @@ def quantize(
     """
     calibrations = {} if calibration is None else {"forward": calibration}
     return quantize_methods(
-        {"forward": program}, settings, calibrations, batches=batches, progress=progress, registry=registry
+        {"forward": program}, settings, calibrations, batches=batches, progress=progress, registry=registry, note=note
     )["forward"]
 
 
@@ -269,12 +287,13 @@ def quantize_methods(
     progress: Progress | None = None,
     registry: Registry | None = None,
     methods: Collection[str] | None = None,
+    note: Note | None = None,
 ) -> dict[str, ExportedProgram]:
     """Quantize the methods of a program after training.
 
     Args:
         programs: the exported methods by name. Every pattern of the settings must match a node in one of them.
-        settings, batches, progress, registry: see `quantize`.
+        settings, batches, progress, registry, note: see `quantize`.
         calibration: batches of inputs by method, for the methods whose ranges of activations are measured.
         methods: the methods to quantize; None for all.
 
@@ -283,13 +302,17 @@ def quantize_methods(
     """
     choice = SchemeChoice(settings, registry)
     choice.require_matches(program.graph for program in programs.values())
-    return {
-        name: _quantize_method(
-            name, _prepare(program, choice, qat=False, registry=registry), calibration.get(name), batches, progress
-        )
-        for name, program in programs.items()
-        if methods is None or name in methods
-    }
+    quantized: dict[str, ExportedProgram] = {}
+    notes: dict[str, None] = {}  # in order; methods often share their layers
+    for name in (name for name in programs if methods is None or name in methods):
+        label = "the model" if len(programs) == 1 else f"method {name!r}"
+        prepared = _prepare(programs[name], choice, qat=False, registry=registry, label=label)
+        notes |= dict.fromkeys(prepared.notes)
+        quantized[name] = _quantize_method(name, prepared, calibration.get(name), batches, progress)
+    if note is not None:
+        for sentence in notes:
+            note(sentence)
+    return quantized
 
 
 def _quantize_method(
@@ -351,7 +374,19 @@ def _observe_weights(module: GraphModule) -> None:
                 observer(weight)
 
 
-def _warn_of_nothing(module: GraphModule, settings: Settings) -> None:
+class NothingQuantized(RuntimeWarning):
+    """The warning that quantization leaves a program as it was."""
+
+
+def _warn_of_nothing(module: GraphModule, settings: Settings, notes: Sequence[str], label: str) -> None:
+    """Warn if quantization changes nothing.
+
+    Args:
+        module: the prepared model.
+        settings: the settings of the quantization.
+        notes: the sentences on layers that the schemes do not fit.
+        label: the model in the message.
+    """
     schemes = {settings.scheme, *(scheme for key in RULES for scheme in getattr(settings, key).values())}
     if schemes == {OFF} or any(_observers(module)):
         return
@@ -360,7 +395,8 @@ def _warn_of_nothing(module: GraphModule, settings: Settings) -> None:
     why = f"{settings.backend} quantizes none of its operators"
     why = f"it computes in {names}: quantize it in float32" if floats else why
     why = "the rules keep its layers in float" if OFF in schemes else why
-    warnings.warn(f"no operator of the model is quantized: {why}", RuntimeWarning, stacklevel=4)
+    why = "; ".join(notes) or why
+    warnings.warn(f"no operator of {label} is quantized: {why}", NothingQuantized, stacklevel=4)
 
 
 def _warn_of_outliers(module: GraphModule) -> None:

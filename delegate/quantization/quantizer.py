@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -10,13 +11,14 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer, SharedQuantizationSpec
 
 from delegate.backends.quantizable import QuantizationScheme, QuantizedOperator
-from delegate.edge.node import base_name, edge_names
+from delegate.edge.node import base_name, edge_names, is_empty
 from delegate.errors import ConfigError
 from delegate.quantization.observers import activation_spec, fixed_spec, weight_spec
 from delegate.quantization.settings import SchemeChoice, Settings, stack
 from delegate.registry import Registry
 
 _KEY = "quantization_annotation"
+_MAX_PLACES = 5  # that a note lists
 _NORMS = frozenset({"aten.batch_norm", "aten._native_batch_norm_legit_no_training", "aten.cudnn_batch_norm"})
 
 
@@ -31,8 +33,8 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
             annotates, and a pattern of a batch norm would then match nothing.
 
     Raises:
-        ConfigError: from `annotate`: a pattern matches nothing, a scheme is unknown, or a group size does not divide
-            the inputs of a weight.
+        ConfigError: from `annotate`: a pattern matches nothing, a scheme is unknown, or a group size of the settings
+            does not divide the inputs of a weight.
     """
 
     def __init__(
@@ -45,6 +47,12 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
     ) -> None:
         self.settings, self.qat, self._registry, self._choice = settings, qat, registry, choice
         self._rows: dict[str, Mapping[str, QuantizedOperator]] = {}
+        self._exceptions: dict[tuple[str, str], dict[str, None]] = {}  # what a scheme does, and why -> the layers
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The layers that the defaults of a scheme do not fit, a sentence for each reason."""
+        return tuple(f"{what.format(_listed(places))}: {why}" for (what, why), places in self._exceptions.items())
 
     def annotate(self, model: GraphModule) -> GraphModule:
         if self._choice is None:
@@ -52,10 +60,10 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
             self._choice.require_matches([model.graph])
         self._coded: dict[Node, Node] = {}  # node with an integer value -> the node whose parameters it shares
         for node in model.graph.nodes:
-            if node.op == "call_function" and _KEY not in node.meta:
+            if node.op == "call_function" and _KEY not in node.meta and _is_float(node):
                 scheme = self._choice.scheme(node)
                 row = None if scheme is None else self._row(scheme, node)
-                if scheme is not None and row is not None and _is_float(node):
+                if scheme is not None and row is not None:
                     self._annotate(scheme, row, node)
         return model
 
@@ -67,22 +75,33 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
             self._rows[scheme.name] = {row.op.rpartition(".")[0] or row.op: row for row in reversed(scheme.operators)}
         rows = self._rows[scheme.name]
         name = "getitem" if getattr(node.target, "__name__", "") == "getitem" else base_name(node)
-        row = next((rows[edge] for edge in edge_names(name) if edge in rows), None)
-        return row if row is None or row.accepts is None or not row.accepts(node) else None
+        return next((rows[edge] for edge in edge_names(name) if edge in rows), None)
 
     def _annotate(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
+        refusal = "" if row.accepts is None else row.accepts(node)
         if row.weight is not None:
-            self._annotate_layer(scheme, row, node)
-        elif scheme.activations is not None and not scheme.dynamic:
+            self._annotate_layer(scheme, row, node, refusal)
+        elif not refusal and scheme.activations is not None and not scheme.dynamic:
             (self._annotate_move if row.moves else self._annotate_operator)(scheme, row, node)
 
     # -- operators that compute ---------------------------------------------------------------------------------------
 
-    def _annotate_layer(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
-        """Annotate a layer with weights, and in static schemes its result."""
+    def _annotate_layer(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node, refusal: str) -> None:
+        """Annotate a layer with weights, and in static schemes its result.
+
+        Args:
+            scheme, row, node: the scheme, its row for the layer, and the layer.
+            refusal: the reason why the backend does not support this layer on integers; empty if it does.
+        """
         assert row.weight is not None
         weight = node.args[row.weight]
         if not (isinstance(weight, Node) and weight.op == "get_attr"):
+            return
+        if row.kind is None:
+            self._check_given_group(scheme, node, weight)
+        refusal = "its weight has no elements" if is_empty(weight) else refusal
+        if refusal:
+            self._except(f"{scheme.name} leaves {{}} in float", refusal, _layer(node, weight))
             return
         axis = 1 if "transpose" in base_name(node) else row.axis
         # torchao's fusion of batch norms for training needs this order: activations, also those in floats, then weight.
@@ -176,20 +195,18 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=shared, _annotated=True)
         self._coded[node] = node
 
-    def _group(self, scheme: QuantizationScheme, node: Node, weight: Node) -> int:
-        """Return the number of a weight's inputs that share a scale; 0 for all inputs.
+    def _check_given_group(self, scheme: QuantizationScheme, node: Node, weight: Node) -> None:
+        """Check a group size of the settings; the scheme's own makes way for a scale per channel where it does not fit.
 
         Raises:
-            ConfigError: the group size does not divide the inputs, the backend lacks it, or the model is for training.
+            ConfigError: it does not divide the inputs, the backend lacks it, or the model is for training.
         """
         assert self._choice is not None
-        least, given = scheme.weights.group, self._choice.group_size(node)
-        size = least if given is None else given
+        least, size = scheme.weights.group, self._choice.group_size(node)
         if not least or not size:
-            return 0
+            return
         shape = weight.meta["val"].shape
-        paths = stack(node)
-        where = f"{paths[-1][0] if paths else weight.target}, whose weight is {list(shape)}"
+        where = f"{_layer(node, weight)}, whose weight is {list(shape)}"
         if size % least:
             what = f"quantization.group_size {size}: {self.settings.backend} supports only multiples of {least}"
             raise ConfigError(what, where=where, remedy="give such a number, or 0 for a scale per channel")
@@ -200,7 +217,41 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
             raise ConfigError(what, where=where, remedy=remedy)
         if self.qat:
             raise ConfigError("training does not support groups of weights", where=where, remedy="set group_size: 0")
-        return size
+
+    def _group(self, scheme: QuantizationScheme, node: Node, weight: Node) -> int:
+        """Return the number of a weight's inputs that share a scale; 0 for all inputs."""
+        assert self._choice is not None
+        size, given, inputs = scheme.weights.group, self._choice.group_size(node), weight.meta["val"].shape[-1]
+        if not size or given is not None:
+            return given or 0
+        why = "training does not support groups of weights" if self.qat else ""
+        why = why or (f"groups of {size} do not divide these inputs" if inputs % size else "")
+        if not why:
+            return size
+        self._except(f"{scheme.name} has a scale per channel in {{}}", why, f"{_layer(node, weight)} ({inputs} inputs)")
+        return 0
+
+    def _except(self, what: str, why: str, place: str) -> None:
+        """Add a layer to the notes.
+
+        Args:
+            what: what the scheme does, with {} for the layers.
+            why: the reason.
+            place: the layer.
+        """
+        self._exceptions.setdefault((what, why), {})[place] = None
+
+
+def _layer(node: Node, weight: Node) -> str:
+    """Return the name of a layer for people: the path of its module, or its weight in a model that is one layer."""
+    paths = stack(node)
+    return paths[-1][0] if paths else str(weight.target)
+
+
+def _listed(places: Collection[str]) -> str:
+    """Return the first places as text, and the number of the others."""
+    first = ", ".join(islice(places, _MAX_PLACES))
+    return first if len(places) <= _MAX_PLACES else f"{first} and {len(places) - _MAX_PLACES} more"
 
 
 def _sources(node: Node, row: QuantizedOperator, positions: Sequence[int] | None = None) -> Iterator[Node]:
@@ -222,7 +273,7 @@ def _only_user(node: Node) -> Node | None:
 def _is_float(node: Node) -> bool:
     value = node.meta.get("val")
     first = value[0] if isinstance(value, list | tuple) and value else value
-    return isinstance(first, torch.Tensor) and first.dtype is torch.float32
+    return isinstance(first, torch.Tensor) and first.dtype is torch.float32 and not is_empty(node)
 
 
 def _is_one(node: Node) -> bool:

@@ -87,7 +87,7 @@ def test_what_was_never_measured() -> None:
 def test_groups_in_training() -> None:
     program = torch.export.export(nn.Sequential(nn.Linear(64, 8)).train(), (torch.randn(2, 64),))
     with pytest.raises(ConfigError, match="group_size: 0"):
-        prepare(program, Settings("xnnpack", "dynamic_int4"), qat=True)
+        prepare(program, Settings("xnnpack", "dynamic_int4", group_size=32), qat=True)
 
 
 def test_files(tmp_path: Path) -> None:
