@@ -79,9 +79,7 @@ class Sized:
 
 
 def _layers(*widths: int) -> nn.Sequential:
-    return nn.Sequential(
-        *(layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU()))
-    )
+    return nn.Sequential(*(layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())))
 
 
 MODELS: Mapping[str, Sized] = {
