@@ -25,6 +25,7 @@ from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor, tensor
 from delegate.edge.open_sizes import kept_dimensions, open_sizes
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature
+from delegate.edge.strides import with_row_major_strides
 from delegate.edge.subclasses import FROM_TORCH_ITSELF, with_plain_tensors
 from delegate.edge.training import warn_of_training
 from delegate.edge.verifier import verify
@@ -58,7 +59,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     """
     decomposer = Decomposer(frozenset(preserve_ops))
     warn_of_training(ep.graph, name)
-    ep = with_plain_tensors(ep)
+    ep = with_row_major_strides(with_plain_tensors(ep))
     try:
         module, signature, asserted, ranges, notes = _fast_path(ep, decomposer)
     except (NotSimple, LoweringError) as why:

@@ -229,7 +229,7 @@ class _Functionalizer:
         if writes_in_place(node):
             (self._write if _is_builtin(node) else self._custom_write)(node)
             return
-        source = _viewed(node) if node in self._exposed else None
+        source = viewed(node) if node in self._exposed else None
         node.args, node.kwargs = map_arg((node.args, node.kwargs), self._value)
         root = _Root(node) if source is None else self._aliases[source].root
         self._aliases[node] = _Alias(root, source, node, root.version)
@@ -352,7 +352,7 @@ def _is_composite(target: OpOverload) -> bool:
     return target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
-def _viewed(node: Node) -> Node | None:
+def viewed(node: Node) -> Node | None:
     """Return the argument whose memory holds the node's result; None if the result has its own memory."""
     first = node.args[0] if node.args else None
     if not isinstance(first, Node) or node.op != "call_function" or not tensors(node):
@@ -410,6 +410,7 @@ _INVERSES: dict[str, Inverse] = {
     "aten.slice.Tensor": _scatter_by(aten.slice_scatter.default),
     "aten.select.int": _scatter_by(aten.select_scatter.default),
     "aten.diagonal.default": _scatter_by(aten.diagonal_scatter.default),
+    "aten.as_strided.default": _scatter_by(aten.as_strided_scatter.default),
     "aten.transpose.int": _same_view_back,
     "aten.t.default": _same_view_back,
     "aten.permute.default": _permute_back,

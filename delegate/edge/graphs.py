@@ -20,6 +20,7 @@ from torch.fx.node import map_aggregate, map_arg
 from delegate.edge.node import SYMBOLIC, draws, is_number, module_path, op_name, reads_element, shape_text, tensors
 from delegate.edge.program import META_VALUE, EdgeProgram
 
+aten = torch.ops.aten
 # Operators that check what the runtime or a kernel checks itself: types, ranges of symbols, factorizations.
 CHECKS = frozenset({
     "aten._assert_tensor_metadata.default",
@@ -30,6 +31,7 @@ CHECKS = frozenset({
 # Assertions of the model, such as torch._check: of a number, and of a tensor of one element.
 NUMBER_ASSERTION = "aten._assert_scalar.default"
 ASSERTIONS = frozenset({NUMBER_ASSERTION, "aten._assert_async.default", "aten._assert_async.msg"})
+_STRIDED = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
 META_IDENTITY = "identity"  # node.meta key of the name that stays the same from run to run, see `identity`
 META_ORIGIN = "origin"  # node.meta key of the nodes of a decomposed operator: the name of its node
 PRESERVED_METADATA = (META_VALUE, "nn_module_stack", "stack_trace", "custom", META_IDENTITY, META_ORIGIN)
@@ -106,8 +108,12 @@ def trim_metadata(graph: Graph) -> None:
 
 
 def call(target: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operator with torch. In edge programs strides have no meaning, so a view may have to copy."""
-    return (torch.ops.aten.reshape.default if target is torch.ops.aten.view.default else target)(*args, **kwargs)
+    """Call an operator with torch, without regard to strides: a view may copy, and as_strided is row-major."""
+    if target is aten.view.default:
+        target = aten.reshape.default
+    elif target in _STRIDED:
+        args = (args[0].contiguous(), *args[1:])
+    return target(*args, **kwargs)
 
 
 class _Evaluator(torch.fx.Interpreter):

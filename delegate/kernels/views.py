@@ -174,20 +174,12 @@ def unfold(x: Array, dim: int, size: int, step: int) -> Array:
 
 @TABLE.view("aten.as_strided.default")
 def as_strided(x: Array, size: Sequence[int], stride: Sequence[int], offset: int | None) -> Array | None:
-    """Return a view by strides and offset, which count elements of the memory of `x` in memory order.
+    """Return a view by strides and offset, which count elements of `x` in row-major order; None if it is not row-major.
 
     Raises:
-        KernelError: the view would exceed the memory of `x`.
+        KernelError: the view would exceed `x`.
     """
-    flat = _memory(x)
-    if flat is None:
-        return None
-    return strided(flat, size, stride, offset or 0)
-
-
-def _memory(x: Array) -> Array | None:
-    """Return the elements in the order of their addresses; None if they are not contiguous."""
-    return _reshaped(x.transpose(sorted(range(x.ndim), key=lambda d: (-x.strides[d], d))), (x.size,))
+    return strided(x.reshape(-1), size, stride, offset or 0) if x.flags.c_contiguous else None
 
 
 @TABLE.view("aten.split_with_sizes.default", "aten.split.sizes")

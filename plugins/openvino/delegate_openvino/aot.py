@@ -73,6 +73,7 @@ _OTHERWISE = {
     "aten.erfc.default": "it loses the digits of small results",
     "aten.log_sigmoid.default": "it overflows",
     "aten.log_sigmoid_forward.default": "it overflows",
+    "aten.as_strided.default": "it reads elements in the order before a transposition",
     "aten._cdist_forward.default": "it returns NaN for the exponents 0 and infinity",
 }
 _AVERAGES = frozenset(f"aten.avg_pool{rank}d.default" for rank in (1, 2, 3))
