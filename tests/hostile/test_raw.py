@@ -23,6 +23,7 @@ ALLOWED = {
     ("backends/onnx/aot/translations/indexing.py", "as_strided"),  # ahead of time, by torch, which checks
     ("backends/transfer.py", "as_strided"),  # by torch, which checks, of a tensor that the parent process sends
     ("backends/transfer.py", "frombuffer"),
+    ("edge/graphs.py", "as_strided"),  # ahead of time, by torch, which checks
     ("kernels/copies.py", "as_strided"),  # the kernel, which calls the room
     ("llm/aot/export.py", "frombuffer"),  # bytes that this process made, copied
     ("llm/runtime/adapter.py", "frombuffer"),  # bytes whose size and dtype safetensors has checked
