@@ -155,6 +155,10 @@ class RegionFailed(Exception):
         super().__init__(reason)
 
 
+class RegionCrashed(RegionFailed):
+    """A region at which a compiler did not answer: its process ended, or it raised any other error."""
+
+
 class Backend(ABC):
     """The AOT part of a backend. One object serves one `to_backend` call.
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 from torch.fx import Graph, Node
 
 from delegate.backends import compiler_process
-from delegate.backends.aot import Claim, PreprocessResult, Region, RegionFailed, RegionGivenUp
+from delegate.backends.aot import Claim, PreprocessResult, Region, RegionCrashed, RegionGivenUp
 from delegate.backends.compiler_process import AotPart, CannotIsolate, Replies
 from delegate.backends.region import graph_structure
 from delegate.backends.state import BackendState
@@ -355,7 +355,7 @@ class IsolatedBackend:
         self.ending = f"{ending} when it compiled a partition{when and ','}{when}"
         if is_late:
             raise RegionGivenUp(dict.fromkeys((n.name for n in region.calls), f"its compiler {ending}{when}"))
-        raise RegionFailed(f"its compiler {ending}{when}")
+        raise RegionCrashed(f"its compiler {ending}{when}")
 
     def _query(self, question: str, subject: Any, names: Sequence[str] = ("",), limit: float | None = None) -> Replies:
         """Query the separate process; raises CannotIsolate if there is none, or it cannot get the subject."""

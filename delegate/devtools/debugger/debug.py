@@ -113,12 +113,14 @@ class _Debugger:
                 for entry in run.recorder.instructions
                 if entry.region is not None
             }
-            faults += [f for entry in run.recorder.instructions for f in _faults(entry, searches)]
+            faults += [f for entry in run.recorder.instructions for f in _faults(entry, searches, context)]
             sentences = tuple(not_finite(run, searches))
-        faults += self._quantization_faults(run)
+        faults += self._quantization_faults(run, context)
         if context.is_complete and not faults:
             self._explain_accumulation(run)
         run.note_gaps()
+        if self.output is not None and not faults:
+            self.notes.append(f"no reproduction is written to {self.output}: nothing is wrong that it could show")
         return Diagnosis(
             figures=run.figures,
             faults=tuple(faults),
@@ -170,13 +172,15 @@ class _Debugger:
         exported = self.model.placed.exported
         return [name for name in run.samples if is_quantized(precision_of(exported[name]))]
 
-    def _quantization_faults(self, run: ProgramRun) -> Iterator[Fault]:
+    def _quantization_faults(self, run: ProgramRun, context: SearchContext) -> Iterator[Fault]:
         """Return the quantizations whose range is too small for the values."""
         for name in self._quantized(run):
             for clipped in clipped_ranges(self.model.placed.exported[name], run.samples[name][0]):
                 floats, count = self.model.floats.get(name), len(clipped.nodes)
                 remedy = "" if floats is None else clipped.remedy(floats)
-                yield Fault(name, "the quantization", "", clipped.nodes, clipped.kind, None, count, remedy=remedy)
+                fault = Fault(name, "the quantization", "", clipped.nodes, clipped.kind, None, count, remedy=remedy)
+                context.note_no_reproduction(fault, "the ranges of the model are too small, on any library")
+                yield fault
 
     def _layer_rows(self, run: ProgramRun, name: str) -> Iterator[ErrorRow]:
         if name in self.model.floats:
@@ -207,14 +211,18 @@ class _Debugger:
                 self.notes.append(f"the backends are right: the difference is between {FLOAT} and the program in torch")
 
 
-def _faults(entry: RecordedInstruction, searches: Mapping[str, PartitionSearch]) -> Iterator[Fault]:
+def _faults(
+    entry: RecordedInstruction, searches: Mapping[str, PartitionSearch], context: SearchContext
+) -> Iterator[Fault]:
     """Yield the faults of an instruction whose results are wrong, differ from call to call, or are missing."""
     if entry.region is not None:
         yield from searches[entry.name].faults()
     elif entry.worst is not None:
         kind = failure_of(entry) or kind_of(entry.worst, None)
         node = FaultyNode(f"{entry.prefix}{entry.name}", entry.operator, source=entry.source)
-        yield Fault(entry.method, "portable kernels", "", (node,), kind, figures_of(entry.worst))
+        fault = Fault(entry.method, "portable kernels", "", (node,), kind, figures_of(entry.worst))
+        context.note_no_reproduction(fault, "it runs in Python, without a vendor's library")
+        yield fault
 
 
 def _bounds(request: LoweringRequest, model: PlacedModel) -> Bounds:

@@ -15,6 +15,7 @@ from delegate.field_checks import number as number_of
 from delegate.report_rows import Accuracy, accuracy_of
 from delegate.text_table import Table
 
+REFUSAL = "refusal"  # the kind of operators that no library ran, so that they are not wrong
 _ROWS = 20  # of a table of layers in the text
 
 
@@ -24,7 +25,7 @@ class FaultKind:
 
     Args:
         name: "wrong values", "precision", "rounding" (of float32, which is no fault), "overflow", "NaN", "infinity",
-            "saturation", "non-determinism" or "failure".
+            "saturation", "non-determinism", "failure" or "refusal" (which is no fault).
         explanation: a sentence with the numbers; empty if nothing more is known.
     """
 
@@ -50,7 +51,7 @@ class FaultyNode:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A smallest set of operators that is wrong by itself.
+    """A smallest set of operators that is wrong by itself, or that its backend refuses.
 
     Args:
         method: the name of the method.
@@ -133,7 +134,7 @@ class Diagnosis:
 
     Args:
         figures: of each method against its reference: method and reference in words -> figures.
-        faults: the faults, in the order of execution.
+        faults: the faults and refusals, in the order of execution.
         instructions: the number of partitions and kernels that ran.
         errors: the error along the depth, by partition and kernel.
         layers: the error along the depth by quantized layer, against the float reference.
@@ -160,9 +161,11 @@ class Diagnosis:
         """Yield the lines and tables for people."""
         for name, figures in self.figures.items():
             yield f"{name}: {figures or 'nothing to compare'}"
-        count = len(self.faults)
+        refusals = sum(fault.kind.name == REFUSAL for fault in self.faults)
+        count = len(self.faults) - refusals
         none = "no operator is wrong by itself" if self.is_complete else "no fault so far: the budget is over"
         found = f"{count} fault{'s' * (count > 1)}" if count else none
+        found += f", {refusals} refusal{'s' * (refusals > 1)}" if refusals else ""
         ran = "1 partition or kernel" if self.instructions == 1 else f"{self.instructions} partitions and kernels"
         yield f"{ran} ran, {self.seconds:.1f} s: {found}"
         for number, fault in enumerate(self.faults, 1):

@@ -1,4 +1,4 @@
-"""Failures of libraries before the first run: regions that are not compiled, and artifacts that are not opened."""
+"""Regions that are not compiled, since backends refuse them or fail, and artifacts that are not opened."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp
+from delegate.backends.aot import PreprocessResult, Region, RegionCrashed, RegionFailed, RegionGivenUp
 from delegate.backends.bisection import Unit, part_of, units_of
-from delegate.devtools.debugger.diagnosis import Fault, FaultKind, FaultyNode
+from delegate.devtools.debugger.diagnosis import REFUSAL, Fault, FaultKind, FaultyNode
 from delegate.devtools.debugger.faults import faulty_node
 from delegate.devtools.debugger.minimize import Minimization, OutOfTime, nodes_of
 from delegate.devtools.debugger.program_run import ProgramRun
@@ -31,9 +31,9 @@ def _fail_by_region(preprocess: Callable[[Region], PreprocessResult], region: Re
     except RegionGivenUp as refusal:
         if not isinstance(refusal.__cause__, DelegateError):  # the compiler was too slow
             raise
-        raise RegionFailed(refusal.__cause__.what) from refusal
+        raise RegionCrashed(refusal.__cause__.what) from refusal
     except DelegateError as error:
-        raise RegionFailed(error.what) from error
+        raise RegionCrashed(error.what) from error
 
 
 def all_compile_faults(context: SearchContext, failures: Iterable[CompileFailure]) -> Iterator[Fault]:
@@ -51,9 +51,10 @@ def all_compile_faults(context: SearchContext, failures: Iterable[CompileFailure
 
 
 def _compile_faults(context: SearchContext, failure: CompileFailure) -> Iterator[tuple[Fault, Region]]:
-    """Yield the smallest sets of operators of a region at which its backend's compiler fails, each with its region."""
+    """Yield the smallest sets of operators of a region that its backend refuses, or fails at, each with its region."""
     region, units, found = failure.region, units_of(failure.region), set[Unit]()
-    reasons: dict[int, str] = {}  # number of operators -> the library's message
+    errors: dict[int, RegionFailed] = {}  # by number of operators
+    symptom: type[RegionFailed] = RegionFailed
     rejected = 0
 
     def fails(some: Sequence[Unit]) -> bool:
@@ -62,15 +63,18 @@ def _compile_faults(context: SearchContext, failure: CompileFailure) -> Iterator
         try:
             context.artifacts.attempt(failure.backend, part_of(region, some))
         except RegionFailed as error:
-            reasons[len(some)] = error.reason
-            return True
+            errors[len(some)] = error
+            return isinstance(error, symptom)
         except Exception:  # a library that names nodes of a part, or any other
             rejected += 1
         return False
 
     try:
-        while (remaining := [unit for unit in units if unit not in found]) and fails(remaining):
-            rejected = 0
+        while remaining := [unit for unit in units if unit not in found]:
+            symptom = RegionFailed
+            if not fails(remaining):
+                break
+            symptom, rejected = type(errors[len(remaining)]), 0  # parts that are refused do not show a crash
             context.report(f"partition {region.name}: {len(remaining)} operators, which do not compile")
             search = Minimization(remaining, fails)
             search.run()
@@ -81,7 +85,7 @@ def _compile_faults(context: SearchContext, failure: CompileFailure) -> Iterator
                 failure.backend,
                 region.name,
                 tuple(map(faulty_node, nodes)),
-                FaultKind("failure", f"they do not compile: {reasons[len(search.found)]}"),
+                _kind_of(errors[len(search.found)]),
                 None,
                 len(operators_of(region.calls)),
                 search.tests,
@@ -93,6 +97,12 @@ def _compile_faults(context: SearchContext, failure: CompileFailure) -> Iterator
             yield fault, part_of(region, search.found)
     except OutOfTime:
         context.end_early(region.name)
+
+
+def _kind_of(error: RegionFailed) -> FaultKind:
+    if isinstance(error, RegionCrashed):
+        return FaultKind("failure", f"they do not compile: {error.reason}")
+    return FaultKind(REFUSAL, f"the backend refuses them, so they run elsewhere: {error.reason}")
 
 
 def record_unopened(context: SearchContext, run: ProgramRun) -> None:

@@ -32,6 +32,7 @@ from delegate.report_rows import Accuracy
 from delegate.runtime.backend import Delegate
 from delegate.runtime.isolation.process import Isolated
 
+_NAMED = 3  # operators in a note
 _RIGHT_ALONE = "it is right if the partition runs by itself, so no operator can be named"
 _RIGHT_AGAIN = "it is right if the partition is compiled again: only the artifact of the file is wrong"
 
@@ -100,22 +101,28 @@ class SearchContext:
             return ""
         way = self.backends[fault.place].reproduction(self.compile(fault.place, part))
         if way is None:
-            self.notes.append(f"backend {fault.place} has no way to run an artifact without this project")
+            self.note_no_reproduction(fault, "the backend has no way to run an artifact without this project")
             return ""
-        return self._written(partial(write_reproduction, self.output, fault, way, part, call))
+        return self._written(fault, partial(write_reproduction, self.output, fault, way, part, call))
 
     def reproduce_compilation(self, fault: Fault, part: Region) -> str:
         """Write the reproduction of a region that does not compile, and return the path of its script, or nothing."""
         if self.output is None:
             return ""
-        return self._written(partial(write_compilation, self.output, fault, part))
+        return self._written(fault, partial(write_compilation, self.output, fault, part))
 
-    def _written(self, write: Callable[[], Path]) -> str:
+    def _written(self, fault: Fault, write: Callable[[], Path]) -> str:
         try:
             return str(write())
         except InputError as error:  # the diagnosis is not lost
-            self.notes.append(str(error))
+            self.note_no_reproduction(fault, str(error))
             return ""
+
+    def note_no_reproduction(self, fault: Fault, why: str) -> None:
+        """Note why the folder of the reproductions, if there is one, has none of a fault."""
+        if self.output is not None:
+            names = ", ".join(node.name for node in fault.nodes[:_NAMED]) + ", ..." * (len(fault.nodes) > _NAMED)
+            self.notes.append(f"no reproduction of {names} on {fault.place}: {why}")
 
 
 class PartitionSearch:
@@ -274,7 +281,7 @@ class PartitionSearch:
         """Return the fault of a partition that was wrong in the program; `text` has the reason to name no operator."""
         nodes = operators_of(self._region.calls)
         kind = self._kind(call, self._region)
-        return Fault(
+        fault = Fault(
             self._entry.method,
             self.backend,
             self._entry.name,
@@ -284,6 +291,8 @@ class PartitionSearch:
             len(nodes),
             is_minimal=False,
         )
+        self._context.note_no_reproduction(fault, text)
+        return fault
 
     def _kind(self, call: RecordedCall, part: Region) -> FaultKind:
         """Return the kind of the fault that some of the operators show in a call."""

@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ import yaml
 from torch import nn
 
 import delegate
+from delegate.backends.selected import SelectedBackend
 from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow
 from delegate.errors import ConfigError, InputError
+from delegate.kernels.table import KernelTable
 from delegate.text_table import Table
 from tests.support.planting import aten, followed_by, in_place_of, planted
 
@@ -272,6 +275,20 @@ def test_inputs_by_name() -> None:
 def test_a_budget_is_seconds(budget: object) -> None:
     with pytest.raises(InputError, match="budget should be seconds"):
         delegate.debug(exported(), budget=budget)  # type: ignore[arg-type]
+
+
+def test_a_folder_without_a_reproduction_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def notes(backends: list[str], **options: Any) -> str:
+        return "\n".join(delegate.debug(exported(), backends, cache=False, output=tmp_path / "out", **options).notes)
+
+    wrong = KernelTable("wrong")
+    wrong.kernel("aten.tanh.default")(lambda x, *, out: np.exp(x, out=out))
+    assert "nothing is wrong that it could show" in notes(["xnnpack"])
+    assert "no reproduction of tanh on portable kernels: it runs in Python" in notes([], kernels=[wrong, "portable"])
+    monkeypatch.setattr(SelectedBackend, "reproduction", lambda self, artifact: None)
+    with planted("xnnpack", "log", in_place_of(aten.tanh.default)):
+        assert "no reproduction of log on xnnpack: the backend has no way to run an artifact" in notes(["xnnpack"])
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_before_the_search(tmp_path: Path) -> None:

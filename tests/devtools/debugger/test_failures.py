@@ -1,4 +1,4 @@
-"""Libraries that fail: to compile a region, to open an artifact, to run it."""
+"""Libraries that refuse a region, and libraries that fail: to compile a region, to open an artifact, to run it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import nn
 import delegate
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed
 from delegate.edge.node import op_name
+from delegate.errors import BackendFailed
 from delegate.registry import default_registry
 from tests.support import vector_backend
 from tests.support.vector_backend import Vector
@@ -44,15 +45,16 @@ def with_operators(region: Region, *operators: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("error", "operators", "names"),
+    ("error", "kind", "operators", "names"),
     [
-        pytest.param(RegionFailed(WHY), ["aten.add.Tensor"], ["add"], marks=pytest.mark.slow),
-        (RegionFailed(WHY), ["aten.neg.default", "aten.add.Tensor"], ["neg", "tanh", "add"]),
-        (ZeroDivisionError(WHY), ["aten.add.Tensor"], ["add"]),
+        pytest.param(RegionFailed(WHY), "refusal", ["aten.add.Tensor"], ["add"], marks=pytest.mark.slow),
+        (RegionFailed(WHY), "refusal", ["aten.neg.default", "aten.add.Tensor"], ["neg", "tanh", "add"]),
+        (ZeroDivisionError(WHY), "failure", ["aten.add.Tensor"], ["add"]),
+        (BackendFailed(WHY), "failure", ["aten.add.Tensor"], ["add"]),
     ],
 )
 def test_a_region_that_does_not_compile(
-    error: Exception, operators: list[str], names: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    error: Exception, kind: str, operators: list[str], names: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     preprocess = Vector.preprocess
 
@@ -62,8 +64,12 @@ def test_a_region_that_does_not_compile(
         return preprocess(self, region)
 
     monkeypatch.setattr(Vector, "preprocess", fails)
-    (fault,) = delegate.debug(exported(), config=CONFIG, cache=False, output=tmp_path).faults
-    assert (fault.kind.name, [node.name for node in fault.nodes], fault.size) == ("failure", names, 5)
+    diagnosis = delegate.debug(exported(), config=CONFIG, cache=False, output=tmp_path)
+    (fault,) = diagnosis.faults
+    assert (fault.kind.name, [node.name for node in fault.nodes], fault.size) == (kind, names, 5)
+    found = {"refusal": ": no operator is wrong by itself, 1 refusal\n", "failure": ": 1 fault\n"}[kind]
+    assert found in str(diagnosis)
+    assert ("\n1. failure: " in str(diagnosis), "refus" in str(diagnosis)) == (kind == "failure", kind == "refusal")
     assert WHY in fault.kind.explanation
     assert fault.is_minimal
     assert fault.is_confirmed
@@ -90,8 +96,21 @@ def test_a_region_that_does_not_compile_while_plans_are_measured(
         exported(), config=CONFIG, cache=False, placement=delegate.Measured(budget=0.1), output=tmp_path
     )
     (fault,) = diagnosis.faults
-    assert (fault.kind.name, [node.name for node in fault.nodes]) == ("failure", ["add"])
+    kind = "refusal" if isinstance(error, RegionFailed) else "failure"
+    assert (fault.kind.name, [node.name for node in fault.nodes]) == (kind, ["add"])
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_part_that_is_refused_does_not_show_the_failure_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Vector, region: Region) -> PreprocessResult:
+        if with_operators(region, "aten.neg.default", "aten.add.Tensor"):
+            raise ZeroDivisionError(WHY)
+        raise RegionFailed("too small")
+
+    monkeypatch.setattr(Vector, "preprocess", fails)
+    failure, refusal, *_ = delegate.debug(exported(), config=CONFIG, cache=False).faults
+    assert (failure.kind.name, {"neg", "add"} <= {node.name for node in failure.nodes}) == ("failure", True)
+    assert (refusal.kind.name, "too small" in refusal.kind.explanation) == ("refusal", True)
 
 
 def test_plans_that_measurement_drops_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
