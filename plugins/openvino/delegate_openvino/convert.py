@@ -110,6 +110,7 @@ def to_openvino(region: Region) -> Converted:
         model.validate_nodes_and_infer_types()
         model = cut.fill(model, floats)
         keep_gates_apart(model)
+        _choose_first(model)
         _part_results(model)
         model.validate_nodes_and_infer_types()
         _number_names(model)
@@ -118,6 +119,18 @@ def to_openvino(region: Region) -> Converted:
     except Exception as error:  # whatever OpenVINO raises across its boundary
         raise NotConverted(plain(error)) from error
     return Converted(model, module, tuple(cut.notes))
+
+
+def _choose_first(model: openvino.Model) -> None:
+    """Let maxima and minima return the first of equal elements, as torch does: the frontend leaves that open."""
+    for op in model.get_ordered_ops():
+        if op.get_type_name() == "TopK" and (options := op.get_attributes())["sort"] == "none":
+            mode, dtype = options["mode"], options["index_element_type"]
+            source, count = op.input_value(0), op.input_value(1)
+            stable = opset.topk(source, count, options["axis"], mode, "value", dtype, stable=True)
+            stable.set_friendly_name(op.get_friendly_name())
+            for old, new in zip(op.outputs(), stable.outputs(), strict=True):
+                old.replace(new)
 
 
 def _part_results(model: openvino.Model) -> None:
