@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -21,6 +23,44 @@ PathLike = str | os.PathLike[str]
 
 _TEMPORARY = re.compile(r"\.delegate-[0-9a-f]{16}\.tmp")
 _MOST_BYTES = 2**26  # of a text file
+_NAME = r"""[^/\\\s"'<>|:,;()\[\]]+"""  # of a folder or file
+_PATHS = re.compile(  # a quoted one, which may have spaces; or another of two names or more, unlike a division
+    rf"""/(?:(?<=["']/)[^/\\"'\n]+/[^\\"'\n]+(?=["'])|(?<![\w.:/~)\]-]/){_NAME}(?:/{_NAME})+)"""
+)
+_INSTALLED = re.compile(r".*[\\/](?:site|dist)-packages[\\/]")
+
+
+def short_path(path: str) -> str:
+    """Return the path of a source file as others may read it: without the folders of this machine and of its user.
+
+    It is relative to the folder that holds its package, or to the longest entry of `sys.path` above it. A file that is
+    below neither has its name alone.
+    """
+    return _short_path(path, tuple(sys.path))
+
+
+def with_short_paths(text: str) -> str:
+    """Return a message, a traceback or JSON with `short_path` of each absolute path in it."""
+    return _PATHS.sub(lambda found: short_path(found[0]), text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _short_path(path: str, entries: tuple[str, ...]) -> str:
+    if installed := _INSTALLED.match(path):
+        return path[installed.end() :]
+    folder = top = os.path.dirname(path)
+    while not _holds_home(top) and os.path.isfile(os.path.join(top, "__init__.py")):
+        top = os.path.dirname(top)
+    if top == folder:
+        home = os.path.expanduser("~")
+        roots = (root for root in map(os.path.abspath, entries) if root == home or not _holds_home(root))
+        top = max((root for root in roots if path.startswith(root + os.sep)), key=len, default="")
+    return path.removeprefix(top + os.sep) if top else re.split(r"[\\/]", path)[-1]
+
+
+def _holds_home(folder: str) -> bool:
+    """Return true if a folder is the home of the user or above it, so that paths below its parent have their name."""
+    return folder in ("", os.sep) or f"{os.path.expanduser('~')}{os.sep}".startswith(f"{folder}{os.sep}")
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from delegate.errors import ProgramError
 from delegate.field_checks import amount, default, fault, items, mapping, plain_json, require_format, texts
 from delegate.field_checks import text as read_text
+from delegate.files import with_short_paths
 from delegate.measured import Placement
 from delegate.plugins import PORTABLE
 from delegate.report_rows import (
@@ -98,7 +99,8 @@ class Report:
         data = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "memory"}
         data["unverified"] = self.unverified
         plain = {"format": _FORMAT, **plain_json(data)}
-        return json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        # Messages of libraries may name files of this machine, and others read the report.
+        return with_short_paths(json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
 
     def save_html(
         self,

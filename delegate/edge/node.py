@@ -16,6 +16,7 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from delegate.edge.program import META_VALUE
+from delegate.files import short_path
 from delegate.program.dtypes import DType
 
 _DTYPES: dict[torch.dtype, DType] = {
@@ -213,20 +214,17 @@ def module_path(node: Node) -> str:
 
 
 def source_line(node: Node) -> str:
-    """Return the user's source line of the node, "file:line, in function"; empty if torch did not record it."""
+    """Return the user's source line of the node, "file:line, in function"; empty if torch did not record it.
+
+    The file is a `short_path`: programs and reports have it, and other people read these.
+    """
     trace = node.meta.get("stack_trace") or ""
     frames = [line.strip().removeprefix('File "') for line in trace.splitlines() if line.strip().startswith('File "')]
     # Code that torch itself generated has no line of the user, and its number differs from run to run.
     frames = [frame for frame in frames if not frame.startswith("<eval_with_key>")]
     own = [frame for frame in frames if not frame.startswith(_TORCH)]
     file, _, place = (own or frames or [""])[-1].partition('", line ')
-    return f"{_short(file)}:{place}" if place else file
-
-
-def _short(file: str) -> str:
-    """Return a path without the prefix of the installation or the working directory, which differs per machine."""
-    _, installed, tail = file.rpartition(f"site-packages{os.sep}")
-    return tail if installed else file.removeprefix(os.getcwd() + os.sep)
+    return f"{short_path(file)}:{place}" if place else file
 
 
 def shape_text(value: torch.Tensor) -> str:

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ from delegate.measured import Placement
 from delegate.measurements import BUNDLE, CLUSTER
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
-from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, versions_of
+from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, map_sources, versions_of
 from delegate.placement.plans import Options
 from delegate.placement.policy import (
     ByPreference,
@@ -191,20 +192,38 @@ class LockedStrategy(Strategy):
         verify: Any = None,
         progress: Callable[[str], None] | None = None,
     ) -> tuple[dict[str, ExportedProgram], Selection]:
-        sections = {name: self._section(values) for name, values in self._lock.quantization.items()}
+        given = selection.quantization
+        sections = {name: self._section(values, given) for name, values in self._lock.quantization.items()}
         if self._lock.configured is None:
             exported, selection = quantized(sources, selection, registry, verify, progress)
         else:  # bounds have already kept the noisiest layers in float
-            selection = replace(selection, quantization=self._section(self._lock.configured))
+            selection = replace(selection, quantization=self._section(self._lock.configured, given))
             exported, selection = quantized(sources, selection, registry, None, progress, bounded=False)
         methods = dict(exported)
         for name, section in sections.items():
             methods |= configured()(exported, section, tuple(selection.backends), registry, methods=(name,))
         return methods, selection
 
-    def _section(self, values: Mapping[str, Any]) -> Quantization:
+    def _section(self, values: Mapping[str, Any], given: Quantization | None) -> Quantization:
+        """Return a section of the lock, which may lack the folders of its calibration data.
+
+        That is looked for in this folder, beside the lockfile, and where the configuration of the request has it.
+
+        Args:
+            values: the section.
+            given: the section of the configuration; None if it has none.
+        """
+        data = None if given is None else given.calibration
+        names = {Path(source).name: source for source in (data.values() if isinstance(data, Mapping) else [data or ""])}
+
+        def find(source: str) -> str:
+            beside = os.path.join(os.path.dirname(self._where), source)
+            found = next((path for path in (source, beside) if os.path.exists(path)), None)
+            return found or names.get(source, source)
+
         try:
-            return Quantization.model_validate(values)
+            section = Quantization.model_validate(values)
+            return section.model_copy(update={"calibration": map_sources(find, section.calibration)})
         except ValidationError as error:
             what = f"the quantization in the lock is invalid: {sentences(error, Quantization)}"
             raise PartitionError(what, where=self._where, remedy=AGAIN) from error

@@ -6,8 +6,9 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -116,8 +117,16 @@ class Lock:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file; raises PartitionError if it cannot be written."""
-        write_text(path, self.to_yaml(), "the lockfile")
+        """Write a file; raises PartitionError if it cannot be written.
+
+        Other people read lockfiles. So absolute paths of calibration data become relative to the folder of the file;
+        data elsewhere has its name alone.
+        """
+        folder = Path(path).absolute().parent
+        quantization = {name: _with_short_paths(section, folder) for name, section in self.quantization.items()}
+        configured = None if self.configured is None else _with_short_paths(self.configured, folder)
+        lock = replace(self, quantization=quantization, configured=configured)
+        write_text(path, lock.to_yaml(), "the lockfile")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Lock:
@@ -187,6 +196,25 @@ class Lock:
         ours, theirs = ({p.method: p for p in lock.placements} for lock in (self, other))
         for name in sorted(ours.keys() & theirs.keys()):
             yield from _costs(ours[name], theirs[name])
+
+
+def _with_short_paths(section: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """Return a section `quantization` without the folders above a folder in the paths of its calibration data."""
+
+    def short(source: str) -> str:
+        path = Path(source)
+        if not path.is_absolute():
+            return source
+        return str(path.relative_to(folder)) if path.is_relative_to(folder) else path.name
+
+    return {**section, "calibration": map_sources(short, section.get("calibration"))}
+
+
+def map_sources(change: Callable[[str], str], data: Any) -> Any:
+    """Return the sources of calibration data, changed: one, one for each method, or None."""
+    if isinstance(data, Mapping):
+        return {name: change(source) for name, source in data.items()}
+    return change(data) if isinstance(data, str) else data
 
 
 def fingerprint_methods(exported: Mapping[str, ExportedProgram]) -> dict[str, str]:

@@ -21,7 +21,9 @@ def run(code: str, *args: str | Path, absent: Iterable[str] = (), path: str = ""
         absent: modules that cannot be imported there.
         path: a directory for `sys.path`.
     """
-    environment = {**os.environ, "PYTHONPATH": path}
+    # Of this process too: in a worktree it has the checkout, which is not the one that is installed.
+    entries = filter(None, (path, os.environ.get("PYTHONPATH")))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entries)}
     with tempfile.TemporaryDirectory() as folder:
         for module in absent:  # processes that this one starts, as for probes, do without it too
             Path(folder, f"{module}.py").write_text(f"raise ModuleNotFoundError('no {module}', name={module!r})\n")

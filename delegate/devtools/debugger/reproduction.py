@@ -20,7 +20,7 @@ from delegate.devtools.debugger.diagnosis import Fault
 from delegate.devtools.debugger.recording import RecordedCall
 from delegate.edge.node import describe
 from delegate.errors import InputError
-from delegate.files import replacing
+from delegate.files import replacing, with_short_paths
 from delegate.plugins import one_line
 from delegate.runtime.backend import Array
 
@@ -109,7 +109,11 @@ def write_compilation(output: Path, fault: Fault, part: Region) -> Path:
     script = _COMPILATION.format(title=_plain(_title(fault)), description=_description(part, ()), backend=fault.place)
     model = io.BytesIO()
     try:
-        torch.export.save(exported_program(part), model)
+        program = exported_program(part)
+        for node in program.graph.nodes:
+            if trace := node.meta.get("stack_trace"):
+                node.meta["stack_trace"] = with_short_paths(trace)
+        torch.export.save(program, model)
     except Exception as error:  # of torch, or sizes that no input has
         raise InputError(f"torch cannot save the operators of the fault: {one_line(error)}", where=part.name) from error
     return _write(output, fault, {_MODEL: model.getvalue(), SCRIPT: script.encode()})

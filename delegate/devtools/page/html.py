@@ -16,7 +16,7 @@ from importlib import resources
 from typing import Any
 
 from delegate.errors import DelegateError
-from delegate.files import replacing, require_file
+from delegate.files import replacing, require_file, with_short_paths
 
 _SCRIPTS = ("model", "layout", "map", "view", "panels", "layers", "faults", "main")
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}
@@ -28,7 +28,8 @@ def page(reports: Sequence[dict[str, Any]]) -> str:
     Args:
         reports: results of `delegate.devtools.page.data.report_data`.
     """
-    data = json.dumps({"reports": reports}, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
+    data = json.dumps({"reports": reports}, separators=(",", ":"), allow_nan=False)
+    data = with_short_paths(data).translate(_ESCAPES)  # a diagnosis has the paths of its scripts
     library = _file("vendor/dagre.min.js").partition("//# sourceMappingURL")[0]
     script = "\n".join(['"use strict";', "{", *(_file(f"script/{name}.js") for name in _SCRIPTS), "}"])
     parts = {

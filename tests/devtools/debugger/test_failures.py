@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from delegate.edge.node import op_name
 from delegate.errors import BackendFailed
 from delegate.registry import default_registry
 from tests.support import vector_backend
+from tests.support.sources import ROOT
 from tests.support.vector_backend import Vector
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -77,6 +79,8 @@ def test_a_region_that_does_not_compile(
     folder = Path(fault.reproduction).parent
     saved = torch.export.load(folder / "region.pt2")
     assert {node.name for node in saved.graph.nodes}.issuperset(names)
+    with zipfile.ZipFile(folder / "region.pt2") as archive:  # others read it: it has no folder of this machine
+        assert not any(str(ROOT).encode() in archive.read(name) for name in archive.namelist())
     compile(Path(fault.reproduction).read_text(), fault.reproduction, "exec")
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from delegate.config.source import raise_all
 from delegate.errors import ConfigError, DelegateError, did_you_mean
-from delegate.files import read_bytes, require_folder, write_text
+from delegate.files import read_bytes, require_folder, with_short_paths, write_text
 from delegate.plugins import PORTABLE, one_line
 from delegate.probing.lifeline import end_with_parent
 from delegate_ray.aot.jobs import LoweringJob, digest_of
@@ -165,14 +165,25 @@ class Record:
         if not self._path.exists():
             return
         try:
-            yield from (Outcome(**row) for row in json.loads(read_bytes(self._path))["jobs"])
+            for row in json.loads(read_bytes(self._path))["jobs"]:
+                outcome = Outcome(**row)
+                yield replace(outcome, output=str(self._path.absolute().parent / outcome.output))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             what, remedy = "this is no record of lowered models", "remove the file, or choose another folder"
             raise ConfigError(what, where=str(self._path), remedy=remedy) from error
 
     def _write(self) -> None:
-        rows = [asdict(o) for _, o in sorted(self._outcomes.items())]
+        rows = [asdict(_as_recorded(o)) for _, o in sorted(self._outcomes.items())]
         write_text(self._path, json.dumps({"format": 1, "jobs": rows}, indent=2) + "\n", "the record")
+
+
+def _as_recorded(outcome: Outcome) -> Outcome:
+    """Return an outcome without the folders of this machine, since other people read the record.
+
+    A program is in the folder of the record. A message keeps the names of files.
+    """
+    error, trace = (with_short_paths(text) for text in (outcome.error, outcome.traceback))
+    return replace(outcome, output=os.path.basename(outcome.output), error=error, traceback=trace)
 
 
 def require_functions(jobs: Sequence[LoweringJob]) -> None:
