@@ -48,8 +48,10 @@ class WatchedPartition:
         output_tensors = [tensor_of(a, n) for a, n in zip(outputs, self.region.outputs, strict=True)]
         call = Differences()
         expected = self.eager.results(input_tensors)
-        call.add(output_tensors, expected)
-        self.differences.add(output_tensors, expected)
+        results = {node.name: tensor for node, tensor in zip(self.region.outputs, output_tensors, strict=True)}
+        forms = self.eager.compare(input_tensors, results) if self.eager.choices else (output_tensors, expected)
+        call.add(*forms)
+        self.differences.add(*forms)
         nan.add_partition(self.region.name, input_tensors, output_tensors, expected)
         noise = max((o.relative_error for o in call.outputs), default=0.0)
         if not noise <= self._noise:  # NaN is worse than all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
@@ -10,11 +11,13 @@ import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.export._tree_utils import reorder_kwargs
 from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.node import map_arg
 
+from delegate.accuracy.choices import Compare, compare_of
 from delegate.backends.aot import Region
 from delegate.backends.exported import plain_graph
 from delegate.edge.graphs import call, is_random
-from delegate.edge.node import draws, writes_in_place
+from delegate.edge.node import arguments, draws, writes_in_place
 from delegate.edge.program import EdgeProgram
 from delegate.errors import AccuracyError
 from delegate.partitioner.extraction import LoweredProgram
@@ -207,6 +210,7 @@ class EagerRegion:
         self.region = region
         self._module = GraphModule({}, graph)
         self._constants = list(region.constants.values())
+        self._choices = {node: compare for node in graph.nodes if (compare := _choice_of(node)) is not None}
         self._own = {copied.name: copied for copied in copies.values()}
 
     def values(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -217,6 +221,37 @@ class EagerRegion:
         """Return the outputs of the region; raises as `values` does."""
         values = self.values(inputs)
         return [values[node.name] for node in self.region.outputs]
+
+    @property
+    def choices(self) -> list[str]:
+        """The names of the results of operators with several right answers."""
+        return [name for node in self._choices for name in _results_of(node).values()]
+
+    def compare(
+        self, inputs: Sequence[torch.Tensor], results: Mapping[str, torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return the outputs of the region and those of torch, in forms that all right answers share.
+
+        Where an operator has several right answers, the operators after it run in torch on the answer that is known.
+
+        Args:
+            inputs: the inputs of the region.
+            results: by node, the outputs, and results of `choices` if they are known.
+
+        Raises:
+            AccuracyError: torch cannot run the region.
+        """
+        names = [node.name for node in self.region.outputs]
+        known = {name: results[name] for name in self.choices if name in results}
+        try:
+            env = self._run(inputs, known)
+        except AccuracyError:  # of indices that pick nothing, or the region itself
+            values = self.values(inputs)
+            return [results[name] for name in names], [values[name] for name in names]
+        pairs = [pair for node, compare in self._choices.items() for pair in _pairs(node, compare, env, known)]
+        values = dict(_by_name(env))
+        pairs += [(results[name], values[name]) for name in names if name not in known]
+        return [actual for actual, _ in pairs], [expected for _, expected in pairs]
 
     def changed(
         self, inputs: Sequence[torch.Tensor], change: Callable[[torch.Tensor], torch.Tensor]
@@ -262,6 +297,30 @@ class EagerRegion:
         except Exception as error:  # an operator may raise anything
             raise _no_reference(f"partition {self.region.name}", error) from error
         return runner.env
+
+
+def _choice_of(node: Node) -> Compare | None:
+    return compare_of(node.target, arguments(node)) if node.op == "call_function" else None
+
+
+def _results_of(node: Node) -> dict[int, str]:
+    """Return the names of the nodes that have the results of an operator, by number."""
+    picks = [user for user in node.users if user.target is operator.getitem]
+    return {int(pick.args[1]): pick.name for pick in picks} if picks else {0: node.name}  # type: ignore[arg-type]
+
+
+def _pairs(
+    node: Node, compare: Compare, env: Mapping[Node, Any], known: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the known results of an operator, and torch's on the same arguments, in forms that right answers share."""
+    actual = {number: known[name] for number, name in _results_of(node).items() if name in known}
+    if not actual:
+        return
+    args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
+    with torch.no_grad():
+        results = call(node.target, args, kwargs)
+    expected = dict(enumerate(results if isinstance(results, tuple | list) else (results,)))
+    yield from compare(map_arg(arguments(node), env.__getitem__), actual, expected)
 
 
 class _Runner(Interpreter):

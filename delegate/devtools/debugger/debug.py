@@ -116,7 +116,9 @@ class _Debugger:
             faults += [f for entry in run.recorder.instructions for f in _faults(entry, searches, context)]
             sentences = tuple(not_finite(run, searches))
         faults += self._quantization_faults(run, context)
-        if context.is_complete and not faults:
+        if others := [f"{e.prefix}{e.name}" for e in run.recorder.instructions if e.is_another_answer]:
+            self._note_other_answers(others)
+        elif context.is_complete and not faults:
             self._explain_accumulation(run)
         run.note_gaps()
         if self.output is not None and not faults:
@@ -125,7 +127,7 @@ class _Debugger:
             figures=run.figures,
             faults=tuple(faults),
             instructions=len(run.recorder.instructions),
-            errors=tuple(self._row(entry) for entry in run.recorder.instructions if entry.differences.calls),
+            errors=tuple(self._row(entry) for entry in run.recorder.instructions if entry.differences.outputs),
             layers=tuple(row for name in self._quantized(run) for row in self._layer_rows(run, name)),
             not_finite=sentences,
             is_complete=context.is_complete,
@@ -187,6 +189,14 @@ class _Debugger:
             floats, quantized = self.model.floats[name], self.model.placed.exported[name]
             for layer in layers_of(name, floats, quantized, run.samples[name][0]):
                 yield ErrorRow(layer.node, layer.place, layer.added_db, layer.total_db, name)
+
+    def _note_other_answers(self, names: Sequence[str]) -> None:
+        """Add a note on the instructions that differ from torch and are right."""
+        more = ", ..." if len(names) > _NAMED else ""
+        self.notes.append(
+            f"right, with another answer than torch where several are right, such as the order of equal elements: "
+            f"{', '.join(names[:_NAMED])}{more}; the figures of results that depend on these mean nothing"
+        )
 
     def _explain_accumulation(self, run: ProgramRun) -> None:
         """Add a note if a method misses the bounds although the search found no fault."""

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from delegate.accuracy.bounds import Bounds
-from delegate.accuracy.figures import Differences, equal_everywhere
+from delegate.accuracy.choices import compare_of
+from delegate.accuracy.figures import Differences, difference, equal_everywhere
 from delegate.accuracy.nan import has_infinity, has_nan
 from delegate.accuracy.recording import tensor_of
 from delegate.accuracy.reference import EagerRegion
@@ -38,6 +39,7 @@ from delegate.runtime.steps import DelegateStep, KernelStep, Step
 from delegate.runtime.watch import Shapes, StepWatch, WrappedStep
 
 Tensors = tuple[torch.Tensor, ...]
+Forms = tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class RecordedInstruction:
         is_stable: a second execution on the same inputs returned the same.
         failure: the error that the instruction raised.
         prefix: that of the nodes in its body of control flow, e.g. "true_graph_0."; empty outside of bodies.
+        is_another_answer: it is right, and differs from torch, because several answers are right.
         nan, infinity: the first call whose results have NaN or infinity, and whose inputs have none.
     """
 
@@ -79,17 +82,25 @@ class RecordedInstruction:
     worst: RecordedCall | None = None
     last: RecordedCall | None = None
     is_stable: bool = True
+    is_another_answer: bool = False
     failure: DelegateError | None = None
     nan: RecordedCall | None = None
     infinity: RecordedCall | None = None
     prefix: str = ""
     _excess: float = 1.0
 
-    def add(self, call: RecordedCall, bounds: Bounds, values: Sequence[torch.Tensor]) -> None:
-        """Add a completed call; `values` are the results of torch, run from the inputs of the method, if known."""
+    def add(self, call: RecordedCall, forms: Forms, bounds: Bounds, values: Sequence[torch.Tensor]) -> None:
+        """Add a completed call.
+
+        Args:
+            call: the call.
+            forms: its results and those of torch, in forms that all right answers share.
+            bounds: the error that it may have.
+            values: the results of torch, run from the inputs of the method, if known.
+        """
         own = Differences()
-        own.add(call.actual, call.expected)
-        self.differences.add(call.actual, call.expected)
+        own.add(*forms)
+        self.differences.add(*forms)
         if self.nan is None and any(map(has_nan, call.actual)) and not any(map(has_nan, call.inputs)):
             self.nan = call
         if self.infinity is None and any(map(has_infinity, call.actual)) and not any(map(has_infinity, call.inputs)):
@@ -97,6 +108,7 @@ class RecordedInstruction:
         if values and not self.totals.calls:
             self.totals.add(call.actual, values)
         excess = excess_of(bounds, own.accuracy())
+        self.is_another_answer |= excess <= 1 < excess_of(bounds, difference(call.actual, call.expected))
         if excess > self._excess:
             self._excess, self.worst = excess, call
 
@@ -160,18 +172,18 @@ class RunRecorder(StepWatch):
         """Return the record of an instruction that runs, which may be in another loop iteration."""
         return self._by_name.setdefault((entry.method, entry.prefix + entry.name), entry)
 
-    def _expected(self, name: str, inputs: Sequence[torch.Tensor]) -> Tensors:
-        """Return the results of a partition in torch; raises AccuracyError if torch cannot run it."""
+    def _in_torch(self, name: str) -> EagerRegion:
+        """Return a partition that torch runs."""
         if name not in self._eager:
             self._eager[name] = EagerRegion(self._regions[name])
-        return tuple(self._eager[name].results(inputs))
+        return self._eager[name]
 
-    def add(self, entry: RecordedInstruction, call: RecordedCall) -> None:
-        """Add a completed call."""
+    def add(self, entry: RecordedInstruction, call: RecordedCall, forms: Forms) -> None:
+        """Add a completed call; see `RecordedInstruction.add`."""
         names = [entry.name] if entry.region is None else [node.name for node in entry.region.outputs]
         known, names = self._values.get(entry.method, {}), [entry.prefix + name for name in names]
         values = [known[name] for name in names] if all(name in known for name in names) else []
-        entry.add(call, self._bounds, values if len(values) == len(call.actual) else [])
+        entry.add(call, forms, self._bounds, values if len(values) == len(call.actual) else [])
 
     def _run_partition(self, step: DelegateStep, method: Method, name: str, prefix: str) -> None:
         region = self._regions[name]
@@ -190,8 +202,10 @@ class RunRecorder(StepWatch):
             tuple(tensor_of(a, n).clone() for a, n in zip(arrays, region.outputs, strict=True))
             for arrays in (step.outputs, repeated)
         )
-        call = RecordedCall(inputs, actual, self._expected(name, inputs))
-        self.add(entry, call)
+        eager = self._in_torch(name)
+        call = RecordedCall(inputs, actual, tuple(eager.results(inputs)))
+        results = {node.name: tensor for node, tensor in zip(region.outputs, actual, strict=True)}
+        self.add(entry, call, eager.compare(inputs, results) if eager.choices else (call.actual, call.expected))
         entry.last = call
         if not same(actual, again):
             entry.is_stable, entry.worst = False, call
@@ -227,7 +241,18 @@ class _OperatorRun:
         values = (self.method.values[i] for i in self.call.outputs)
         actual = tuple(_tensor(a, v.dtype) for a, v in zip(self.step.outs, values, strict=True) if a is not None)
         if len(actual) == len(expected):
-            self.recorder.add(entry, RecordedCall(inputs, actual, expected))
+            forms = self._forms(arguments, actual, expected)
+            self.recorder.add(entry, RecordedCall(inputs, actual, expected), forms)
+
+    def _forms(self, arguments: Sequence[Any], actual: Tensors, expected: Tensors) -> Forms:
+        """Return the results and those of torch in forms that all right answers share."""
+        schema = self.operator._schema.arguments
+        named = dict(zip((a.name for a in schema), arguments, strict=True))
+        compare = compare_of(self.operator, named)
+        if compare is None:
+            return actual, expected
+        pairs = list(compare(named, dict(enumerate(actual)), dict(enumerate(expected))))
+        return [one for one, _ in pairs], [other for _, other in pairs]
 
     def _argument(self, arg: Arg, value: Any) -> Any:
         if isinstance(arg, Ref):

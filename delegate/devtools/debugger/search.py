@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from delegate.accuracy.bisection import RegionTrial
 from delegate.accuracy.bounds import Bounds
-from delegate.accuracy.figures import Differences, difference
+from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import EagerRegion
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.bisection import Unit, part_of, units_of
@@ -140,7 +140,7 @@ class PartitionSearch:
         self._region = entry.region
         self._values: dict[int, dict[str, torch.Tensor]] = {}  # by identity of the call
         self._found: set[Unit] = set()
-        self._rounds = False  # the partition misses the bounds by rounding alone
+        self._is_explained = False  # the partition misses the bounds, and no operator is at fault
 
     def faults(self) -> Iterator[Fault]:
         """Yield the faults, each reduced to a smallest set of operators."""
@@ -156,14 +156,15 @@ class PartitionSearch:
                 return
             if entry.failure is None and entry.is_stable:
                 yield from self._faults_inside(trial, symptom, call)
-            while entry.worst is not None and (remaining := self._remaining()):
+                self._is_explained = self._is_another_right_answer(call)
+            while entry.worst is not None and not self._is_explained and (remaining := self._remaining()):
                 self._context.report(f"partition {entry.name}: {len(remaining)} operators")
                 if not symptom(remaining) or (entry.is_stable and self._is_rounding(trial, remaining)):
                     break
                 search = symptom.minimized(remaining)
                 self._found.update(search.found)
                 yield self._fault(trial, search, symptom)
-            if entry.worst is not None and not self._found and not self._rounds:
+            if entry.worst is not None and not self._found and not self._is_explained:
                 yield self._whole_partition(entry.worst, _RIGHT_ALONE)
         except OutOfTime:
             self._context.end_early(entry.name)
@@ -229,9 +230,8 @@ class PartitionSearch:
         wrong = []
         for unit in units_of(self._region) if known else ():
             part = part_of(self._region, [unit])
-            actual = [known[n.name] for n in part.outputs]
-            expected = EagerRegion(part).results([known[n.name] for n in part.inputs])
-            if excess_of(self._context.bounds, difference(actual, expected)) > 1:
+            forms = EagerRegion(part).compare([known[n.name] for n in part.inputs], known)
+            if excess_of(self._context.bounds, difference(*forms)) > 1:
                 wrong.append(unit)
         return wrong
 
@@ -247,7 +247,20 @@ class PartitionSearch:
             return False
         text = f"partition {self._region.name} misses {self._context.bounds} by rounding alone: {kind.explanation}"
         self._context.notes.append(text)
-        self._rounds = True
+        self._is_explained = True
+        return True
+
+    def _is_another_right_answer(self, call: RecordedCall) -> bool:
+        """Return if a partition has torch's results for another right answer of its operators, e.g. with equal ones."""
+        eager = EagerRegion(self._region)
+        if self._entry.worst is None or not eager.choices:
+            return False
+        known = self.values(call)
+        results = {name: known[name] for name in eager.choices if name in known}
+        results |= dict(zip((n.name for n in self._region.outputs), call.actual, strict=True))
+        if excess_of(self._context.bounds, difference(*eager.compare(call.inputs, results))) > 1:
+            return False
+        self._entry.is_another_answer = True
         return True
 
     def _fault(self, trial: RegionTrial, search: Minimization, symptom: _Symptom) -> Fault:
@@ -314,7 +327,7 @@ class _Symptom:
         self._context.require_time()
         part = part_of(self._trial.region, units)
         try:
-            results = self._trial.run(part)
+            results = _run_with_choices(self._trial, part)
             again = self._trial.run(part) if self._differs else results
         except DelegateError:
             return self._fails
@@ -326,9 +339,8 @@ class _Symptom:
             return False
         if self._differs:
             return not same(actual, repeated)
-        figures = Differences()
-        figures.add(actual, [*_known(self._trial, part.outputs)])
-        return excess_of(self._context.bounds, figures.accuracy()) > 1
+        forms = EagerRegion(part).compare([*_known(self._trial, part.inputs)], results)
+        return excess_of(self._context.bounds, difference(*forms)) > 1
 
     def minimized(self, units: Sequence[Unit]) -> Minimization:
         """Return the minimisation of units that show the symptom; `rejected` counts those of this search."""
@@ -361,6 +373,18 @@ def figures_of(call: RecordedCall) -> Accuracy | None:
 def _border(region: Region) -> tuple[list[str], ...]:
     """Return the names of the inputs, operators and outputs of a region."""
     return tuple([node.name for node in nodes] for nodes in (region.inputs, region.calls, region.outputs))
+
+
+def _run_with_choices(trial: RegionTrial, part: Region) -> dict[str, torch.Tensor]:
+    """Run a part on its backend; return its outputs, and the results of its choices unless the library rejects that."""
+    outputs, names = list(part.outputs), {node.name for node in part.outputs}
+    hidden = [node for node in part.calls if node.name in {*EagerRegion(part).choices} - names]
+    try:
+        return trial.run(part.with_outputs([*outputs, *hidden]) if hidden else part)
+    except Exception:  # a library that accepts the part may reject further results with any error
+        if not hidden:
+            raise
+        return trial.run(part)
 
 
 def _known(trial: RegionTrial, nodes: Iterable[Node]) -> Iterator[torch.Tensor]:
