@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
 import openvino
 import torch
 from openvino import opset13 as opset
@@ -111,6 +112,7 @@ def to_openvino(region: Region) -> Converted:
         model = cut.fill(model, floats)
         keep_gates_apart(model)
         _choose_first(model)
+        _repeat_in_pairs(model)
         _part_results(model)
         model.validate_nodes_and_infer_types()
         _number_names(model)
@@ -131,6 +133,24 @@ def _choose_first(model: openvino.Model) -> None:
             stable.set_friendly_name(op.get_friendly_name())
             for old, new in zip(op.outputs(), stable.outputs(), strict=True):
                 old.replace(new)
+
+
+def _repeat_in_pairs(model: openvino.Model) -> None:
+    """Repeat two dimensions at a time if the numbers are known at run time.
+
+    Tile of OpenVINO 2026.4 repeats three of the last four dimensions wrongly then.
+    """
+    for op in model.get_ordered_ops():
+        if op.get_type_name() != "Tile" or op.input_value(1).get_node().get_type_name() == "Constant":
+            continue
+        result, repeats = op.input_value(0), op.input_value(1)
+        count = repeats.get_shape()[0]
+        once = opset.constant(np.ones(count, repeats.get_element_type().to_dtype()))
+        for first in range(0, count, 2):
+            chosen = opset.constant(np.arange(count) // 2 == first // 2)
+            result = opset.tile(result, opset.select(chosen, repeats, once)).output(0)
+        result.get_node().set_friendly_name(op.get_friendly_name())
+        op.output(0).replace(result)
 
 
 def _part_results(model: openvino.Model) -> None:
