@@ -22,6 +22,7 @@ from delegate.dynamo.calls import LoweredGraph, Run
 from delegate.dynamo.programs import insert_known, require_autograd_safe, results_of, to_exported_program
 from delegate.dynamo.unmatched import Patterns, patterns_of
 from delegate.edge.decompose import keeping_composites
+from delegate.edge.effects import WITHOUT_TOKENS
 from delegate.edge.node import SYMBOLIC
 from delegate.edge.verifier import is_without_formula
 from delegate.errors import ConfigError, DialectError, ExportError, LoweringError, did_you_mean
@@ -144,7 +145,8 @@ def compile_graph(
 
         compiler = aot_autograd(fw_compiler=lower, bw_compiler=lower, inference_compiler=inference)
         try:
-            compiled: Callable[..., Any] = compiler(module, example_inputs)
+            with WITHOUT_TOKENS:
+                compiled: Callable[..., Any] = compiler(module, example_inputs)
         except RuntimeError as error:
             if is_without_formula(error):
                 require_autograd_safe(module, example_inputs)  # its error names the node

@@ -16,7 +16,7 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind, InputS
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from delegate.edge.graphs import META_IDENTITY, PRESERVED_METADATA
+from delegate.edge.graphs import META_IDENTITY, PRESERVED_METADATA, acts
 from delegate.edge.node import META_CONSTANT, draws, introduced_symbols, is_static, tensors
 from delegate.edge.program import META_VALUE, EdgeProgram
 
@@ -117,7 +117,7 @@ def is_pure(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return node.op == "call_function" and not isinstance(target, torch._ops.HigherOrderOperator)
-    if target._schema.is_mutable or not target._schema.returns or draws(node):
+    if acts(target) or draws(node):
         return False
     if torch.Tag.data_dependent_output in target.tags:
         return False

@@ -31,7 +31,7 @@ from torch.fx.node import map_arg
 
 from delegate.edge.build import fake_mode, inherited
 from delegate.edge.functional import functionalize
-from delegate.edge.graphs import CHECKS, graph_modules
+from delegate.edge.graphs import CHECKS, graph_modules, has_effect, require_success
 from delegate.edge.node import SYMBOLIC, describe, results_used, shape_text, symbolic_numbers, writes_in_place
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.edge.training import with_dropout
@@ -136,6 +136,7 @@ class Decomposer:
                 body = self._make(torch.func.functionalize(call), values, mode)
             if any(map(writes_in_place, body.nodes)):
                 functionalize(body)
+            require_success(body)
         except Exception as error:
             raise LoweringError(
                 f"torch cannot decompose an operator: {error}",
@@ -189,36 +190,47 @@ class _Call:
         return function(*args, **kwargs)
 
 
-class _LibrarySwitch:
-    """A context in which torch chooses neither MKL-DNN nor NNPACK for an operator.
+class ProcessSwitch:
+    """A context that switches off a part of torch for the process; the last thread that leaves it switches it on again.
 
-    With MKL-DNN, composites such as lstm call its own operators. For both, a convolution compares a batch size with 16.
-    The switch is of the process, so the last thread that leaves the context restores it.
+    Args:
+        off: returns the context that a single thread would enter.
     """
 
-    def __init__(self) -> None:
-        self._lock, self._entered, self._enabled = threading.RLock(), 0, (True, True)
+    def __init__(self, off: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._off, self._lock, self._entered = off, threading.RLock(), 0
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._entered:
-                self._enabled = torch._C._get_mkldnn_enabled(), torch._C._get_nnpack_enabled()
-                self._set(False, False)
+                self._stack.enter_context(self._off())
             self._entered += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._entered -= 1
             if not self._entered:
-                self._set(*self._enabled)
+                self._stack.close()
 
-    @staticmethod
-    def _set(mkldnn: bool, nnpack: bool) -> None:
+
+@contextlib.contextmanager
+def _no_libraries() -> Iterator[None]:
+    """Let torch choose neither MKL-DNN nor NNPACK for an operator.
+
+    With MKL-DNN, composites such as lstm call its own operators. For both, a convolution compares a batch size with 16.
+    """
+    mkldnn, nnpack = torch._C._get_mkldnn_enabled(), torch._C._get_nnpack_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    torch._C._set_nnpack_enabled(False)
+    try:
+        yield
+    finally:
         torch._C._set_mkldnn_enabled(mkldnn)
         torch._C._set_nnpack_enabled(nnpack)
 
 
-WITHOUT_LIBRARIES = _LibrarySwitch()
+WITHOUT_LIBRARIES = ProcessSwitch(_no_libraries)
 
 
 def _own(value: Any) -> Any:
@@ -309,7 +321,7 @@ def _inline(body: Graph, node: Node, leaves: list[Node]) -> tuple[tuple[Node, ..
 
 
 def _keeps(node: Node) -> bool:
-    return isinstance(node.target, OpOverload) and not node.target._schema.returns and str(node.target) not in CHECKS
+    return has_effect(node) and str(node.target) not in CHECKS
 
 
 def _copy(inner: Node, env: dict[Node, Node], graph: Graph, body: Graph) -> Node:

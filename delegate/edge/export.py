@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import logging
-import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from torch.nn import Module
 
 from delegate.edge.build import storage_address
 from delegate.edge.decompose import Decomposer, compound_nodes, compound_operators, core_decompositions
+from delegate.edge.effects import refuse_effects, remove_tokens, run_decompositions
 from delegate.edge.functional import NotSimple, functionalize, inlined
 from delegate.edge.graphs import drop_unused, graph_modules, remove_checks, trim_metadata
 from delegate.edge.higher_order import index_by_tensors, lower_associative_scans, lower_flex_attention
@@ -26,7 +26,7 @@ from delegate.edge.open_sizes import kept_dimensions, open_sizes
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature
 from delegate.edge.strides import with_row_major_strides
-from delegate.edge.subclasses import FROM_TORCH_ITSELF, with_plain_tensors
+from delegate.edge.subclasses import with_plain_tensors
 from delegate.edge.training import warn_of_training
 from delegate.edge.verifier import verify
 from delegate.errors import ExportError, LoweringError
@@ -65,7 +65,8 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     except (NotSimple, LoweringError) as why:
         logger.info("%s is decomposed by torch's run_decompositions: %s", name, why)
         module, signature, asserted, ranges, notes = _slow_path(ep, decomposer, name)
-    signature = _with_lasting_names(module, signature, [spec.arg.name for spec in ep.graph_signature.input_specs])
+    names = [spec.arg.name for spec in ep.graph_signature.input_specs if spec.kind is not InputKind.TOKEN]
+    signature = _with_lasting_names(module, signature, names)
     preserved = compound_operators(module) & decomposer.preserve_ops
     drop_unused(module.graph)
     _refuse_absent_data(signature)
@@ -151,7 +152,9 @@ def _refuse_shared_states(signature: Signature, graph: Graph) -> None:
 def _fast_path(ep: ExportedProgram, decomposer: Decomposer) -> _Converted:
     """Rewrite the program node by node, which is several times faster than tracing it again."""
     signature = read_signature(ep)
+    refuse_effects(ep)
     graph = inlined(ep.graph_module)
+    remove_tokens(graph, ep.graph_signature)
     ranges, notes = open_sizes(graph, ep.range_constraints)
     module = GraphModule(Module(), graph)
     asserted = remove_checks(module)
@@ -219,9 +222,8 @@ def _slow_path(ep: ExportedProgram, decomposer: Decomposer, name: str) -> _Conve
     sizes = _sizes(ep)
     try:
         # The second form of auto_functionalized hides the written arguments behind numbers of bases.
-        with warnings.catch_warnings(), torch._export.config.patch(enable_auto_functionalized_v2_for_export=False):
-            warnings.filterwarnings("ignore", message=FROM_TORCH_ITSELF, category=FutureWarning)
-            core = ep.run_decompositions(dict(core_decompositions(decomposer.preserve_ops)))
+        with torch._export.config.patch(enable_auto_functionalized_v2_for_export=False):
+            core = run_decompositions(ep, core_decompositions(decomposer.preserve_ops))
     except Exception as error:
         raise ExportError(
             f"torch cannot decompose the program: {first_line(error)}",
@@ -231,6 +233,7 @@ def _slow_path(ep: ExportedProgram, decomposer: Decomposer, name: str) -> _Conve
     _refuse_fixed_sizes(sizes, _sizes(core))
     signature = read_signature(core)
     module = core.graph_module
+    remove_tokens(module.graph, core.graph_signature)
     results = module.graph.output_node().args[0]
     assert isinstance(results, tuple | list)
     module.graph.output_node().args = (tuple(results[p] for p in signature.outputs),)

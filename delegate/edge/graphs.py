@@ -13,15 +13,27 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._higher_order_ops.effects import _get_effect
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate, map_arg
 
-from delegate.edge.node import SYMBOLIC, draws, is_number, module_path, op_name, reads_element, shape_text, tensors
+from delegate.edge.node import (
+    SYMBOLIC,
+    arguments,
+    draws,
+    is_number,
+    module_path,
+    op_name,
+    reads_element,
+    shape_text,
+    tensors,
+)
 from delegate.edge.program import META_VALUE, EdgeProgram
 
 aten = torch.ops.aten
-# Operators that check what the runtime or a kernel checks itself: types, ranges of symbols, factorizations.
+# Operators that check what the runtime or a kernel checks itself: types, ranges of symbols, factorizations (see
+# `require_success`).
 CHECKS = frozenset({
     "aten._assert_tensor_metadata.default",
     "aten.sym_constrain_range.default",
@@ -32,6 +44,7 @@ CHECKS = frozenset({
 NUMBER_ASSERTION = "aten._assert_scalar.default"
 ASSERTIONS = frozenset({NUMBER_ASSERTION, "aten._assert_async.default", "aten._assert_async.msg"})
 _STRIDED = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
+_CHECK_STATUS = aten._linalg_check_errors.default
 META_IDENTITY = "identity"  # node.meta key of the name that stays the same from run to run, see `identity`
 META_ORIGIN = "origin"  # node.meta key of the nodes of a decomposed operator: the name of its node
 PRESERVED_METADATA = (META_VALUE, "nn_module_stack", "stack_trace", "custom", META_IDENTITY, META_ORIGIN)
@@ -73,6 +86,7 @@ def remove_checks(root: GraphModule) -> list[torch.SymBool]:
     """
     asserted: list[Any] = []
     for module in graph_modules(root):
+        require_success(module.graph)
         for node in list(module.graph.nodes):
             if op_name(node) in CHECKS or (op_name(node) == NUMBER_ASSERTION and not reads_element(node.args[0])):
                 if module is root and isinstance(node.args[0], Node):
@@ -83,12 +97,27 @@ def remove_checks(root: GraphModule) -> list[torch.SymBool]:
     return [condition for condition in asserted if isinstance(condition, torch.SymBool)]
 
 
+def require_success(graph: Graph) -> None:
+    """Set `check_errors` of the factorizations whose status a node checks: their kernels then raise, as the check does.
+
+    torch.linalg.inv, e.g., is linalg_inv_ex, which returns a status, and a check of this status.
+    """
+    for check in graph.find_nodes(op="call_function", target=_CHECK_STATUS):
+        factorization = check.args[0].args[0]
+        factorization.args, factorization.kwargs = (), {**arguments(factorization), "check_errors": True}
+
+
 def has_effect(node: Node) -> bool:
-    """Return true if the node must stay although nothing uses its results."""
+    """Return true if the node must stay although nothing uses its results: it may write, raise an error, or print."""
     if node.op in ("placeholder", "output"):
         return True
     target = node.target
-    return isinstance(target, OpOverload) and (target._schema.is_mutable or not target._schema.returns)
+    return isinstance(target, OpOverload) and (acts(target) or arguments(node).get("check_errors") is True)
+
+
+def acts(target: OpOverload) -> bool:
+    """Return true if an operator writes to its arguments, returns nothing, or has an effect that torch was told of."""
+    return bool(target._schema.is_mutable) or not target._schema.returns or _get_effect(target) is not None
 
 
 def drop_unused(graph: Graph) -> int:

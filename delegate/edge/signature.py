@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
 from torch.utils import _pytree as pytree
 
 from delegate.edge.build import plain
@@ -17,14 +17,12 @@ from delegate.errors import ExportError
 
 _REFUSED_INPUTS = {
     InputKind.CUSTOM_OBJ: ("a TorchBind object", "move it out of forward, or keep its state in tensors"),
-    InputKind.TOKEN: ("an effect token", "remove operators with side effects, such as printing, from forward"),
 }
 _REFUSED_OUTPUTS = {
     OutputKind.LOSS_OUTPUT: ("computes a loss", "export the inference program, without joint_loss_index"),
     OutputKind.GRADIENT_TO_PARAMETER: ("computes gradients", "export the inference program"),
     OutputKind.GRADIENT_TO_USER_INPUT: ("computes gradients", "export the inference program"),
     OutputKind.PARAMETER_MUTATION: ("changes a parameter in place", "make it a buffer (register_buffer)"),
-    OutputKind.TOKEN: ("has side effects", "remove operators with side effects, such as printing, from forward"),
 }
 
 
@@ -80,7 +78,7 @@ def _path_text(path: tuple[Any, ...], names: list[str]) -> str:
 
 
 def read_signature(ep: ExportedProgram) -> Signature:
-    """Read the signature of a program.
+    """Read the signature of a program, without its effect tokens.
 
     Raises:
         ExportError: for inputs and outputs that an inference program cannot have.
@@ -93,6 +91,8 @@ def read_signature(ep: ExportedProgram) -> Signature:
         if spec.kind in _REFUSED_INPUTS:
             what, remedy = _REFUSED_INPUTS[spec.kind]
             raise ExportError(f"the program has {what} as an input", where=spec.target or spec.arg.name, remedy=remedy)
+        if spec.kind is InputKind.TOKEN:
+            continue
         if spec.kind is InputKind.USER_INPUT:
             inputs.append(_user_input(spec.arg, next(paths)))
         else:
@@ -108,9 +108,13 @@ def read_signature(ep: ExportedProgram) -> Signature:
         constant_names=names,
         states={holders[target]: target for target in mutations.values()},
         mutated=tuple(mutations.values()),
-        outputs=_outputs(len(ep.graph_signature.output_specs), [*mutations, *writes]),
+        outputs=_outputs(len(_outputs_without_tokens(ep)), [*mutations, *writes]),
         written=tuple(writes.values()),
     )
+
+
+def _outputs_without_tokens(ep: ExportedProgram) -> list[OutputSpec]:
+    return [spec for spec in ep.graph_signature.output_specs if spec.kind is not OutputKind.TOKEN]
 
 
 def _outputs(count: int, mutating: Sequence[int]) -> tuple[int, ...]:
@@ -142,7 +146,7 @@ def _constant(ep: ExportedProgram, target: str) -> torch.Tensor:
 def _mutations(ep: ExportedProgram, kind: OutputKind) -> dict[int, str]:
     """Return the targets of results: position -> the buffer or the input's placeholder of that new value."""
     mutations: dict[int, str] = {}
-    for position, spec in enumerate(ep.graph_signature.output_specs):
+    for position, spec in enumerate(_outputs_without_tokens(ep)):
         if spec.kind in _REFUSED_OUTPUTS:
             what, remedy = _REFUSED_OUTPUTS[spec.kind]
             raise ExportError(f"the program {what}", where=spec.target or str(spec.arg), remedy=remedy)

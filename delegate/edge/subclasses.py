@@ -7,7 +7,6 @@ that the program is not traced again.
 from __future__ import annotations
 
 import copy
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +18,7 @@ from torch.fx import Graph, Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from delegate.edge.build import with_inputs
-
-FROM_TORCH_ITSELF = ".*LeafSpec.*is deprecated"  # it copies its own deprecated pytree specs
+from delegate.edge.effects import run_decompositions
 
 UNPACK = torch.ops.export.access_subclass_inner_tensor.default
 
@@ -36,7 +34,7 @@ def with_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
         return ep
     by_node = {spec.arg.name: packed[spec.target] for spec in ep.graph_signature.input_specs if spec.target in packed}
     if not all(_is_unpacked(node) for node in ep.graph.find_nodes(op="placeholder") if node.name in by_node):
-        return _traced_again(ep)
+        return run_decompositions(ep, {})
     module = copy.deepcopy(ep.graph_module)
     specs: list[InputSpec] = []
     plain: dict[str, Tensor] = {}
@@ -97,10 +95,3 @@ def _erase(graph: Graph, node: Node, packed: Node) -> None:
         (source,) = node.all_input_nodes
         graph.erase_node(node)
         _erase(graph, source, packed)
-
-
-def _traced_again(ep: ExportedProgram) -> ExportedProgram:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=FROM_TORCH_ITSELF, category=FutureWarning)
-        plain: ExportedProgram = ep.run_decompositions({})
-    return plain

@@ -1,9 +1,14 @@
-"""Matrices (..., m, n): products, factorizations, inverses and solutions. Singular matrices raise LinAlgError."""
+"""Matrices (..., m, n): products, factorizations, inverses and solutions.
+
+Singular matrices raise LinAlgError. Operators with a status ("_ex") raise it only if `check_errors` is set; otherwise
+matrices without a result have NaN, and the status is the number of the zero pivot or of the minor that is not positive.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -200,8 +205,9 @@ def _triangles(factors: Array) -> tuple[Array, Array]:
 @TABLE.kernel("aten.linalg_lu_factor_ex.default", dtypes=_DTYPES)
 def linalg_lu_factor_ex(x: Array, pivot: bool, check: bool, *, out: tuple[Array, Array, Array]) -> None:
     out[0][...], out[1][...] = lu_factor(x)
-    diagonal = raw.diagonal(out[0], 0, -2, -1) == 0
-    out[2][...] = np.where(diagonal.any(axis=-1), diagonal.argmax(axis=-1) + 1 if diagonal.shape[-1] else 0, 0)
+    out[2][...] = _zero_pivot(out[0])
+    if check and out[2].any():
+        raise np.linalg.LinAlgError("Singular matrix")
 
 
 @TABLE.kernel("aten.linalg_lu.default", dtypes=_FLOATS)
@@ -243,32 +249,80 @@ def linalg_slogdet(x: Array, *, out: tuple[Array, Array, Array, Array]) -> None:
     out[2][...], out[3][...] = lu_factor(x)
 
 
+def _with_status(
+    compute: Callable[[Array], Array], x: Array, check: bool, status: Callable[[Array], int]
+) -> tuple[Array, Array]:
+    """Return compute(x), and the status of each matrix: 0, or that of `status` where the computation fails."""
+    statuses = np.zeros(x.shape[:-2], np.int32)
+    try:
+        return compute(x), statuses
+    except np.linalg.LinAlgError:
+        if check:
+            raise
+    for place in np.ndindex(statuses.shape):
+        if _fails(compute, x[place]):
+            statuses[place] = status(x[place])
+    failed = statuses[..., None, None] != 0
+    return np.where(failed, np.nan, compute(np.where(failed, np.eye(x.shape[-1], dtype=x.dtype), x))), statuses
+
+
+def _fails(compute: Callable[[Array], Array], matrix: Array) -> bool:
+    try:
+        compute(matrix)
+    except np.linalg.LinAlgError:
+        return True
+    return False
+
+
+def _zero_pivot(factors: Array) -> Array:
+    """Return the number of the first pivot of each matrix that is zero, from 1; 0 if there is none."""
+    zeros = raw.diagonal(factors, 0, -2, -1) == 0
+    return np.where(zeros.any(axis=-1), zeros.argmax(axis=-1) + 1 if zeros.shape[-1] else 0, 0)
+
+
+def _singular(matrix: Array) -> int:
+    """Return the number of the first zero pivot; LAPACK may round to zero what `lu_factor` does not: only the last."""
+    return int(_zero_pivot(lu_factor(matrix)[0])) or matrix.shape[-1]
+
+
+def _failing_minor(factor: Callable[[Array], Array], matrix: Array) -> int:
+    """Return the size of the smallest leading minor that is not positive definite."""
+    return next(size for size in range(1, matrix.shape[-1] + 1) if _fails(factor, matrix[:size, :size]))
+
+
 @TABLE.kernel("aten._linalg_solve_ex.default", dtypes=_DTYPES)
 def linalg_solve_ex(x: Array, right: Array, left: bool, check: bool, *, out: tuple[Array, Array, Array, Array]) -> None:
     """Solve for right (..., n, k), or (..., n) for one column; the other results as in `linalg_det`."""
     vector = right.ndim == 1 or (right.ndim == x.ndim - 1 and right.shape == x.shape[:-1])
-    solution = _solve(x, right[..., None] if vector else right, left or vector)
+    columns = right[..., None] if vector else right
+    solution, out[3][...] = _with_status(lambda m: _solve(m, columns, left or vector), x, check, _singular)
     out[0][...] = solution[..., 0] if vector else solution
     out[1][...], out[2][...] = lu_factor(x)
-    out[3].fill(0)
 
 
 @TABLE.kernel("aten.linalg_inv_ex.default", dtypes=_DTYPES)
 def linalg_inv_ex(x: Array, check: bool, *, out: tuple[Array, Array]) -> None:
-    out[0][...] = np.linalg.inv(x)
-    out[1].fill(0)
+    out[0][...], out[1][...] = _with_status(np.linalg.inv, x, check, _singular)
 
 
 @TABLE.kernel("aten.linalg_cholesky_ex.default", dtypes=_DTYPES)
 def linalg_cholesky_ex(x: Array, upper: bool, check: bool, *, out: tuple[Array, Array]) -> None:
-    cholesky(x, upper, out=out[0])
-    out[1].fill(0)
+    factor = partial(_cholesky, upper=upper)
+    out[0][...], out[1][...] = _with_status(factor, x, check, partial(_failing_minor, factor))
 
 
 @TABLE.kernel("aten.cholesky.default", dtypes=_FLOATS)
 def cholesky(x: Array, upper: bool, *, out: Array) -> None:
     """Compute the triangular factor of a positive definite matrix, of which only one triangle is read."""
-    out[...] = np.linalg.cholesky(x, upper=upper)
+    out[...] = _cholesky(x, upper)
+
+
+def _cholesky(x: Array, upper: bool) -> Array:
+    """Return the factor; raise LinAlgError for NaN too, as torch does."""
+    factor = np.linalg.cholesky(x, upper=upper)
+    if np.isnan(raw.diagonal(factor, 0, -2, -1)).any():
+        raise np.linalg.LinAlgError("Matrix is not positive definite")
+    return factor
 
 
 @TABLE.kernel("aten.cholesky_solve.default", dtypes=_FLOATS)

@@ -1,5 +1,6 @@
 """Factorizations: the product is the matrix again; unique results equal torch's."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -122,3 +123,36 @@ def test_qr(mode):
 def test_inverses():
     check(aten.linalg_inv_ex.default, sample(2, 4, 4, dtype=torch.float64), rtol=1e-6, atol=1e-6)
     check(aten.linalg_matrix_exp.default, sample(2, 4, 4, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+
+
+SINGULAR, NEGATIVE = torch.tensor([[1.0, 2.0], [2.0, 4.0]]), torch.tensor([[4.0, 1.0], [1.0, -3.0]])
+REGULAR = torch.tensor([[4.0, 1.0], [1.0, 3.0]])
+BATCH = torch.stack([SINGULAR, REGULAR, torch.zeros(2, 2), NEGATIVE, -REGULAR, REGULAR * torch.nan]).reshape(2, 3, 2, 2)
+WITH_STATUS = {
+    "inverse": (aten.linalg_inv_ex.default, lambda x: ()),
+    "solution": (aten._linalg_solve_ex.default, lambda x: (x + 1,)),
+    "solution of a vector": (aten._linalg_solve_ex.default, lambda x: (x[..., 0],)),
+    "factors": (aten.linalg_lu_factor_ex.default, lambda x: ()),
+    "root": (aten.linalg_cholesky_ex.default, lambda x: ()),
+}
+
+
+@pytest.mark.parametrize("name", WITH_STATUS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("x", [BATCH, SINGULAR, NEGATIVE, REGULAR, BATCH[:0]], ids=lambda x: f"{x.tolist()}")
+def test_statuses_are_those_of_torch(x, dtype, name):
+    """Matrices that have no result do not change the others; with `check_errors` they are an error."""
+    operator, others = WITH_STATUS[name]
+    arguments = [x.to(dtype), *others(x.to(dtype))]
+    expected = operator(*arguments)
+    results = run(operator, *arguments, expected=expected)
+    assert torch.equal(results[-1], expected[-1])
+    has_result = expected[-1] == 0
+    assert_same(results[0][has_result], expected[0][has_result], 4e-6)
+    if has_result.all():
+        run(operator, *arguments, check_errors=True, expected=expected)
+        return
+    with pytest.raises(RuntimeError):
+        operator(*arguments, check_errors=True)
+    with pytest.raises(np.linalg.LinAlgError):
+        run(operator, *arguments, check_errors=True, expected=expected)
