@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from delegate.errors import KernelError
-from delegate.kernels.half_precision import Array
+from delegate.kernels.half_precision import HALF, Array, widen_kernel
 from delegate.kernels.operands import cast
 from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, TABLE
 from delegate.program import raw
@@ -41,6 +41,50 @@ def linear(x: Array, weight: Array, bias: Array | None, *, out: Array) -> None:
 @TABLE.kernel("aten.mm.default", "aten.bmm.default", "aten.mv.default", "aten.dot.default", dtypes=_PRODUCT_DTYPES)
 def product(left: Array, right: Array, *, out: Array) -> None:
     np.matmul(left, right, out=out)
+
+
+_multiply = widen_kernel(product, HALF)  # so only the matrices of groups that have rows are widened
+
+
+@TABLE.kernel("aten._grouped_mm.default", dtypes={DType.float32, DType.int32} | HALF)
+def grouped_mm(left: Array, right: Array, ends: Array | None, _bias: None, _dtype: DType | None, *, out: Array) -> None:
+    """Multiply groups of matrices, see `grouped_product`; without ends, batches (groups, m, k) and (groups, k, n)."""
+    if ends is None:
+        _multiply(left, right, out=out)
+    else:
+        grouped_product(left, right, ends, out)
+
+
+def grouped_product(left: Array, right: Array, ends: Array, out: Array) -> None:
+    """Multiply groups of matrices whose sizes depend on data; rows and columns that belong to no group become 0.
+
+    Args:
+        left, right: (m, k) and (groups, k, n) for groups of rows, (groups, m, k) and (k, n) for groups of columns, or
+            (m, k) and (k, n) for groups of columns of the left side and rows of the right side.
+        ends: the end of each group, (groups), in ascending order.
+        out: (m, n), or (groups, m, n) in the third form.
+
+    Raises:
+        KernelError: the ends descend, or exceed the size.
+    """
+    size = len(left) if right.ndim == 3 else right.shape[1] if left.ndim == 3 else len(right)
+    out.fill(0)
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        if not start <= end <= size:
+            raise KernelError(
+                f"group {group} of {len(ends)} runs from {start} to {end}, but the size is {size}",
+                remedy="check the offsets, which must ascend up to the size",
+            )
+        part, start = slice(start, end), end
+        if part.start == part.stop:
+            continue
+        if right.ndim == 3:
+            _multiply(left[part], right[group], out=out[part])
+        elif left.ndim == 3:
+            _multiply(left[group], right[:, part], out=out[:, part])
+        else:
+            _multiply(left[:, part], right[part], out=out[group])
 
 
 @TABLE.kernel("aten._int_mm.default", dtypes={DType.int8, DType.uint8, DType.int32})
