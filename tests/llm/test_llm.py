@@ -581,3 +581,20 @@ def test_the_command_says_what_is_wrong(args, match):
     assert done.stderr.splitlines()[-1].startswith("error: ")
     assert match in done.stderr
     assert "Traceback" not in done.stderr
+
+
+TORCHVISION = """
+import importlib.util
+from delegate.llm.aot.hugging_face import transformers
+from transformers.utils.import_utils import is_torchvision_available
+transformers.LlamaForCausalLM
+assert not is_torchvision_available()
+assert "torchvision" not in sys.modules
+assert importlib.util.find_spec("torchvision").origin.startswith(sys.argv[1])
+"""
+
+
+def test_a_torchvision_that_does_not_load_stays_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    done = run(f"import warnings; warnings.simplefilter('ignore')\n{TORCHVISION}", tmp_path, path=str(tmp_path))
+    assert done.returncode == 0, done.stderr
