@@ -361,16 +361,12 @@ def _compare(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
     ufunc(cast(a, dtype), cast(b, dtype), out=out)
 
 
-def _logical(ufunc: np.ufunc, a: Array, b: Array, *, out: Array) -> None:
-    ufunc(a, b, out=out)
-
-
 for _name, _ufunc in _COMPARISONS.items():
     TABLE.kernel(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar", dtypes=REAL | COMPLEX | UNSIGNED)(
         partial(_compare, _ufunc)
     )
 for _name, _ufunc in _LOGICAL.items():
-    TABLE.kernel(f"aten.logical_{_name}.default", dtypes=REAL | COMPLEX | UNSIGNED)(partial(_logical, _ufunc))
+    TABLE.kernel(f"aten.logical_{_name}.default", dtypes=REAL | COMPLEX | UNSIGNED)(partial(_compare, _ufunc))
 
 
 @TABLE.kernel(

@@ -279,6 +279,10 @@ def _otherwise(region: Region) -> Verdict | None:
         args = arguments(node)
         if args["ceil_mode"] and args["count_include_pad"] and any(args["padding"]):
             why = "with ceil_mode and count_include_pad it counts elements beyond the padding"
+    if op_name(node) == "torchvision.roi_align.default":
+        args = arguments(node)
+        if args["aligned"] and args["sampling_ratio"] <= 0:
+            why = "if it chooses the number of samples, an aligned region without area is NaN, not 0"
     return None if why is None else no(Reason.OPERATOR, f"OpenVINO's result differs: {why}")
 
 

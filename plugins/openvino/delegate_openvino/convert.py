@@ -195,6 +195,7 @@ def _module(region: Region) -> GraphModule:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             _squeeze_to_scalar(copies[node])
             _compare_with_zero(graph, copies[node])
+            _choose_samples(copies[node])
             copies[node] = _with_whole_numbers(graph, _concatenated(graph, copies[node]))
             _round_before_truncation(graph, copies[node])
             mask = masks.get(node)
@@ -211,7 +212,8 @@ def _squeeze_to_scalar(node: Node) -> None:
 
 def _compare_with_zero(graph: Graph, node: Node) -> None:
     """Read floats as booleans by comparing them with 0: for OpenVINO, NaN and subnormal numbers are false."""
-    if op_name(node) not in _TRUTHS and not (node.target is _CAST and tensor(node).dtype is torch.bool):
+    is_cast = node.target in (_CAST, torch.ops.aten.copy.default) and tensor(node).dtype is torch.bool
+    if op_name(node) not in _TRUTHS and not is_cast:
         return
     for source in node.all_input_nodes:
         if tensor(source).is_floating_point():
@@ -219,6 +221,13 @@ def _compare_with_zero(graph: Graph, node: Node) -> None:
                 compared = graph.call_function(torch.ops.aten.ne.Scalar, (source, 0.0))
             compared.meta["val"] = tensor(source).bool()
             node.replace_input_with(source, compared)
+
+
+def _choose_samples(node: Node) -> None:
+    """Leave the number of samples of roi_align to OpenVINO by 0: it takes -1, the default, for no samples."""
+    if op_name(node) == "torchvision.roi_align.default":
+        named = arguments(node)
+        node.args, node.kwargs = (*(named | {"sampling_ratio": max(named["sampling_ratio"], 0)}).values(),), {}
 
 
 def _concatenated(graph: Graph, node: Node) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,10 +37,18 @@ _FUNCTIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda x: torch.any(x, (0, 1)),
     lambda x: torch.all(x, (0, 1)),
     lambda x: x.bool(),
+    lambda x: torch.zeros_like(x, dtype=torch.bool).copy_(x),
     lambda x: x.logical_not(),
     lambda x: x.logical_and(x.flip(0)),
     lambda x: x.logical_or(x.flip(0)),
     lambda x: x.logical_xor(x.flip(0)),
+    *(
+        partial(lambda combine, other, x: combine(x, torch.tensor(other)), combine, other)
+        for combine in (torch.logical_and, torch.logical_or, torch.logical_xor)
+        for other in (256, 0.25, 1e-40)  # a tensor without dimensions is cast to the dtype of x, in which it may be 0
+    ),
+    lambda x: x.logical_and(torch.tensor([256, 1])),
+    lambda x: x.logical_or(torch.tensor([1e-300, 0.0], dtype=torch.float64)),
     lambda x: x != 0,
     lambda x: x == 0,
     lambda x: torch.where(x.bool(), 1.0, 2.0),
