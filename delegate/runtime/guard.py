@@ -30,7 +30,8 @@ class GuardedDelegate(Delegate):
         """Run on views of the arrays, in tuples: a list would accept `outputs[0] = result`, which fills no array.
 
         Raises:
-            BackendFailed: the backend returned a value, or changed the shape of an output. It may raise any exception.
+            BackendFailed: the backend returned a value, or changed the shape, dtype or strides of an output.
+            Exception: any, of the backend.
         """
         # Every call pays for this code: comprehensions, zip, enumerate and helper functions would double its time.
         read, filled, number = [], [], 0
@@ -43,8 +44,9 @@ class GuardedDelegate(Delegate):
         if self._execute(tuple(read), tuple(filled)) is not None:
             raise _returned_value()
         for view in filled:
-            if view.shape != outputs[number].shape:
-                raise _other_shape(view, outputs[number])
+            array = outputs[number]
+            if view.strides != array.strides or view.dtype is not array.dtype:  # another shape has other strides
+                raise _other_layout(view, array)
             view.setflags(False)
             number += 1  # noqa: SIM113
 
@@ -70,8 +72,10 @@ class GuardedDeviceDelegate(GuardedDelegate):
         if self._execute(read, filled) is not None:
             raise _returned_value()
         for view, array in zip(filled, outputs, strict=True):
-            if view.shape != array.shape:
-                raise _other_shape(view, array)
+            if isinstance(view, DeviceTensor):
+                continue
+            if view.strides != array.strides or view.dtype is not array.dtype:
+                raise _other_layout(view, array)
             _make_read_only(view)
 
 
@@ -89,6 +93,8 @@ def _returned_value() -> BackendFailed:
     return BackendFailed("its execute() must fill `outputs` and return None, but returned a value", remedy=AUTHOR)
 
 
-def _other_shape(view: Array | DeviceTensor, array: Array | DeviceTensor) -> BackendFailed:
-    shapes = f"from {list(array.shape)} to {list(view.shape)}"
-    return BackendFailed(f"its execute() changed the shape of an output {shapes}", remedy=AUTHOR)
+def _other_layout(view: Array, array: Array) -> BackendFailed:
+    """Return the error for an `execute` that changed the layout of an output, so that its numbers are misplaced."""
+    what = next(what for what in ("shape", "dtype", "strides") if getattr(view, what) != getattr(array, what))
+    before, after = (list(v) if isinstance(v, tuple) else v for v in (getattr(array, what), getattr(view, what)))
+    return BackendFailed(f"its execute() changed the {what} of an output from {before} to {after}", remedy=AUTHOR)

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,7 +38,9 @@ from delegate.program.model import (
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
 
 SEGV, EXIT, RAISE, HANG, SLOW, PID, MAIN = range(9000, 9007)
-WRITE_INPUT, RESHAPE_INPUTS, RESHAPE_OUTPUT, KEEP, USE_KEPT, RESHAPE_KEPT = range(9100, 9106)
+WRITE_INPUT, RESHAPE_INPUTS, RESHAPE_OUTPUT, KEEP, USE_KEPT, RESHAPE_KEPT, RETYPE_OUTPUT, TRANSPOSE_OUTPUT = range(
+    9100, 9108
+)
 
 
 def harm(code: float) -> None:
@@ -79,6 +82,11 @@ class Adder(Delegate):
                 array.shape = (-1,)
         elif code == RESHAPE_OUTPUT:
             outputs[0].shape = (-1,)
+        elif code == RETYPE_OUTPUT:
+            outputs[0].dtype = np.int32
+        elif code == TRANSPOSE_OUTPUT:
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # since NumPy 2.4
+                outputs[0].strides = (4, 8)  # columns for rows
         elif code == KEEP:
             self.kept = inputs, outputs
         elif code == USE_KEPT:

@@ -15,7 +15,16 @@ from delegate.errors import BackendFailed
 from delegate.program.raw import writable_view
 from delegate.runtime.loaded import LoadedProgram
 from tests.runtime import stranger
-from tests.runtime.stranger import KEEP, RESHAPE_INPUTS, RESHAPE_KEPT, RESHAPE_OUTPUT, USE_KEPT, WRITE_INPUT
+from tests.runtime.stranger import (
+    KEEP,
+    RESHAPE_INPUTS,
+    RESHAPE_KEPT,
+    RESHAPE_OUTPUT,
+    RETYPE_OUTPUT,
+    TRANSPOSE_OUTPUT,
+    USE_KEPT,
+    WRITE_INPUT,
+)
 
 pytestmark = pytest.mark.usefixtures("with_stranger")
 
@@ -25,6 +34,8 @@ MISUSE = {
     "writes to an input": ((WRITE_INPUT,), READ_ONLY),
     "reshapes its inputs": ((RESHAPE_INPUTS,), ""),
     "reshapes an output": ((RESHAPE_OUTPUT,), SHAPE),
+    "changes the dtype of an output": ((RETYPE_OUTPUT,), "changed the dtype of an output from float32 to int32"),
+    "transposes an output": ((TRANSPOSE_OUTPUT,), "changed the strides of an output from [12, 4] to [4, 8]"),
     "writes to an earlier output": ((KEEP, USE_KEPT), READ_ONLY),
     "reshapes earlier arrays": ((KEEP, RESHAPE_KEPT), ""),
 }
