@@ -222,6 +222,30 @@ def test_a_distribution_of_too_many_files_is_not_kept(counter: Counter, monkeypa
     assert counter.compiled(exported())
 
 
+DAMAGED = {
+    "RECORD": (
+        b"\n",
+        b"counter_plugin.py,,many\n",
+        b"a,b,c,d\n",
+        b'"',
+        b"a\0b,,\n",
+        b"\xff,,\n",
+        b"%s,,\n" % (b"a" * 300),
+    ),
+    "METADATA": (b"", b"\xff", b"Name: counter-dist", b"Version: 1.0"),
+    "direct_url.json": (b"{", b"[]", b'{"url": 1, "dir_info": {"editable": true}}', b"\xff"),
+}
+
+
+@pytest.mark.parametrize(("file", "content"), [(file, c) for file, contents in DAMAGED.items() for c in contents])
+def test_damaged_metadata_of_a_distribution(counter: Counter, file: str, content: bytes) -> None:
+    """They never fail a lowering. What they do not tell is asked of the backend again."""
+    (counter.site.root / "counter_dist-1.0.dist-info" / file).write_bytes(content)
+    counter.install()
+    assert counter.compiled(exported())
+    counter.compiled(exported())
+
+
 def test_a_partition_is_taken_where_another_program_holds_it(counter: Counter) -> None:
     assert counter.compiled(exported())
     assert not counter.compiled(exported(), config={"backends": ["counter"], "fallback": {"keep": True}})

@@ -57,20 +57,22 @@ def code_of(package: str) -> str | None:
 def files_of(distribution: str) -> str | None:
     """Return a digest of all files of a distribution; of an editable one, of all files in its project folder.
 
-    Return None if there are too many files.
+    Return None if there are too many files, or the metadata is damaged.
     """
     from importlib import metadata
 
     try:
         installed_distribution = metadata.distribution(distribution)
+        installed = [
+            str(installed_distribution.locate_file(f))
+            for f in installed_distribution.files or ()
+            if f.suffix not in _COMPILED_SUFFIXES
+        ]
+        folder = _project(installed_distribution.read_text("direct_url.json"))
     except metadata.PackageNotFoundError:
         return ""
-    installed = (
-        str(installed_distribution.locate_file(f))
-        for f in installed_distribution.files or ()
-        if f.suffix not in _COMPILED_SUFFIXES
-    )
-    folder = _project(installed_distribution.read_text("direct_url.json"))
+    except Exception:  # of a parser: anything may be in another author's files
+        return None
     paths = list(itertools.islice(itertools.chain(installed, _within(folder) if folder else ()), _MAX_FILES + 1))
     return None if len(paths) > _MAX_FILES else _digest(paths) or ""
 
@@ -78,7 +80,7 @@ def files_of(distribution: str) -> str | None:
 def _digest(paths: Iterable[str]) -> str | None:
     lines = []
     for path in sorted(paths):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError, ValueError):  # it is absent, or no file can have this name
             status = os.stat(path)
             lines.append(f"{path} {status.st_size} {status.st_mtime_ns}")
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest() if lines else None
@@ -129,6 +131,8 @@ def versions_of(distribution: str) -> tuple[str, ...]:
         requirements = metadata.requires(distribution) or []
     except metadata.PackageNotFoundError:
         return ()
+    except Exception:  # of a parser: anything may be in another author's files
+        requirements = []
     names = {_normal(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in (distribution, *requirements)}
     return tuple(sorted(f"{name} {version}" for name, version in _installed().items() if name in names))
 
