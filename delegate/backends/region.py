@@ -20,7 +20,8 @@ from delegate.edge.keys import NotCacheable, digests_of, known_of_sizes
 from delegate.edge.node import SYMBOLIC, is_constant, symbolic_numbers, tensors
 from delegate.edge.program import META_VALUE
 
-SizeDecided = symbolic_shapes._ShapeEnvGuardError  # raised by a comparison of a dynamic size in a check or a compile
+# Raised by a comparison of a dynamic size, or of one that depends on data, in a check or a compile.
+SIZE_DECIDED = (symbolic_shapes._ShapeEnvGuardError, symbolic_shapes.GuardOnDataDependentSymNode)
 
 
 @dataclass(frozen=True, slots=True)

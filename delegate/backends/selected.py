@@ -35,7 +35,7 @@ from delegate.backends.aot import (
 from delegate.backends.decomposition import DecompositionPolicy
 from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.mutation import GraphCopy, MutationGuard
-from delegate.backends.region import SizeDecided
+from delegate.backends.region import SIZE_DECIDED
 from delegate.backends.state import IN_PROCESS, BackendState
 from delegate.cache.runtime.environment import code_of, files_of, versions_of
 from delegate.edge.control_flow import is_control_flow
@@ -168,7 +168,7 @@ class SelectedBackend:
             what = f"the support check of backend {self.name} returned {reprlib.repr(verdict)}"
             remedy = f"it should return a delegate.verdict.Verdict: {AUTHOR}"
             raise PartitionError(what, where=describe(node), remedy=remedy)
-        except SizeDecided as decided:
+        except SIZE_DECIDED as decided:
             return no(Reason.DYNAMIC_SHAPE, decided_by(self.name, decided))
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             fault = self._report(error, f"the support check of backend {self.name} failed", node)
@@ -185,7 +185,7 @@ class SelectedBackend:
             with sizes_open((node, *node.all_input_nodes)):
                 matches = self._answer_elsewhere(IsolatedBackend.claims, node)
                 return self._claims(node) if matches is None else matches
-        except SizeDecided:
+        except SIZE_DECIDED:
             return ()  # the support check has this reason for the node itself
         except (Exception, SystemExit) as error:
             self._report(error, f"the claims of backend {self.name} failed", node)
@@ -309,7 +309,7 @@ class SelectedBackend:
                 result = self._part.preprocess(region)
         except RegionFailed:
             raise
-        except SizeDecided as decided:
+        except SIZE_DECIDED as decided:
             raise RegionFailed(decided_by(self.name, decided)) from decided
         except RegionRefused as refusal:
             if any(node.name in refusal.reasons for node in region.graph.nodes if node.op == "call_function"):
@@ -383,7 +383,7 @@ def _ended(isolated: IsolatedBackend, name: str) -> BackendFailed:
 
 
 def sizes_open(nodes: Iterable[Node]) -> AbstractContextManager[None]:
-    """Return a context in which comparisons of dynamic sizes of these nodes raise SizeDecided.
+    """Return a context in which comparisons of dynamic sizes of these nodes raise an exception of SIZE_DECIDED.
 
     A plain number that is computed from such a size raises it as well. Torch itself compares no batch size to choose a
     library for a convolution, if a backend has it compute the results of a region again.
@@ -405,12 +405,14 @@ def _open(environment: symbolic_shapes.ShapeEnv) -> Iterator[None]:
 
 
 def _says_more(record: logging.LogRecord) -> bool:
-    """Return false for torch's record of a SizeDecided, which verdicts report."""
+    """Return false for torch's record of an exception of SIZE_DECIDED, which verdicts report."""
     return not str(record.msg).startswith("failed during evaluate_expr")
 
 
-def decided_by(backend: str, error: SizeDecided) -> str:
-    """Return the condition on sizes that a backend evaluated, which ends in torch's words, e.g. "s77 > 4 == True"."""
+def decided_by(backend: str, error: RuntimeError) -> str:
+    """Return the condition on sizes that a backend evaluated, in torch's words, e.g. "s77 > 4 == True", "Eq(u0, 1)"."""
+    if isinstance(error, symbolic_shapes.GuardOnDataDependentSymNode):
+        return f"{backend} decides by a size that depends on data: {error.cond}"
     condition = str(error).splitlines()[0].rpartition(": ")[2]  # torch adds the node that it executes
     return f"{backend} decides by the sizes of the export: {condition}"
 

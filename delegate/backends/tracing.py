@@ -23,7 +23,7 @@ from torch.fx.node import map_aggregate
 from delegate.backends.aot import ClaimedPattern, PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.exported import plain_graph
 from delegate.backends.lowering import Lowering, Pattern, TableBackend, of_dtypes
-from delegate.backends.region import SizeDecided
+from delegate.backends.region import SIZE_DECIDED
 from delegate.edge.build import raw_bytes
 from delegate.edge.node import arguments, dtype_of, op_name, size, tensor, tensors
 from delegate.errors import DelegateError
@@ -134,7 +134,7 @@ class TracingBackend(TableBackend):
                 continue
             try:
                 values[node] = self._value(builder, node, patterns.get(node), values)
-            except (DelegateError, RegionRefused, RegionFailed, SizeDecided):
+            except (DelegateError, RegionRefused, RegionFailed, *SIZE_DECIDED):
                 raise
             except Exception as error:  # a library may raise anything
                 raise RegionRefused({node.name: self._fault(error)}) from error

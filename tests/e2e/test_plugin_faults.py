@@ -293,6 +293,28 @@ def test_nobody_goes_by_sizes_of_the_export(attributes, asked, caplog):
     assert not [r for r in caplog.records if r.levelname == "WARNING"]
 
 
+class Chosen(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        rows = b[:, 0] > 0.5
+        return a[rows] + b[rows]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "asked"),
+    [({"check": rows_are_few}, r"u\d+ < 5"), ({"preprocess": counts_rows}, r"u\d+")],
+    ids=["check", "compiler"],
+)
+def test_nobody_goes_by_sizes_that_depend_on_data(attributes, asked, caplog):
+    MODULE.Aot, MODULE.Runtime = type("Faulty", (Adder,), attributes), Runtime
+    exported = torch.export.export(Chosen(), ARGS, dynamic_shapes=({0: torch.export.Dim("n", max=9)},) * 2)
+    program = delegate.to_backend(exported, "faulty")
+    found = {n.op: n for n in program.report.nodes}["aten.add.Tensor"].verdicts["faulty"]
+    assert re.fullmatch(f"faulty decides by a size that depends on data: {asked}", found.message)
+    given = torch.rand(2, 3), torch.tensor([[0.0, 1, 2], [1, 2, 3]])
+    assert_same(program(*given), Chosen()(*given))
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+
+
 def test_specs_are_the_same_before_and_after_saving():
     seen: list[Any] = []
     runtime = type("Seeing", (Runtime,), {"init": lambda s, blob, specs: (seen.append(dict(specs)), Sum())[1]})

@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 from delegate.backends.gpu.webgpu.aot.operators import OPERATORS
 from delegate.backends.onnx.aot.model import to_onnx
 from delegate.backends.onnx.aot.translations import table_of
-from delegate.backends.region import SizeDecided
+from delegate.backends.region import SIZE_DECIDED
 from delegate.backends.selected import decided_by
 from tests.support.functions import Function
 
@@ -40,7 +40,7 @@ def test_a_decision_by_a_size_is_reported_as_such():
     copied = torch.export.load(file)
     known = next(n.meta["val"].shape[0].node.shape_env for n in copied.graph.nodes if n.op == "call_function")
     FakeTensorMode.cache_clear()
-    with known.error_on_new_guards(), pytest.raises(SizeDecided) as caught:
+    with known.error_on_new_guards(), pytest.raises(SIZE_DECIDED) as caught:
         to_onnx(copied, table_of(OPERATORS))
     assert re.fullmatch(
         r"webgpu decides by the sizes of the export: s\d+ >= 16 == False", decided_by("webgpu", caught.value)

@@ -70,6 +70,7 @@ CONSUMERS: dict[str, Callable[[Any], Any]] = {
     "scatter": lambda r: torch.zeros(64, 6).index_put((torch.arange(r.shape[0]),), r),
     "first rows": lambda r: (r[:1] * 2, r[:2], r[1:], r[:-1]),
     "pairs": lambda r: r[:, None] - r,
+    "overlaps": lambda r: (torch.minimum(r[:, None, 3:], r[:, 3:]) - torch.maximum(r[:, None, :3], r[:, :3])).clamp(0),
     "size in numbers": lambda r: r.sum() / max(r.shape[0], 1) + r.shape[0],
     "samples": lambda r: F.grid_sample(numbers(1, 1, 4, 4), r[None, None, :, :2], align_corners=False),
     "branches": lambda r: torch.cond(r.sum() > 0, lambda a: a * 2, lambda a: a - 1, (r,)),

@@ -28,7 +28,7 @@ from delegate.backends.aot import RegionFailed
 from delegate.backends.lowering import LoweringTable
 from delegate.backends.onnx.aot.translations.row import Translation
 from delegate.backends.onnx.runtime.blob import OnnxModel, Shape, Tensor, Weight
-from delegate.backends.region import SizeDecided
+from delegate.backends.region import SIZE_DECIDED
 from delegate.edge.decompose import composites_registered
 from delegate.edge.program import META_VALUE
 from delegate.errors import BackendUnavailable
@@ -133,7 +133,7 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
         ) from error
     except Exception as error:  # the exporter wraps whatever its translations raise
         cause = error.__cause__ or error
-        if isinstance(cause, SizeDecided):
+        if isinstance(cause, SIZE_DECIDED):
             raise cause from None
         reason = " ".join(str(cause).partition("While executing")[0].split())[:300]  # torch adds nodes and tracebacks
         raise RegionFailed(f"torch cannot export the partition to ONNX: {reason}") from error

@@ -12,6 +12,7 @@ from torch.fx import Node
 from delegate.backends.aot import RegionRefused
 from delegate.backends.lowering import every, no_nan
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
+from delegate.backends.xnnpack.aot.lowerings.shape import same_shape
 from delegate.backends.xnnpack.aot.lowerings.table import (
     TABLE,
     arg,
@@ -94,7 +95,8 @@ def extreme(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[A
     if not _varies(builder, first):
         return y
     operands = builder.broadcast([first, second], y.rank, y.order)
-    for x in operands[: 1 if operands[0].shape == operands[1].shape else 2]:  # XNNPACK may swap operands that broadcast
+    is_broadcast = not same_shape(operands[0].shape, operands[1].shape)  # XNNPACK may swap such operands
+    for x in operands[: 2 if is_broadcast else 1]:
         y = propagate_nan_of_operand(builder, y, x)
     return y
 
