@@ -23,6 +23,7 @@ from delegate.dynamo.programs import insert_known, require_autograd_safe, result
 from delegate.dynamo.unmatched import Patterns, patterns_of
 from delegate.edge.decompose import keeping_composites
 from delegate.edge.effects import WITHOUT_TOKENS
+from delegate.edge.graphs import graph_modules
 from delegate.edge.node import SYMBOLIC
 from delegate.edge.verifier import is_without_formula
 from delegate.errors import ConfigError, DialectError, ExportError, LoweringError, did_you_mean
@@ -130,8 +131,8 @@ def compile_graph(
     constants = _weights(module, example_inputs) if settings.freeze else {}
     count = len(example_inputs)
     with contextlib.ExitStack() as traced:
-        if not _requires_gradients(example_inputs):
-            traced.enter_context(keeping_composites())  # without gradients, no derivative formulas are needed
+        if not _differentiates(module, example_inputs):
+            traced.enter_context(keeping_composites())  # which have no derivative formulas
 
         def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             traced.close()  # lowering decomposes composites
@@ -162,8 +163,17 @@ def _graph_break(module: GraphModule) -> str:
     return str(reason.reason).strip().partition("\n")[0] if reason is not None and reason.graph_break else ""
 
 
-def _requires_gradients(inputs: Sequence[Any]) -> bool:
-    return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+# The functions that begin a derivative in a captured graph: of torch.func, of forward mode, and of torch.autograd.
+_DERIVATIVES = frozenset({"_grad_increment_nesting", "_enter_dual_level", "grad"})
+
+
+def _differentiates(module: GraphModule, inputs: Sequence[Any]) -> bool:
+    """Return true if torch needs derivative formulas to trace a graph: for its results, or for derivatives inside."""
+    calls = [node for body in graph_modules(module) for node in body.graph.nodes if node.op == "call_function"]
+    if any(getattr(node.target, "__name__", "") in _DERIVATIVES for node in calls):
+        return True
+    enabled = torch.is_grad_enabled() or any(n.target is torch._C._set_grad_enabled and n.args[0] for n in calls)
+    return enabled and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
 
 
 def _weights(module: GraphModule, inputs: Sequence[Any]) -> dict[int, torch.Tensor]:
