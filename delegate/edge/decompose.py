@@ -30,7 +30,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_sy
 from torch.fx.node import map_arg
 
 from delegate.edge.build import fake_mode, inherited
-from delegate.edge.functional import functionalize
+from delegate.edge.functional import HIDDEN_WRITES, functionalize
 from delegate.edge.graphs import CHECKS, graph_modules, has_effect, require_success
 from delegate.edge.node import SYMBOLIC, describe, results_used, shape_text, symbolic_numbers, writes_in_place
 from delegate.edge.program import META_VALUE, EdgeProgram
@@ -242,7 +242,23 @@ def _own(value: Any) -> Any:
 def _preserved_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., Any]]:
     """Return the preserved composite operators, which torch would otherwise expand inside of others."""
     ops = (op for op in _torch_decompositions() if str(op) in preserve_ops)
-    return {op: _special_op_to_preserve_cia for op in ops if op.has_kernel_for_dispatch_key(_COMPOSITE)}
+    return {op: _preserve(op) for op in ops if op.has_kernel_for_dispatch_key(_COMPOSITE)}
+
+
+def _preserve(op: OpOverload[..., Any]) -> Callable[..., Any]:
+    """Return the kernel that preserves a composite, except if it writes to running statistics without declaring it."""
+    flag = HIDDEN_WRITES.get(str(op))
+    if flag is None:
+        preserve: Callable[..., Any] = _special_op_to_preserve_cia
+        return preserve
+
+    def preserve_unless_it_writes(*args: Any, **kwargs: Any) -> Any:
+        named = dict(zip((a.name for a in op._schema.arguments), args, strict=False)) | kwargs
+        if named[flag] and named["running_mean"] is not None:
+            return op._op_dk(_COMPOSITE, *args, **kwargs)
+        return NotImplemented
+
+    return preserve_unless_it_writes
 
 
 def keeping_composites() -> contextlib.AbstractContextManager[None]:

@@ -18,10 +18,10 @@ from torch.nn import Module
 from delegate.edge.build import storage_address
 from delegate.edge.decompose import Decomposer, compound_nodes, compound_operators, core_decompositions
 from delegate.edge.effects import refuse_effects, remove_tokens, run_decompositions
-from delegate.edge.functional import NotSimple, functionalize, inlined
+from delegate.edge.functional import NotSimple, functionalize, hidden_writes, inlined
 from delegate.edge.graphs import drop_unused, graph_modules, remove_checks, trim_metadata
 from delegate.edge.higher_order import index_by_tensors, lower_associative_scans, lower_flex_attention
-from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor, tensors
+from delegate.edge.node import META_CONSTANT, arguments, describe, op_name, tensor, tensors
 from delegate.edge.open_sizes import kept_dimensions, open_sizes
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature
@@ -29,6 +29,7 @@ from delegate.edge.strides import with_row_major_strides
 from delegate.edge.subclasses import with_plain_tensors
 from delegate.edge.training import warn_of_training
 from delegate.edge.verifier import verify
+from delegate.edge.writes import refuse_written_parameters, with_buffers, writers
 from delegate.errors import ExportError, LoweringError
 from delegate.plugins import first_line
 
@@ -60,6 +61,8 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     decomposer = Decomposer(frozenset(preserve_ops))
     warn_of_training(ep.graph, name)
     ep = with_row_major_strides(with_plain_tensors(ep))
+    written = writers(ep)
+    refuse_written_parameters(ep, written)
     try:
         module, signature, asserted, ranges, notes = _fast_path(ep, decomposer)
     except (NotSimple, LoweringError) as why:
@@ -70,7 +73,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     preserved = compound_operators(module) & decomposer.preserve_ops
     drop_unused(module.graph)
     _refuse_absent_data(signature)
-    _refuse_shared_states(signature, module.graph)
+    _refuse_shared_states(signature, module.graph, written)
     program = EdgeProgram(
         name=name,
         graph_module=module,
@@ -128,7 +131,7 @@ def _refuse_absent_data(signature: Signature) -> None:
             raise ExportError(f"{name} is {kind} and has no data", remedy="load the weights before the export")
 
 
-def _refuse_shared_states(signature: Signature, graph: Graph) -> None:
+def _refuse_shared_states(signature: Signature, graph: Graph, written: Mapping[str, Node]) -> None:
     """Raise ExportError if a state shares memory with another constant, which a write would change, too.
 
     A buffer with two names in the module is no such case, because torch uses one name everywhere.
@@ -142,9 +145,10 @@ def _refuse_shared_states(signature: Signature, graph: Graph) -> None:
         state = next((p for p in sharing if p in signature.states), None)
         if state is not None and len(sharing) > 1:
             names = ", ".join(signature.constant_names[p] for p in sharing)
+            writer = written.get(signature.states[state])
             raise ExportError(
                 f"the buffer {signature.states[state]} is written to, but shares its memory with others",
-                where=names,
+                where=names if writer is None else f"{names}; {describe(writer)}",
                 remedy="register only one of them and create the views in forward, or clone them",
             )
 
@@ -220,10 +224,11 @@ def _with_writes(
 def _slow_path(ep: ExportedProgram, decomposer: Decomposer, name: str) -> _Converted:
     """Convert the program by torch's own functionalisation and decomposition; its ranges have other symbols."""
     sizes = _sizes(ep)
+    updating = {op_name(n) for part in graph_modules(ep.graph_module) for n in part.graph.nodes if hidden_writes(n)}
     try:
         # The second form of auto_functionalized hides the written arguments behind numbers of bases.
         with torch._export.config.patch(enable_auto_functionalized_v2_for_export=False):
-            core = run_decompositions(ep, core_decompositions(decomposer.preserve_ops))
+            core = run_decompositions(with_buffers(ep), core_decompositions(decomposer.preserve_ops - updating))
     except Exception as error:
         raise ExportError(
             f"torch cannot decompose the program: {first_line(error)}",

@@ -121,12 +121,22 @@ def _replace(node: Node) -> None:
 
 
 # Operators whose schema hides a write to running statistics -> the flag that enables the write.
-_HIDDEN_WRITES = {
+HIDDEN_WRITES = {
     "aten.batch_norm.default": "training",
     "aten.instance_norm.default": "use_input_stats",
     "aten.native_batch_norm.default": "training",
     "aten.cudnn_batch_norm.default": "training",
+    "aten.miopen_batch_norm.default": "training",
+    "aten._batch_norm_impl_index.default": "training",
 }
+
+
+def hidden_writes(node: Node) -> list[Any]:
+    """Return the arguments that an operator writes to although its schema does not declare it."""
+    flag = HIDDEN_WRITES.get(str(node.target))
+    if flag is None or not arguments(node)[flag]:
+        return []
+    return [arguments(node)[name] for name in ("running_mean", "running_var")]
 
 
 @dataclass(slots=True)
@@ -157,8 +167,7 @@ def functionalize(graph: Graph) -> dict[Node, Node]:
         node.replace_all_uses_with(node.args[0])  # the number of a tensor constant: nothing is written
         graph.erase_node(node)
     for node in graph.nodes:
-        flag = _HIDDEN_WRITES.get(str(node.target))
-        if flag is not None and arguments(node)[flag]:
+        if hidden_writes(node):
             raise NotSimple(f"{node.name} updates running statistics")
     if not any(map(writes_in_place, graph.nodes)):
         return {}
