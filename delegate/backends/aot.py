@@ -198,6 +198,11 @@ class Backend(ABC):
         return ()
 
     @property
+    def rounds_float32(self) -> bool:
+        """Return true if float32 is computed at lower precision, so that the debugger takes that for no fault."""
+        return False
+
+    @property
     def preserve_ops(self) -> Set[str]:
         """Compound operators to preserve for this backend, such as "aten.linear.default".
 

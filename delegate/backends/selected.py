@@ -133,6 +133,11 @@ class SelectedBackend:
         """Return true if it was dropped, or its separate process has ended."""
         return self.dropped is not None or (self.isolated is not None and bool(self.isolated.ending))
 
+    @property
+    def rounds_float32(self) -> bool:
+        """Return true if float32 is computed at lower precision, or a separate process alone knows."""
+        return isinstance(self._part, IsolatedBackend) or bool(self._part.rounds_float32)
+
     def reproduction(self, artifact: PreprocessResult) -> Reproduction | None:
         """Return the AOT part's way to run an artifact without this project; None if it has none, or fails."""
         if isinstance(self._part, IsolatedBackend):

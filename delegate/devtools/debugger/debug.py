@@ -32,6 +32,8 @@ from delegate.selection import open_artifact_cache
 _LIBRARY_SECONDS = 60.0  # at least, for one call of a library: an emulator of a DSP is slow
 _MOST_SECONDS = 1e5  # of the budget
 _NAMED = 3  # instructions in a note
+# By precision, in dB: an instruction is wrong below. Float32 rounds at 140 dB, and a deep partition at 100 dB.
+_THRESHOLDS = {**DEFAULTS, "float32": 80.0}
 
 Progress = Callable[[str], None]
 
@@ -99,7 +101,7 @@ class _Debugger:
         self._delegates = {name: d for method in lowered for name, d in method.delegates.items()}
         self._report("running the program beside torch")
         limit = max(_LIBRARY_SECONDS, 2 * self.budget)
-        bounds = _bounds(request, self.model)
+        precision, bounds = _bounds(request, self.model)
         run = ProgramRun(request, self.model, program, lowered, samples, bounds, limit, self.trust_code, self.notes)
         run.run()
         isolated = Isolated(program, request.registry, trust_code=self.trust_code, limit=limit)
@@ -125,6 +127,7 @@ class _Debugger:
             self.notes.append(f"no reproduction is written to {self.output}: nothing is wrong that it could show")
         return Diagnosis(
             figures=run.figures,
+            bounds=f"{bounds}, by default for {precision}" if precision else str(bounds),
             faults=tuple(faults),
             instructions=len(run.recorder.instructions),
             errors=tuple(self._row(entry) for entry in run.recorder.instructions if entry.differences.outputs),
@@ -154,6 +157,7 @@ class _Debugger:
             self.output,
             self._report,
             self.notes,
+            DEFAULTS["float32"] if self.request.selection.verify is None else None,
             is_saved=self.saved is not None,
         )
 
@@ -229,14 +233,18 @@ def _faults(
         yield from searches[entry.name].faults()
     elif entry.worst is not None:
         kind = failure_of(entry) or kind_of(entry.worst, None)
+        if kind.name == "rounding":
+            context.notes.append(f"{entry.prefix}{entry.name} misses {context.bounds} by rounding: {kind.explanation}")
+            return
         node = FaultyNode(f"{entry.prefix}{entry.name}", entry.operator, source=entry.source)
         fault = Fault(entry.method, "portable kernels", "", (node,), kind, figures_of(entry.worst))
         context.note_no_reproduction(fault, "it runs in Python, without a vendor's library")
         yield fault
 
 
-def _bounds(request: LoweringRequest, model: PlacedModel) -> Bounds:
-    """Return the configured bounds, else the default of the least precise method."""
+def _bounds(request: LoweringRequest, model: PlacedModel) -> tuple[str, Bounds]:
+    """Return the least precision of the methods with its default bounds; "" with the bounds of the configuration."""
     if request.selection.verify is not None:
-        return Bounds.of(request.selection.verify)
-    return Bounds(sqnr_db=min(DEFAULTS[precision_of(ep)] for ep in model.placed.exported.values()))
+        return "", Bounds.of(request.selection.verify)
+    precision = min(map(precision_of, model.placed.exported.values()), key=_THRESHOLDS.__getitem__)
+    return precision, Bounds(sqnr_db=_THRESHOLDS[precision])

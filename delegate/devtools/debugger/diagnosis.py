@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from delegate.errors import InputError
-from delegate.field_checks import amount, count, flag, items, mapping, plain_json, text, texts
+from delegate.field_checks import amount, count, default, flag, items, mapping, plain_json, text, texts
 from delegate.field_checks import fault as fault_of
 from delegate.field_checks import number as number_of
+from delegate.field_checks import text as text_of
 from delegate.report_rows import Accuracy, accuracy_of
 from delegate.text_table import Table
 
@@ -65,7 +66,7 @@ class Fault:
         rejected: the number of those that the library rejected, so that smaller sets may be wrong too.
         is_minimal: no operator at a border of the set can be left out. False if the budget was over.
         is_confirmed: the partition without these operators is right.
-        is_hidden: the results of the partition are within the bounds all the same.
+        is_hidden: the results of the partition are within the bounds, or the default ones of an accuracy check.
         remedy: the configuration that runs them elsewhere, or keeps them in float.
         reproduction: path of the script that shows the fault without this project; empty if there is none.
     """
@@ -101,7 +102,7 @@ class Fault:
             rejected = f" ({self.rejected} of these rejected by the library)" if self.rejected else ""
             yield f"  {state}, of {self.tests} tested{rejected}{rest}"
         if self.is_hidden:
-            yield "  the results of the partition hardly depend on them: they are within the bounds"
+            yield "  the results of the partition hardly depend on them: they pass an accuracy check"
         if self.remedy:
             yield "  to run them elsewhere:" if self.partition else "  to keep these layers in float:"
             yield from (f"    {line}" for line in self.remedy.splitlines())
@@ -134,6 +135,7 @@ class Diagnosis:
 
     Args:
         figures: of each method against its reference: method and reference in words -> figures.
+        bounds: a result that misses these is wrong, in words.
         faults: the faults and refusals, in the order of execution.
         instructions: the number of partitions and kernels that ran.
         errors: the error along the depth, by partition and kernel.
@@ -153,6 +155,7 @@ class Diagnosis:
     is_complete: bool = True
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    bounds: str = ""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.blocks()))
@@ -168,6 +171,8 @@ class Diagnosis:
         found += f", {refusals} refusal{'s' * (refusals > 1)}" if refusals else ""
         ran = "1 partition or kernel" if self.instructions == 1 else f"{self.instructions} partitions and kernels"
         yield f"{ran} ran, {self.seconds:.1f} s: {found}"
+        if self.bounds:
+            yield f"right is {self.bounds}"
         for number, fault in enumerate(self.faults, 1):
             first, *others = fault.lines()
             yield f"{number}. {first}"
@@ -204,6 +209,7 @@ class Diagnosis:
                 is_complete=flag(data, "is_complete"),
                 notes=texts(data, "notes"),
                 seconds=amount(data, "seconds"),
+                bounds=default(data, "bounds", text_of, ""),
             )
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             what = f"the diagnosis cannot be read, {fault_of(error)}"

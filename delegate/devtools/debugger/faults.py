@@ -111,6 +111,12 @@ def _rounded(
     noise = _noise(actual, expected)
     if 0 < noise <= _FLOAT32 * math.sqrt(float(expected.square().mean())):
         return FaultKind("rounding", f"the error is {_share(noise, expected)}: float32 rounds like that")
+    exact = _flat(call.exact) if call.exact else _at_precision(eager, call.inputs, _to_float64)
+    if exact is not None and noise:
+        finite = _flat(call.expected).isfinite() & _flat(call.actual).isfinite()
+        own = _noise(_flat(call.expected)[finite], exact[finite])
+        if noise <= _AS_NOISY * own:
+            return FaultKind("rounding", f"torch has an error of {_share(own, expected)} too, compared with float64")
     for name, change in _ROUNDINGS.items():
         emulated = _at_precision(eager, call.inputs, change)
         if emulated is None:
@@ -165,6 +171,10 @@ def _is_swapped(actual: torch.Tensor, call: RecordedCall, eager: EagerRegion, si
         return False
     finite = _flat(call.expected).isfinite() & _flat(call.actual).isfinite()
     return _close(actual, swapped[finite], size)
+
+
+def _to_float64(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.dtype is torch.float32 else tensor
 
 
 def _to_float16(tensor: torch.Tensor) -> torch.Tensor:

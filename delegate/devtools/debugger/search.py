@@ -51,6 +51,8 @@ class SearchContext:
         output: folder of the reproductions; None: none are written.
         report: called with short progress texts.
         notes: on the searches, for people.
+        least_rounding_db: an SQNR from which it is no fault that a backend computes float32 at lower precision, if it
+            is made to; None: the user gave bounds.
         is_saved: the artifacts of `delegates` are those of a file.
 
     Attributes:
@@ -66,6 +68,7 @@ class SearchContext:
     output: Path | None
     report: Callable[[str], None]
     notes: list[str]
+    least_rounding_db: float | None = None
     is_saved: bool = False
     is_complete: bool = True
     _deadline: float = field(init=False)
@@ -138,6 +141,7 @@ class PartitionSearch:
         assert entry.region is not None
         self._context, self._entry, self.backend = context, entry, backend
         self._region = entry.region
+        self._rounds_float32 = context.backends[backend].rounds_float32
         self._values: dict[int, dict[str, torch.Tensor]] = {}  # by identity of the call
         self._found: set[Unit] = set()
         self._is_explained = False  # the partition misses the bounds, and no operator is at fault
@@ -163,6 +167,8 @@ class PartitionSearch:
                     break
                 search = symptom.minimized(remaining)
                 self._found.update(search.found)
+                if entry.is_stable and entry.failure is None and self._is_rounding(trial, search.found, by_parts=False):
+                    continue
                 yield self._fault(trial, search, symptom)
             if entry.worst is not None and not self._found and not self._is_explained:
                 yield self._whole_partition(entry.worst, _RIGHT_ALONE)
@@ -219,10 +225,15 @@ class PartitionSearch:
                 continue
             search = symptom.minimized(start)
             fault = self._fault(trial, search, symptom)
-            is_usual = fault.kind.name == "rounding" or (fault.kind.name == "precision" and is_hidden)
+            is_usual = self._is_usual(fault.kind, fault.figures) or (fault.kind.name == "precision" and is_hidden)
             if not is_usual and not self._found.intersection(search.found):
                 self._found.update(search.found)
-                yield replace(fault, is_hidden=is_hidden)
+                yield replace(fault, is_hidden=is_hidden or self._is_accurate())
+
+    def _is_accurate(self) -> bool:
+        """Return if the results of the partition are as accurate as an accuracy check demands by default."""
+        figures, least = self._entry.differences.accuracy(), self._context.least_rounding_db
+        return figures is not None and least is not None and figures.sqnr_db >= least
 
     def _wrong_inside(self, call: RecordedCall) -> list[Unit]:
         """Return the units whose results differ from torch's on the values that the library computed before them."""
@@ -235,15 +246,29 @@ class PartitionSearch:
                 wrong.append(unit)
         return wrong
 
-    def _is_rounding(self, trial: RegionTrial, units: Sequence[Unit]) -> bool:
-        """Return if torch has the error of some units too at lower precision, so that no operator is at fault."""
+    def _is_usual(self, kind: FaultKind, figures: Accuracy | None) -> bool:
+        """Return if an error is no fault: of float32 itself, or of a library that computes at lower precision."""
+        least = self._context.least_rounding_db
+        is_small = figures is not None and least is not None and figures.sqnr_db >= least
+        return kind.name == "rounding" or (kind.name == "precision" and is_small and self._rounds_float32)
+
+    def _is_rounding(self, trial: RegionTrial, units: Sequence[Unit], *, by_parts: bool = True) -> bool:
+        """Return if torch has the error of some units too at lower precision, so that no operator is at fault.
+
+        Args:
+            trial: runs the units.
+            units: the units.
+            by_parts: several units may round, each a little.
+        """
         part = part_of(self._region, units)
         try:
             call = _run(trial, part)
         except Exception:  # of a partition that fails
             return False
         kind = kind_of(call, EagerRegion(part))
-        if kind.name != "rounding" and (kind.name != "precision" or len(units) == 1):
+        is_expected = self._context.least_rounding_db is None or self._rounds_float32
+        is_sum = by_parts and kind.name == "precision" and len(units) > 1 and is_expected
+        if not is_sum and not self._is_usual(kind, figures_of(call)):
             return False
         text = f"partition {self._region.name} misses {self._context.bounds} by rounding alone: {kind.explanation}"
         self._context.notes.append(text)

@@ -118,6 +118,10 @@ class OpenVinoBackend(AskingBackend):
         return whole_operators() | AFFINE if self._in_integers else whole_operators()
 
     @property
+    def rounds_float32(self) -> bool:
+        return bool(self.options.precision != "f32")
+
+    @property
     def _in_integers(self) -> bool:
         return bool(self.options.device == "CPU")  # patterns are queried there
 

@@ -110,6 +110,10 @@ class DspBackend(OnnxBackend):
     def quantization(cls) -> Sequence[QuantizationScheme]:
         return SCHEMES
 
+    @property
+    def rounds_float32(self) -> bool:
+        return bool(self.options.precision == "float16")
+
     def check(self, node: Node) -> Verdict:
         for other in (node, *node.all_input_nodes):
             if not is_static(other):

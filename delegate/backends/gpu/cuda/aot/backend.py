@@ -90,6 +90,10 @@ class CudaBackend(TableBackend):
         super().__init__(options)
         self._tuner: Tuner | None = None
 
+    @property
+    def rounds_float32(self) -> bool:
+        return bool(self.options.precision != "float32")
+
     def no_row(self, op: str) -> Verdict:
         return no(Reason.OPERATOR, f"TVM's importer has no correct conversion of {op}")
 
