@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from delegate.compile import to_backend
 from delegate.config import Config, load_config
 from delegate.dynamo.calls import LoweredGraph, Run
+from delegate.dynamo.mixed_norms import DECOMPOSITIONS
 from delegate.dynamo.programs import insert_known, require_autograd_safe, results_of, to_exported_program
 from delegate.dynamo.unmatched import Patterns, patterns_of
 from delegate.edge.decompose import keeping_composites
@@ -144,7 +145,9 @@ def compile_graph(
             settings.require_no_samples()
             return _lower_graph(settings, patterns, graph, {})
 
-        compiler = aot_autograd(fw_compiler=lower, bw_compiler=lower, inference_compiler=inference)
+        compiler = aot_autograd(
+            fw_compiler=lower, bw_compiler=lower, inference_compiler=inference, decompositions=DECOMPOSITIONS
+        )
         try:
             with WITHOUT_TOKENS:
                 compiled: Callable[..., Any] = compiler(module, example_inputs)
