@@ -42,8 +42,9 @@ def require_numbers(numbers: Sequence[Array | float], condition: str, message: s
         condition: in postfix notation, for example "n0 2 mod 0 eq": the first number is even.
         message: of the error.
     """
-    if not _compiled(condition)([n.item() if isinstance(n, np.ndarray) else n for n in numbers]):
-        raise _failure(message)
+    values = [n.item() if isinstance(n, np.ndarray) else n for n in numbers]
+    if not _compiled(condition)(values):
+        raise _failure(f"{message}, of {' and '.join(map(str, values))}")
 
 
 def _failure(message: str) -> InputError:
