@@ -88,7 +88,8 @@ WRONG: dict[str, tuple[str, Callable[..., None]]] = {
     "argmax": ("aten.argmax.default", lambda x, dim, keepdim, *, out: np.copyto(out, x.argmin(dim))),
     "max": ("aten.max.dim", lambda x, dim, keepdim, *, out: (np.copyto(out[0], x.max(dim)), out[1].fill(99))),
     "sort": ("aten.sort.default", lambda x, dim, down, *, out: (np.copyto(out[0], np.sort(x, dim)), out[1].fill(0))),
-    "cut off": ("aten.mode.default", lambda x, dim, keepdim, *, out: (out[0].fill(7), out[1].fill(0))),
+    "eigh": ("aten._linalg_eigh.default", lambda x, side, vectors, *, out: (out[0].fill(1), out[1].fill(0.5))),
+    "mode": ("aten.mode.default", lambda x, dim, keepdim, *, out: (out[0].fill(7), out[1].fill(0))),
 }
 
 
@@ -99,6 +100,7 @@ def test_a_wrong_kernel_is_a_fault(name: str, kernel: Callable[..., None]) -> No
         "max": lambda x: x.max(1),
         "sort": lambda x: x.sort(),
         "mode": torch.mode,
+        "_linalg_eigh": lambda x: torch.linalg.eigh(x[:, :6] + x[:, :6].T),
     }
     wrong = KernelTable("wrong")
     wrong.kernel(name)(kernel)
