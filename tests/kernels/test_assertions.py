@@ -27,7 +27,7 @@ def test_a_condition(condition: str, holds: bool) -> None:
     if holds:
         require_numbers(numbers, condition, "no", out=())
     else:
-        with pytest.raises(InputError, match="an assertion of the model fails: no, of 4 and 2.0"):
+        with pytest.raises(InputError, match=r"an assertion of the model fails: no, of 4 and 2\.0"):
             require_numbers(numbers, condition, "no", out=())
 
 
