@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,6 +41,7 @@ from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.runtime.loaded import with_load_options
 from delegate.selection import ConfigSource, Request, Selection, open_artifact_cache, select
+from delegate.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from delegate.devtools.debugger.diagnosis import Diagnosis
@@ -196,7 +196,7 @@ def _result(
 ) -> CompiledProgram:
     """Return the compiled program for the user, and warn about it; the debugger repeats the request."""
     for sentence in result.warnings:
-        warnings.warn(sentence, stacklevel=6)
+        warn_user(sentence, UserWarning)
     _warn_of_portable(report, selection)
     specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
     return CompiledProgram(
@@ -329,4 +329,4 @@ def _warn_of_portable(report: Report, selection: Selection) -> None:
     """
     names = [n.name for n in report.nodes if n.backend == PORTABLE and n.op not in CONTROL_FLOW]
     if selection.on_portable == "warn" and names and selection.backends:
-        warnings.warn(portable_message(names), RuntimeWarning, stacklevel=7)
+        warn_user(portable_message(names))

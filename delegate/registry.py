@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -48,6 +47,7 @@ from delegate.plugins import (
     is_blocked,
     refusal,
 )
+from delegate.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from delegate.backends.aot import Backend
@@ -175,7 +175,7 @@ class Registry:
         """Warn, once, about a plugin that was not requested."""
         if what not in self._warned:
             self._warned.add(what)
-            warnings.warn(sentence, RuntimeWarning, stacklevel=3)
+            warn_user(sentence)
 
     def check_part(self, name: str, part: str) -> dict[str, Any]:
         """Check that the "aot" or the "runtime" part of a backend can be imported, and return the options' JSON schema.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from delegate.partitioner.rules import PartitionRules
 from delegate.plugins import INSTANCE, PORTABLE, backend_of
 from delegate.probing.process import UNNAMED_LIMIT
 from delegate.registry import Registry
+from delegate.user_warnings import warn_user
 
 Request = str | Partitioner | Sequence[str | Partitioner] | None
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | None
@@ -282,5 +282,5 @@ def _absent(error: BackendError, policy: str) -> str:
     if policy == "error":
         raise error
     if policy == "warn":
-        warnings.warn(f"not used: {error}", RuntimeWarning, stacklevel=5)
+        warn_user(f"not used: {error}")
     return f"not used: {error}"

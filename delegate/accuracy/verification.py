@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,6 +43,7 @@ from delegate.runtime.backend import Delegate
 from delegate.runtime.delegates import open_blob
 from delegate.runtime.loaded import LoadedProgram
 from delegate.selection import Selection
+from delegate.user_warnings import warn_user
 
 _ROUNDS = 4  # of halving the noise of partitions that meet the bounds, if the whole method does not
 
@@ -424,7 +424,7 @@ class Verification:
             if accuracy.figures.sqnr_db >= least:
                 continue
             if math.isnan(accuracy.figures.sqnr_db):
-                warnings.warn(_undefined_text(accuracy), RuntimeWarning, stacklevel=5)
+                warn_user(_undefined_text(accuracy))
                 continue
             gap = measured.reference_gap.get(name)
             noise = {n: a for n in method.delegates if (a := measured.partitions[n].differences.accuracy()) is not None}
@@ -442,17 +442,13 @@ class Verification:
                 f"lower it again with `verify: {{sqnr_db: {least:g}, on_failure: move}}` in the configuration "
                 "(`delegate lower --config FILE --verify INPUTS`), or set verify.sqnr_db to a sufficient bound"
             )
-            warnings.warn(
-                f"{what}, but {least:g} dB or more is usual for {precision}; {cause}: {remedy}",
-                RuntimeWarning,
-                stacklevel=5,
-            )
+            warn_user(f"{what}, but {least:g} dB or more is usual for {precision}; {cause}: {remedy}")
 
     def _fail_or_warn(self, texts: Sequence[str], cause: str, remedy: str) -> None:
         what = "; ".join(texts) + cause
         if self.on_failure != "warn":
             raise AccuracyError(what, where="verify", remedy=remedy)
-        warnings.warn(f"{what}: {remedy}" if cause else what, RuntimeWarning, stacklevel=5)
+        warn_user(f"{what}: {remedy}" if cause else what)
 
     def _text(self, measured: MeasuredAccuracy, name: str) -> str:
         figures = measured.partitions[name].differences.accuracy()

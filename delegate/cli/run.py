@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
@@ -40,6 +39,7 @@ from delegate.runtime.arguments import leaf_names
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
 from delegate.runtime.random_inputs import leaves, random_inputs
+from delegate.user_warnings import warn_user
 
 _NOT_FINITE = {"nan": "NaN", "infinite": "infinite"}  # key of the JSON -> word of the table
 
@@ -154,7 +154,7 @@ def _warn_if_close_fails(program: LoadedProgram) -> Iterator[LoadedProgram]:
     except BackendFailed as error:
         if not ran:
             raise
-        warnings.warn(str(error), RuntimeWarning, stacklevel=1)
+        warn_user(str(error))
 
 
 def _first_nan(program: LoadedProgram, method: str, arguments: Sequence[Any]) -> str:

@@ -30,6 +30,7 @@ from delegate.edge.verifier import is_without_formula
 from delegate.errors import ConfigError, DialectError, ExportError, LoweringError, did_you_mean
 from delegate.kernels.libraries import KernelRequest
 from delegate.selection import ConfigSource, Request
+from delegate.user_warnings import warn_user
 
 TORCH = "aten"  # torch's own kernels; torch is always installed here
 
@@ -225,7 +226,7 @@ def _lower_graph(
         call = LoweredGraph(lower, constants, computed, settings.quantizes)
     except (DialectError, ExportError, LoweringError) as error:
         patterns.give_up()
-        warnings.warn(f"torch runs a graph that cannot be lowered: {error}", RuntimeWarning, stacklevel=2)
+        warn_user(f"torch runs a graph that cannot be lowered: {error}")
         return _mark_boxed(lambda args: module(*args))
     return _mark_boxed(lambda args: insert_known(results, call(args)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from delegate.config.model import Partitioning
 from delegate.errors import did_you_mean
 from delegate.partitioner.rules import RulePattern, branches, module_pins, node_pins, with_parents
 from delegate.report_rows import NodeReport
+from delegate.user_warnings import warn_user
 
 
 class Patterns:
@@ -55,7 +55,7 @@ class Patterns:
             graphs = "the graph" if self._graphs == 1 else f"the {self._graphs} graphs"
             what = f"{pattern} matches no {pattern.kind} of {graphs} that torch captured"
             remedy = did_you_mean(pattern.pattern, self._known[pattern.kind])
-            warnings.warn(f"partitioning: {what}: {remedy}", RuntimeWarning, stacklevel=2)
+            warn_user(f"partitioning: {what}: {remedy}")
 
     def warn_in_second_call(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that runs a graph, and warns when the graph runs again: then torch captured the others."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from delegate.edge.node import arguments, op_name
+from delegate.user_warnings import warn_user
 
 _FLAGS = ("train", "training")
 _RECURRENT = {
@@ -26,10 +26,10 @@ def warn_of_training(graph: Graph, name: str) -> None:
     counts = Counter(op_name(node).split(".")[1] for node in graph.nodes if trains(node))
     if counts:
         what = ", ".join(op if count == 1 else f"{op} ({count} times)" for op, count in counts.items())
-        warnings.warn(
+        warn_user(
             f"method {name} was exported in training mode: {what} will run as in training; for inference, call "
             "model.eval() before torch.export.export",
-            stacklevel=2,
+            UserWarning,
         )
 
 

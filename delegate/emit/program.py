@@ -5,7 +5,6 @@ A fallback is the region of a partition as a hidden method on kernels, for machi
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +29,7 @@ from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.model import Method, Program
 from delegate.program.stages import depends_on_data
 from delegate.program.verifier import verify
+from delegate.user_warnings import warn_user
 
 NO_FALLBACKS: Mapping[str, bool] = MappingProxyType({})
 
@@ -40,7 +40,7 @@ def emit(
     *,
     keep: Mapping[str, bool] = NO_FALLBACKS,
     on_fallback: str = "warn",
-    warn: Callable[[str], None] = warnings.warn,
+    warn: Callable[[str], None] = warn_user,
 ) -> Program:
     """Return the program of these methods, without a report.
 

@@ -21,6 +21,7 @@ from delegate.errors import ConfigError
 from delegate.lowering.layer_noise import FloatRun, LayerNoise, blame, layer_noises, noisiest
 from delegate.registry import Registry
 from delegate.selection import Selection
+from delegate.user_warnings import warn_user
 
 _ROUNDS = 6  # of quantizing again; each allows half the noise of the one before
 _MARGIN = 0.8  # of the noise that the bounds allow: libraries round in other places than the quantized reference
@@ -89,7 +90,7 @@ def quantized(
     )
     made = quantizer.quantize(section)
     for record in made.records:
-        warnings.warn(record.message, record.category, stacklevel=4)
+        warn_user(record.message, record.category)
     selection = replace(selection, notes=(*selection.notes, *made.notes))
     if not made.float_layers:
         return made.programs, selection

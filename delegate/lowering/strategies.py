@@ -11,7 +11,6 @@ import contextlib
 import math
 import os
 import time
-import warnings
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -66,6 +65,7 @@ from delegate.probing.process import UNNAMED_LIMIT
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.selection import ConfigSource, Request, Selection, configured_cache_folder, select
+from delegate.user_warnings import warn_user
 
 _QUANTIZED = 0.3  # the share of the budget after which no other candidate is quantized
 _WHERE = "placement"
@@ -348,7 +348,7 @@ class _Measuring(Strategy):
         records = [record for planner in planners.values() for record in planner.records]
         records += [record for base in outcome.bases.values() for record in base.records]
         for message, category in dict.fromkeys((str(record.message), record.category) for record in records):
-            warnings.warn(message, category, stacklevel=4)
+            warn_user(message, category)
         programs = {name: base.exported[name] for name, base in outcome.bases.items()}
         sections = {name: base.quantization for name, base in outcome.bases.items() if base.quantization is not None}
         placements = tuple(placement.rounded() for placement in outcome.placements)

@@ -28,6 +28,7 @@ from delegate.quantization.observers import FittingHistogram, FittingMinMax, Not
 from delegate.quantization.quantizer import BackendQuantizer
 from delegate.quantization.settings import OFF, RULES, SchemeChoice, Settings, schemes, stack
 from delegate.registry import Registry
+from delegate.user_warnings import warn_user
 
 
 def quantize_as_configured(
@@ -396,7 +397,7 @@ def _warn_of_nothing(module: GraphModule, settings: Settings, notes: Sequence[st
     why = f"it computes in {names}: quantize it in float32" if floats else why
     why = "the rules keep its layers in float" if OFF in schemes else why
     why = "; ".join(notes) or why
-    warnings.warn(f"no operator of {label} is quantized: {why}", NothingQuantized, stacklevel=4)
+    warn_user(f"no operator of {label} is quantized: {why}", NothingQuantized)
 
 
 def _warn_of_outliers(module: GraphModule) -> None:
@@ -408,7 +409,7 @@ def _warn_of_outliers(module: GraphModule) -> None:
         more = f" and {len(cases) - 3} more" if len(cases) > 3 else ""
         what = f"rare values are left out of ranges: {'; '.join(dict.fromkeys(cases[:3]))}{more}"
         remedy = "if they matter, set quantization.outliers: 0, or keep these layers in floats"
-        warnings.warn(f"{what}: {remedy}", RuntimeWarning, stacklevel=4)
+        warn_user(f"{what}: {remedy}")
 
 
 def _warn_of_vanishing(module: GraphModule) -> None:
@@ -419,7 +420,7 @@ def _warn_of_vanishing(module: GraphModule) -> None:
         more = f" and {len(places) - 5} more" if len(places) > 5 else ""
         what = f"values are too small for a scale, so that most become 0 or few numbers: {', '.join(places[:5])}{more}"
         remedy = f"keep these layers in floats: {_keep_in_float([tiny[place] for place in places[:5]])}"
-        warnings.warn(f"{what}: {remedy}", RuntimeWarning, stacklevel=4)
+        warn_user(f"{what}: {remedy}")
 
 
 def _vanishes(module: GraphModule, node: Node, observer: Any) -> bool:

@@ -6,7 +6,6 @@ completed on the fallback, which computes all outputs again.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from delegate.runtime.backend import Delegate, DeviceTensor, ReportOperator, Ten
 from delegate.runtime.call_lock import CallLock, is_reentry
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
+from delegate.user_warnings import warn_user
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Fallbacks:
         self.events.append(event)
         self._resources.platform.log("info", str(event))
         if self._warn:
-            warnings.warn(str(event), RuntimeWarning, stacklevel=2)
+            warn_user(str(event))
 
 
 class _OnKernels(Delegate):

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, ClassVar, NamedTuple
 
+from delegate.user_warnings import warn_user
+
 VARIABLE = "DELEGATE_CACHE"  # environment variable: the folder, or "off"
 OFF = "off"
 ARTIFACTS = "artifacts"  # within it: compiled partitions
@@ -54,11 +56,9 @@ def private(folder: Path | None) -> Path | None:
         return folder
     what, remedy, place = problem
     if place not in _warned:
-        import warnings
-
         _warned.add(place)
         what = f"the cache is not used: {what}, and could make this process run code"
-        warnings.warn(f"{what}: {remedy}; {VARIABLE} sets another folder", RuntimeWarning, stacklevel=3)
+        warn_user(f"{what}: {remedy}; {VARIABLE} sets another folder")
     return None
 
 

@@ -12,7 +12,6 @@ import json
 import logging
 import mmap
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from delegate.cache.runtime.folder import BoundedFolder
 from delegate.field_checks import count, mapping
 from delegate.files import open_nonblocking
 from delegate.program.segments import align, checksums
+from delegate.user_warnings import warn_user
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class Store(BoundedFolder):
             if self.folder not in _warned:
                 _warned.add(self.folder)
                 what = f"the compile cache cannot be written: {error.strerror or error} ({self.folder})"
-                warnings.warn(f"{what}: partitions are compiled again every time", RuntimeWarning, stacklevel=2)
+                warn_user(f"{what}: partitions are compiled again every time")
             return None
         self.evict(size)
         return digests

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from delegate.files import read_bytes
 from delegate.llm.aot.hugging_face import transformers
 from delegate.llm.runtime.chat import ChatFormat
 from delegate.plugins import one_line
+from delegate.user_warnings import warn_user
 
 # Stand-ins for messages, to find them in a rendered template.
 _SYSTEM, _USERS, _ANSWERS = "zqsystemqz", ("zquser0qz", "zquser1qz", "zquser2qz"), ("zqanswer0qz", "zqanswer1qz")
@@ -43,7 +43,7 @@ def read_chat_format(folder: Path) -> ChatFormat | None:
         raise ExportError(f"its chat template fails: {one_line(error)}", where=str(folder), remedy=remedy) from error
     if chat_format is None:
         what = "the chat template puts text around messages that depends on them, so the program has no chat format"
-        warnings.warn(f"{what} ({folder})", stacklevel=2)
+        warn_user(f"{what} ({folder})", UserWarning)
     return chat_format
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +15,7 @@ from ray.exceptions import RayError
 import delegate
 from delegate.errors import BackendFailed, ConfigError
 from delegate.plugins import one_line
+from delegate.user_warnings import warn_user
 
 _CONNECT = 5.0  # seconds
 _LOOK = 5.0  # seconds without an answer until a check of the head
@@ -98,7 +98,7 @@ class Waiting:
         elif self._lost is None:
             self._lost = time.monotonic()
             text = f"no node of the Ray cluster is alive that has {described}: waiting {_PATIENCE:g} s for one"
-            warnings.warn(text, RuntimeWarning, stacklevel=1)
+            warn_user(text)
         elif time.monotonic() - self._lost > _PATIENCE:
             what = f"the Ray cluster has had no node with {described} for {_PATIENCE:g} s"
             remedy = "start a node, and then the same command, which continues"

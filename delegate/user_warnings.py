@@ -1,0 +1,31 @@
+"""Warnings that name the user's line of code, however deep inside the project they arise."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+_INTERNAL = frozenset({"delegate", "torch", "contextlib"})  # packages whose frames lie between a warning and the user
+
+
+def warn_user(message: str | Warning, category: type[Warning] = RuntimeWarning) -> None:
+    """Warn at the innermost line that is outside of this project, its plugins, torch and contextlib.
+
+    If there is no such line, e.g. in a command, the warning names the outermost one.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_internal(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    warnings.warn_explicit(
+        message,
+        category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=frame.f_globals.get("__name__", ""),
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )
+
+
+def _is_internal(module: str) -> bool:
+    package = module.partition(".")[0]
+    return package in _INTERNAL or package.startswith("delegate_")
