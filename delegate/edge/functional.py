@@ -8,7 +8,7 @@ torch's own modes are inlined, and operators with several views become one view 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -374,6 +374,21 @@ def viewed(node: Node) -> Node | None:
     if _is_composite(target):
         return _shares_memory(node)  # reshape, contiguous, dropout ... return a view or a copy, depending on strides
     return first if target._schema.arguments[0].alias_info is not None else None
+
+
+def memory_chain(node: Node) -> Iterator[Node]:
+    """Yield a tensor and those whose memory it is a view of, up to the owner; an item of several views is one of them.
+
+    A view whose source is not known, see `viewed`, counts as the owner.
+    """
+    source: Node | None = node
+    while source is not None:
+        if isinstance(source.meta.get(META_VALUE), torch.Tensor):
+            yield source
+        try:
+            source = viewed(source)
+        except NotSimple:
+            return
 
 
 def _shares_memory(node: Node) -> Node | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from delegate.edge.build import make_like, with_inputs
-from delegate.edge.functional import viewed
+from delegate.edge.functional import memory_chain
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import SYMBOLIC, arguments, describe, op_name, tensor
 from delegate.errors import ExportError
@@ -51,7 +52,8 @@ def with_row_major_strides(ep: ExportedProgram) -> ExportedProgram:
 def _read(node: Node) -> None:
     """Let a node read the tensor that owns the memory, in the order of the memory."""
     named = arguments(node)
-    owner = _owner(named["self"])
+    dtype = tensor(named["self"]).dtype
+    *_, owner = takewhile(lambda source: tensor(source).dtype is dtype, memory_chain(named["self"]))
     memory, _ = _in_memory_order(owner, node)
     node.args = (memory, named["size"], named["stride"], _offset(owner, named))
     node.kwargs = {}
@@ -69,16 +71,6 @@ def _scatter(node: Node) -> None:
         written = make_like(node, aten.as_strided_scatter.default, args, {})
     back = sorted(range(len(order)), key=order.__getitem__)
     node.target, node.args, node.kwargs = aten.permute.default, (written, back), {}
-
-
-def _owner(view: Node) -> Node:
-    """Return the node whose result owns the memory of a view."""
-    source = viewed(view)
-    if source is not None and not isinstance(source.meta["val"], torch.Tensor):
-        source = viewed(source)  # a view is an item of several
-    if source is None or tensor(source).dtype is not tensor(view).dtype:
-        return view
-    return _owner(source)
 
 
 def _offset(owner: Node, named: dict[str, Any]) -> Any:

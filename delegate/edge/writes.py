@@ -9,7 +9,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from delegate.edge.build import with_inputs
-from delegate.edge.functional import NotSimple, hidden_writes, viewed
+from delegate.edge.functional import hidden_writes, memory_chain
 from delegate.edge.node import arguments, describe, overload
 from delegate.errors import ExportError
 
@@ -20,7 +20,7 @@ def writers(ep: ExportedProgram) -> dict[str, Node]:
     first: dict[str, Node] = {}
     for node in ep.graph.nodes:
         for written in _written(node):
-            owner = _owner(written)
+            *_, owner = memory_chain(written)
             if owner.op == "placeholder" and owner.name in names:
                 first.setdefault(names[owner.name], node)
     return first
@@ -53,12 +53,3 @@ def _written(node: Node) -> list[Node]:
     declared = (a.name for a in operator._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
     values = [arguments(node)[name] for name in declared]
     return [value for value in (*values, *hidden_writes(node)) if isinstance(value, Node)]
-
-
-def _owner(node: Node) -> Node:
-    """Return the node whose result owns the memory of a view."""
-    try:
-        source = viewed(node)
-    except NotSimple:
-        return node
-    return node if source is None else _owner(source)

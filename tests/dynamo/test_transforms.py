@@ -39,7 +39,8 @@ def test_without_gradients(name: str, lowered: Lowered) -> None:
     assert "xnnpack" in lowered.backends
 
 
-@pytest.mark.parametrize("name", every(4, CASES))
+# Torch cannot decompose torch.cond again if its branches take dynamic sizes; then torch runs the graph, with a warning.
+@pytest.mark.parametrize("name", every(4, [name for name in CASES if name != "grad_in_a_branch"]))
 def test_dynamic_sizes(name: str, lowered: Lowered) -> None:
     compare(name, torch.no_grad(), dynamic=True)
     assert "xnnpack" in lowered.backends
