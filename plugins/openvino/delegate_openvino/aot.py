@@ -38,6 +38,7 @@ from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import NotConverted, plain, shape_of, to_openvino, whole_operators
 from delegate_openvino.elements import ELEMENTS
 from delegate_openvino.executed import notes_on_floats
+from delegate_openvino.index_ranges import index_ranges, unknown_sizes
 from delegate_openvino.integers import IN_INTEGERS, PATTERNS, group_of_region, operators_on_integers
 from delegate_openvino.nan import LOSING
 from delegate_openvino.patterns import check_conversion
@@ -160,7 +161,7 @@ class OpenVinoBackend(AskingBackend):
         return _same_types(converted.model, region)
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        refused = constants_of_zero(region) | unrounded(region)
+        refused = constants_of_zero(region) | unrounded(region) | unknown_sizes(region)
         if refused := refused | collapsed_sizes(region, MEANS | PRODUCTS):
             raise RegionRefused(refused)
         try:
@@ -203,7 +204,8 @@ class OpenVinoBackend(AskingBackend):
     def _specs(self, region: Region) -> dict[str, Any]:
         """Return the compile specs that do not depend on the model."""
         types = {"dtypes": _names(region.inputs), "results": _names(region.outputs)}
-        return {**self.options.model_dump(), **types, "group": group_of_region(region)}
+        group, indices = group_of_region(region), index_ranges(region)
+        return {**self.options.model_dump(), **types, "group": group, "indices": indices}
 
 
 def _try(model: openvino.Model, region: Region, options: OpenVinoOptions, group: int) -> tuple[str, ...]:

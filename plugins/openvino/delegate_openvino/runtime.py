@@ -63,9 +63,10 @@ class OpenVinoRuntime(BackendRuntime):
             compiled = self._core.compile_model(model, compile_specs["device"], properties)
             storage = (weights, *data, *copies)
             types = compile_specs["dtypes"], compile_specs["results"]
+            ranges = compile_specs["indices"]
             if report is not None:
-                return _ProfiledDelegate(compiled, storage, *types, report)
-            return OpenVinoDelegate(compiled, storage, *types, partial(self._open, blob, data, compile_specs))
+                return _ProfiledDelegate(compiled, storage, *types, ranges, report)
+            return OpenVinoDelegate(compiled, storage, *types, ranges, partial(self._open, blob, data, compile_specs))
         except Exception as error:  # whatever OpenVINO raises across its boundary
             raise BackendFailed("OpenVINO cannot load the model", where=_one_line(error)) from error
 
@@ -82,6 +83,7 @@ class OpenVinoDelegate(Delegate):
         weights: memory that the model may read without a copy.
         dtypes: OpenVINO's names of the element types of the inputs.
         results: those of the outputs.
+        indices: ranges of inputs that are indices, see `delegate_openvino.index_ranges`.
         reopen: compiles the model again with a function that receives its layers; None for a profiled model.
     """
 
@@ -91,10 +93,11 @@ class OpenVinoDelegate(Delegate):
         weights: Sequence[Any],
         dtypes: Sequence[str],
         results: Sequence[str],
+        indices: Sequence[Mapping[str, Any]],
         reopen: Callable[[ReportOperator], Delegate] | None = None,
     ) -> None:
         self._compiled, self._weights, self._dtypes, self._results = compiled, weights, dtypes, results
-        self._reopen = reopen
+        self._indices, self._reopen = indices, reopen
         self._request = compiled.create_infer_request()
         self._dynamic = [n for n, port in enumerate(compiled.outputs) if port.partial_shape.is_dynamic]
 
@@ -108,6 +111,8 @@ class OpenVinoDelegate(Delegate):
 
     def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         request = self._request
+        for row in self._indices:
+            _require_in_range(inputs, **row)
         try:
             for number, (array, dtype) in enumerate(zip(inputs, self._dtypes, strict=True)):
                 request.set_input_tensor(number, _tensor(array, dtype))
@@ -141,9 +146,10 @@ class _ProfiledDelegate(OpenVinoDelegate):
         weights: Sequence[Any],
         dtypes: Sequence[str],
         results: Sequence[str],
+        indices: Sequence[Mapping[str, Any]],
         report: ReportOperator,
     ) -> None:
-        super().__init__(compiled, weights, dtypes, results)
+        super().__init__(compiled, weights, dtypes, results, indices)
         self._report, self._runs = report, 0
         self._first: dict[str, int] = {}  # nanoseconds of each layer in the first run
 
@@ -159,6 +165,17 @@ class _ProfiledDelegate(OpenVinoDelegate):
                     duration = max(duration * self._runs - first, 0) // (self._runs - 1)
                 self._report(layer.node_name, f"{layer.node_type} ({layer.exec_type})", start, duration)
                 start += duration
+
+
+def _require_in_range(inputs: Sequence[Array], input: int, size: int | Sequence[int], from_end: bool) -> None:
+    """Raise BackendFailed for an index that is out of range: OpenVINO returns some numbers for it."""
+    indices = inputs[input]
+    count = size if isinstance(size, int) else inputs[size[0]].shape[size[1]]
+    if indices.size and (indices.min() < (-count if from_end else 0) or indices.max() >= count):
+        raise BackendFailed(
+            f"an index is out of range: {indices.min()} to {indices.max()} for a dimension of size {count}",
+            remedy="check the indices that are passed to the model",
+        )
 
 
 def _fits(port: Any, name: str, tensor: TensorType) -> bool:
