@@ -115,7 +115,7 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), _tables_read_once(), _no_approximate_rules(), _no_transposed_weights():
+        with warnings.catch_warnings(), _tables_read_once(), _only_exact_rules(), _no_transposed_weights():
             warnings.simplefilter("ignore")
             _trace_again_only_for(program)
             exported = torch.onnx.export(
@@ -182,17 +182,17 @@ def _tables_read_once() -> Iterator[None]:
         _decomp.create_onnx_friendly_decomposition_table = create
 
 
-def _no_approximate_rules() -> AbstractContextManager[None]:
-    """Let the exporter preserve sums with numbers near 0, and products with numbers near 1.
+def _only_exact_rules() -> AbstractContextManager[None]:
+    """Let the exporter leave out the rules of onnxscript 0.7 that change results.
 
-    Its rules that drop `x + 0` and `x * 1` have tolerances of 1e-8 and 1e-5. So they also drop `x + 1e-9`, e.g. in a
-    logarithm.
+    Those that drop `x + 0` and `x * 1` have tolerances of 1e-8 and 1e-5. So they also drop `x + 1e-9`, e.g. in a
+    logarithm. Those that join bounds return a bound of the first if the ranges do not overlap.
     """
 
     def exact(rules: Sequence[Any]) -> tuple[Any, ...]:
-        from onnxscript.rewriter.rules.common import _no_op
+        from onnxscript.rewriter.rules.common import _fuse_relus_clips, _min_max_to_clip, _no_op
 
-        dropped = list(_no_op.rules)
+        dropped = [rule for module in (_fuse_relus_clips, _min_max_to_clip, _no_op) for rule in module.rules]
         return tuple(rule for rule in rules if rule not in dropped)
 
     return _replaced("onnxscript.rewriter", "_DEFAULT_REWRITE_RULES", exact)
