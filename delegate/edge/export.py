@@ -24,7 +24,7 @@ from delegate.edge.higher_order import index_by_tensors, lower_associative_scans
 from delegate.edge.node import META_CONSTANT, arguments, describe, op_name, tensor, tensors
 from delegate.edge.open_sizes import kept_dimensions, open_sizes
 from delegate.edge.program import EdgeProgram
-from delegate.edge.signature import Signature, read_signature
+from delegate.edge.signature import Signature, read_signature, warn_of_merged_inputs
 from delegate.edge.strides import with_row_major_strides
 from delegate.edge.subclasses import with_plain_tensors
 from delegate.edge.training import warn_of_training
@@ -60,6 +60,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     """
     decomposer = Decomposer(frozenset(preserve_ops))
     warn_of_training(ep.graph, name)
+    warn_of_merged_inputs(ep, name)
     ep = with_row_major_strides(with_plain_tensors(ep))
     written = writers(ep)
     refuse_written_parameters(ep, written)

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from delegate.edge.build import plain
 from delegate.edge.program import EdgeInput
 from delegate.errors import ExportError
+from delegate.user_warnings import warn_user
 
 _REFUSED_INPUTS = {
     InputKind.CUSTOM_OBJ: ("a TorchBind object", "move it out of forward, or keep its state in tensors"),
@@ -119,6 +120,24 @@ def _outputs_without_tokens(ep: ExportedProgram) -> list[OutputSpec]:
 
 def _outputs(count: int, mutating: Sequence[int]) -> tuple[int, ...]:
     return (*(i for i in range(count) if i not in mutating), *mutating)
+
+
+def warn_of_merged_inputs(ep: ExportedProgram, name: str) -> None:
+    """Warn if torch made one input of several, since they were the same tensor in the example of the export."""
+    specs = [spec for spec in ep.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    examples = pytree.tree_leaves(ep.example_inputs, is_leaf=lambda leaf: leaf is None)
+    if len(examples) != len(specs):
+        return  # a program that was made without them
+    used = {node.name for node in ep.graph.find_nodes(op="placeholder") if node.users}
+    paths = list(input_paths(ep))
+    for spec, example, path in zip(specs, examples, paths, strict=True):
+        same = [p for s, e, p in zip(specs, examples, paths, strict=True) if e is example and s.arg.name in used]
+        if isinstance(example, torch.Tensor) and spec.arg.name not in used and same:
+            warn_user(
+                f"method {name} computes with the input {same[0]!r} in place of {path!r}: the export got one tensor "
+                "for both, and torch makes one input of it; export it again with another tensor for each input",
+                UserWarning,
+            )
 
 
 def _user_input(arg: Any, path: str) -> EdgeInput:

@@ -210,6 +210,7 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
             f"the example inputs of {name} are a {type(inputs).__name__}, not a tuple",
             remedy="pass a tuple of positional arguments, such as (x,) for one",
         )
+    inputs = _without_repetitions(inputs)
     with _without_torch_logs(), without_printed_graphs(torch.export._trace):
         if isinstance(module, torch.jit.ScriptModule):
             return _convert_torchscript(module, inputs, name)
@@ -217,6 +218,19 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
             return torch.export.export(module, inputs)
         except Exception as error:
             raise export_refusal(error, name) from error
+
+
+def _without_repetitions(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the inputs with a copy of each repeated tensor: torch makes one input of a tensor that is passed twice."""
+    seen: set[int] = set()
+
+    def own(leaf: Any) -> Any:
+        repeated = isinstance(leaf, torch.Tensor) and id(leaf) in seen
+        seen.add(id(leaf))
+        return leaf.clone() if repeated else leaf
+
+    copied: tuple[Any, ...] = pytree.tree_map(own, inputs)
+    return copied
 
 
 @contextlib.contextmanager
