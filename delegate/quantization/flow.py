@@ -19,8 +19,8 @@ from torch.nn import Module
 from torch.utils import _pytree as pytree
 
 from delegate.config.model import Quantization
-from delegate.edge.node import tensors
-from delegate.edge.passes.folding import fold_parameters
+from delegate.edge.node import op_name, tensors
+from delegate.edge.passes.folding import fold_parameters, make_weights_parameters
 from delegate.errors import ConfigError, DelegateError, ExportError, InputError, did_you_mean
 from delegate.plugins import one_line
 from delegate.quantization.calibration import Batch, CalibrationBatches, input_names, read_calibration
@@ -184,6 +184,7 @@ def _prepare(
             module.get_submodule(owner)._buffers[leaf] = buffer
         if not qat:
             fold_parameters(module, lambda node: any(user.op == "call_function" for user in node.users))
+            make_weights_parameters(module, _is_weight)  # torchao replaces only parameters by folded ones
         needs_data = _needs_data(module, choice)
         try:
             prepared = (prepare_qat_pt2e if qat else prepare_pt2e)(module, quantizer)
@@ -197,6 +198,12 @@ def _prepare(
     own = {name: buffer for name, buffer in prepared.named_buffers() if name in program.graph_signature.buffers}
     states = {} if qat else {name: buffer.clone() for name, buffer in own.items()}
     return Prepared(prepared, program, settings, qat, needs_data, states, quantizer.notes)
+
+
+def _is_weight(node: Node) -> bool:
+    """Return if a node reads the weight or the bias of a convolution or a linear layer."""
+    layers = ("aten.conv", "aten.linear.")
+    return any(op_name(user).startswith(layers) and node in user.args[1:3] for user in node.users)
 
 
 def convert(prepared: Prepared) -> ExportedProgram:

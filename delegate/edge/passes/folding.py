@@ -215,6 +215,22 @@ def fold_parameters(module: GraphModule, is_selected: Callable[[Node], bool]) ->
     module.recompile()
 
 
+def make_weights_parameters(module: GraphModule, is_weight: Callable[[Node], bool]) -> None:
+    """Make parameters of buffers and plain attributes that are weights and not written, in place.
+
+    Args:
+        module: the module; its weights are its attributes.
+        is_weight: selects the nodes that read them.
+    """
+    for node in list(_fixed_nodes(module)):
+        if node.op == "get_attr" and is_weight(node):
+            owner, _, name = str(node.target).rpartition(".")
+            holder, value = module.get_submodule(owner), _attribute(module, node)
+            if not isinstance(value, torch.nn.Parameter):
+                delattr(holder, name)
+                holder.register_parameter(name, torch.nn.Parameter(value.detach(), requires_grad=False))
+
+
 def _unused_names(module: GraphModule) -> Iterator[str]:
     """Return unused names of attributes: a second fold must not overwrite the constants of the first."""
     return (name for number in itertools.count() if not hasattr(module, name := f"_constant_{number}"))
