@@ -18,6 +18,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 from torch.fx import Graph, Node
+from torch.fx.experimental import proxy_tensor
 
 from delegate.edge.build import inherited
 from delegate.edge.decompose import ProcessSwitch, Table
@@ -89,6 +90,7 @@ def run_decompositions(ep: ExportedProgram, table: Table) -> ExportedProgram:
     with WITHOUT_TOKENS, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_FROM_TORCH_ITSELF, category=FutureWarning)
         decomposed: ExportedProgram = ep.run_decompositions(dict(table))
+    proxy_tensor._FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT.clear()  # it keeps the constants until the next export
     return decomposed
 
 

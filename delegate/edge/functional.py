@@ -136,7 +136,8 @@ def hidden_writes(node: Node) -> list[Any]:
     flag = HIDDEN_WRITES.get(str(node.target))
     if flag is None or not arguments(node)[flag]:
         return []
-    return [arguments(node)[name] for name in ("running_mean", "running_var")]
+    statistics = (arguments(node)[name] for name in ("running_mean", "running_var"))
+    return [each for each in statistics if each is not None]
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from delegate.edge.node import (
     is_number,
     module_path,
     op_name,
-    reads_element,
+    read_elements,
     shape_text,
     tensors,
 )
@@ -88,7 +88,7 @@ def remove_checks(root: GraphModule) -> list[torch.SymBool]:
     for module in graph_modules(root):
         require_success(module.graph)
         for node in list(module.graph.nodes):
-            if op_name(node) in CHECKS or (op_name(node) == NUMBER_ASSERTION and not reads_element(node.args[0])):
+            if op_name(node) in CHECKS or (op_name(node) == NUMBER_ASSERTION and not any(read_elements(node.args[0]))):
                 if module is root and isinstance(node.args[0], Node):
                     asserted.append(node.args[0].meta.get(META_VALUE))
                 module.graph.erase_node(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -260,18 +260,18 @@ def is_size_arithmetic(node: Node) -> bool:
 ELEMENTS = frozenset({"aten.item.default", "aten._local_scalar_dense.default"})  # the element of a tensor as a number
 
 
-def reads_element(number: Any) -> bool:
-    """Return if a number is computed from elements of tensors, not only from sizes and numbers of inputs."""
+def read_elements(number: Any) -> Iterator[Node]:
+    """Yield the nodes of elements of tensors from which a number is computed, besides sizes and numbers of inputs."""
     unseen, seen = [number], set()
     while unseen:
         node = unseen.pop()
         if not isinstance(node, Node) or node in seen or tensors(node):
             continue
-        if op_name(node) in ELEMENTS:
-            return True
         seen.add(node)
-        unseen += node.all_input_nodes
-    return False
+        if op_name(node) in ELEMENTS:
+            yield node
+        else:
+            unseen += node.all_input_nodes
 
 
 def unknown_number(node: Node) -> Node | None:

@@ -22,7 +22,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from delegate.edge.control_flow import ControlFlow, control_flow
 from delegate.edge.graphs import ASSERTIONS
-from delegate.edge.node import ELEMENTS, SYMBOLIC, arguments, describe, op_name, tensor, tensors
+from delegate.edge.node import ELEMENTS, SYMBOLIC, arguments, describe, op_name, read_elements, tensor, tensors
 from delegate.emit.qdq_fusion import FusedNodes
 from delegate.emit.tables import Tables
 from delegate.errors import LoweringError
@@ -90,6 +90,8 @@ class GraphEmitter:
     ) -> None:
         self.tables, self._reads_data = tables, reads_data
         self.instructions: list[Instruction] = []
+        self.guards: list[torch.SymBool] = []  # assertions on numbers that the method reads anyway
+        self._asserted: list[tuple[Instruction, Node]] = []
         self._delegates, self._placed = delegates, placed
         self._indices: dict[Node, list[int]] = {}
         self._fused = FusedNodes()
@@ -104,6 +106,10 @@ class GraphEmitter:
         for node in graph.nodes:
             if node.op == "call_function" and node not in self._fused.idle:
                 self._call(node)
+        for call, condition in self._asserted:
+            if self._reads_data and self._is_of_symbols(condition):
+                self.instructions.remove(call)
+                self.guards.append(condition.meta["val"])
         results = graph.output_node().args[0]
         return results if isinstance(results, Sequence) else (results,)
 
@@ -180,6 +186,16 @@ class GraphEmitter:
         numbers: list[Arg] = []
         words = " ".join(self._words(condition, numbers, node))
         self.kernel_call("assertion.numbers.default", (tuple(numbers), words, message), (), node)
+        if isinstance(condition, Node):
+            self._asserted.append((self.instructions[-1], condition))
+
+    def _is_of_symbols(self, condition: Node) -> bool:
+        """Return if a condition is one on known symbols, none of which torch has replaced by what is asserted of it."""
+        value, read = condition.meta["val"], [node.meta["val"] for node in read_elements(condition)]
+        if not isinstance(value, torch.SymBool) or not self.tables.symbols.knows(value):
+            return False
+        symbols = [n.node.expr.free_symbols if isinstance(n, SYMBOLIC) else set() for n in read]
+        return all(each and each <= value.node.expr.free_symbols for each in symbols)
 
     def _words(self, number: Any, numbers: list[Arg], user: Node) -> Iterator[str]:
         """Yield a number in postfix notation, with n0 for `numbers[0]`, which it adds; see `kernels.assertions`."""

@@ -70,7 +70,8 @@ class _MethodEmitter:
         self.tables.require_kernels()
         sizes = {i.name: e for i, e in zip(self.edge.inputs, self.examples, strict=True)}
         symbols = self.tables.symbols
-        assumed = guards(self.edge.guards, sizes, symbols, self.tables.shared.warnings.append)
+        conditions = (*self.edge.guards, *self.graph.guards)
+        assumed = guards(conditions, sizes, symbols, self.tables.shared.warnings.append)
         return Method(
             name=self.edge.name,
             inputs=inputs,

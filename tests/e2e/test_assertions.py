@@ -136,7 +136,7 @@ CASES = [
     Case(_in_range, (2, 8), (1, 9, -4)),
     Case(_ordered, ([1, 3], [2, 2]), ([3, 1],)),
     Case(_arithmetic, (4, 2, -3, 9), (1, 5, -1, 80)),
-    Case(_as_size, (2, 4, 0), (3, 1)),
+    Case(_as_size, (2, 4, 0), (3, 1), "u0 % 2"),
     Case(_float, ([1.0, 2.0], [-9.0, 3.0]), ([3.25, 3.25], [9.0, 9.0], [float("nan"), 0.0])),
     Case(_truth, ([1, 2],), ([1, 0], [-1, 2])),
     Case(_tensor, ([1, 2],), ([1, 0], [-1, 2]), r"all must be positive \(method forward, at "),

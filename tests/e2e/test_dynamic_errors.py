@@ -55,7 +55,7 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...], Any, tuple[Any, ...], str]] = {
     "below": (quotient, (X,), ({0: BATCH},), (numbers(1, 3),), r"size 1 in dimension 0: batch must be 2 to 8"),
     "equal": (
         both,
-        (X, X),
+        (X, X.clone()),
         ({0: BATCH}, {0: BATCH}),
         (X, numbers(5, 3)),
         r"'y' has size 5 .* it must be batch, which is 4",
