@@ -9,7 +9,13 @@ from tests.support.cases.casts import DTYPES, SIGNS, check_signs, lowered, names
 from tests.support.lowering import assert_same, refused
 from tests.support.sampling import every
 
-TAKEN = {torch.bool: "bfloat16 float16 float32"}  # with `nan: exact` no cast of floats
+# With `nan: exact` no cast that rounds.
+TAKEN = {
+    torch.bool: "bfloat16 float16 float32",
+    torch.float32: "bool",
+    torch.float16: "bool float32",
+    torch.bfloat16: "bool float32",
+}
 
 
 @pytest.mark.parametrize("dtype", every(2, DTYPES), ids=str)

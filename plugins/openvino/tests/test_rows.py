@@ -80,6 +80,7 @@ REFUSED: dict[str, list[str]] = {
         "aten.index.Tensor, two apart", "aten.index.Tensor, of images", "aten.index.Tensor, broadcast",
         "aten.im2col.default",
     ],
+    "before a transposition": ["aten.as_strided.default"],
     "loses the signs of zeros": [
         "aten.slice.Tensor, unbind",
     ],
