@@ -19,6 +19,7 @@ from delegate.cache.runtime.folder import VARIABLE
 from delegate.cli.app import app
 from delegate.files import short_path, with_short_paths
 from delegate.plugins import BLOCK_VARIABLE, COMMANDS, discover
+from delegate.registry import default_registry
 from tests.cli.calling import call
 
 MARK = "zq7alice"  # a folder above all files of the test, as the name of a user
@@ -107,7 +108,7 @@ def found(data: bytes, where: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of the mark: models on `sys.path`, a home with the cache, locks, and the current folder."""
     root = tmp_path / MARK
     for name in ("models/privatenets", "work", "home", "locks"):
@@ -132,7 +133,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(BLOCK_VARIABLE, "")
     monkeypatch.syspath_prepend(models)
     monkeypatch.chdir(root / "work")
-    return root
+    default_registry.cache_clear()  # it blocks what it was made with
+    yield root
+    default_registry.cache_clear()
 
 
 def commands() -> set[str]:
