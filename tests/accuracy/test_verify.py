@@ -340,14 +340,14 @@ BAD = [
 @pytest.mark.parametrize(("given", "words"), BAD)
 def test_inputs_that_do_not_fit(given, words):
     with pytest.raises(InputError, match=words):
-        delegate.to_backend(export(Sum(), (X, X, 2)), "vector", verify=given)
+        delegate.to_backend(export(Sum(), (X, X.clone(), 2)), "vector", verify=given)
 
 
 @pytest.mark.parametrize(
     "given", [(X, X, 2), {"x": X, "y": X, "scale": 2}, [(X.numpy(), X.numpy(), 2)], ((X, X, 2),)[0]]
 )
 def test_forms_of_samples(given):
-    program = delegate.to_backend(export(Sum(), (X, X, 2)), "vector", verify=given)
+    program = delegate.to_backend(export(Sum(), (X, X.clone(), 2)), "vector", verify=given)
     assert program.report.accuracy[0].figures.max_error == 0
 
 

@@ -466,7 +466,7 @@ def test_a_worker_ends_with_who_asked_it_though_a_library_hangs(site: Site, tmp_
     halves.write_text(
         halves.read_text().replace("np.add(*inputs, out=outputs[0])", f"print('here', flush=True); {HANG}")
     )
-    program = delegate.to_backend(torch.export.export(Sum(), (X, X)), "bad").program
+    program = delegate.to_backend(torch.export.export(Sum(), (X, X.clone())), "bad").program
     runner = ProcessRunnerFactory(tmp_path, [X.numpy(), X.numpy()], None, 60.0).start(Trial("a", program, "forward"))
     try:
         while b"here" not in Path(f"/proc/self/fd/{runner._stderr.fileno()}").read_bytes():

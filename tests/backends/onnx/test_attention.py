@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
     "float mask": {"attn_mask": BIAS.masked_fill(~MASK, float("-inf"))},
     "lowest number": {"attn_mask": torch.zeros(ROWS, COLUMNS).masked_fill(~MASK[1, 0], torch.finfo(torch.float32).min)},
     "causal": {"is_causal": True},
-    "grouped": {"enable_gqa": True, "attn_mask": MASK},
+    "grouped": {"enable_gqa": True, "attn_mask": MASK.clone()},
     "grouped, causal": {"enable_gqa": True, "is_causal": True},
 }
 
