@@ -165,11 +165,11 @@ DEPENDENT = "the rows of a batch of it depend on each other: serve it without --
 @pytest.mark.parametrize(
     ("module", "args", "shapes", "expected"),
     [
-        (Scale(), (X, X), ({0: BATCH}, {0: BATCH}), 8),
-        (Scale(), (X, X), ({0: BATCH, 1: LENGTH}, {0: BATCH, 1: LENGTH}), 8),
+        (Scale(), (X, X.clone()), ({0: BATCH}, {0: BATCH}), 8),
+        (Scale(), (X, X.clone()), ({0: BATCH, 1: LENGTH}, {0: BATCH, 1: LENGTH}), 8),
         (Weigh(), (X, torch.zeros(2)), ({0: BATCH}, {0: BATCH}), 8),  # its guard is that the size is itself
         (Scale(), (X, torch.zeros(3)), ({0: BATCH}, None), None),  # the second has no rows
-        (Scale(), (X, X), None, None),
+        (Scale(), (X, X.clone()), None, None),
         (torch.nn.Linear(3, 4), (X,), ({0: BATCH},), 8),
         (torch.nn.Linear(3, 4), (X,), ({0: torch.export.Dim("batch", min=1, max=4)},), 4),
         (Swap(), (X,), ({0: BATCH},), None),
