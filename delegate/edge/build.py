@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -157,6 +158,15 @@ def memory_place(value: torch.Tensor) -> MemoryPlace:
 def storage_address(value: torch.Tensor) -> int:
     """Return the address of a tensor's storage, which its views share; 0 for a tensor without elements or strides."""
     return value.untyped_storage().data_ptr() if value.layout == torch.strided and value.numel() else 0
+
+
+def copied_module(ep: ExportedProgram) -> GraphModule:
+    """Return a copy of a program's graph and its bodies, whose placeholders have the same names."""
+    module: GraphModule = copy.deepcopy(ep.graph_module)
+    placeholders = (part.graph.find_nodes(op="placeholder") for part in (module, ep.graph_module))
+    for placeholder, original in zip(*placeholders, strict=True):
+        placeholder.name = original.name  # a copy renames those with names of Python's own functions
+    return module
 
 
 def with_inputs(

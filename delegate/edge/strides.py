@@ -6,7 +6,6 @@ programs strides have no meaning, and as_strided counts the elements of its argu
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from itertools import takewhile
@@ -16,7 +15,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from delegate.edge.build import make_like, with_inputs
+from delegate.edge.build import copied_module, make_like, with_inputs
 from delegate.edge.functional import memory_chain
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import SYMBOLIC, arguments, describe, op_name, tensor
@@ -36,10 +35,7 @@ def with_row_major_strides(ep: ExportedProgram) -> ExportedProgram:
     """
     if not any(op_name(n) in (*_READS, _SCATTER) for part in graph_modules(ep.graph_module) for n in part.graph.nodes):
         return ep
-    module = copy.deepcopy(ep.graph_module)
-    placeholders = zip(*(m.graph.find_nodes(op="placeholder") for m in (module, ep.graph_module)), strict=True)
-    for placeholder, original in placeholders:
-        placeholder.name = original.name  # a copy renames those with names of Python's own functions
+    module = copied_module(ep)
     for part in graph_modules(module):
         for node in list(part.graph.nodes):
             if op_name(node) in _READS:

@@ -6,7 +6,6 @@ that the program is not traced again.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import Graph, Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from delegate.edge.build import with_inputs
+from delegate.edge.build import copied_module, with_inputs
 from delegate.edge.effects import run_decompositions
 
 UNPACK = torch.ops.export.access_subclass_inner_tensor.default
@@ -35,12 +34,10 @@ def with_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
     by_node = {spec.arg.name: packed[spec.target] for spec in ep.graph_signature.input_specs if spec.target in packed}
     if not all(_is_unpacked(node) for node in ep.graph.find_nodes(op="placeholder") if node.name in by_node):
         return run_decompositions(ep, {})
-    module = copy.deepcopy(ep.graph_module)
+    module = copied_module(ep)
     specs: list[InputSpec] = []
     plain: dict[str, Tensor] = {}
     placeholders = list(module.graph.find_nodes(op="placeholder"))
-    for placeholder, original in zip(placeholders, ep.graph.find_nodes(op="placeholder"), strict=True):
-        placeholder.name = original.name  # a copy renames those with names of Python's own functions
     for placeholder, spec in zip(placeholders, ep.graph_signature.input_specs, strict=True):
         if spec.target not in packed:
             specs.append(spec)

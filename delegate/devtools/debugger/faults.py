@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from delegate.accuracy.reference import EagerRegion
 from delegate.devtools.debugger.diagnosis import FaultKind, FaultyNode
-from delegate.devtools.debugger.recording import RecordedCall, Tensors
+from delegate.devtools.debugger.recording import RecordedCall, Tensors, to_float64
 from delegate.edge.node import module_path, op_name, source_line
 from delegate.errors import AccuracyError
 
@@ -112,7 +112,7 @@ def _rounded(
     if 0 < noise <= _FLOAT32 * math.sqrt(float(expected.square().mean())):
         return FaultKind("rounding", f"the error is {_share(noise, expected)}: float32 rounds like that")
     is_rerun = eager is not None and not eager.choices  # float64 may have another right answer
-    exact = _flat(call.exact) if call.exact else _at_precision(eager if is_rerun else None, call.inputs, _to_float64)
+    exact = _flat(call.exact) if call.exact else _at_precision(eager if is_rerun else None, call.inputs, to_float64)
     if exact is not None and noise:
         finite = _flat(call.expected).isfinite() & _flat(call.actual).isfinite()
         own = _noise(_flat(call.expected)[finite], exact[finite])
@@ -172,10 +172,6 @@ def _is_swapped(actual: torch.Tensor, call: RecordedCall, eager: EagerRegion, si
         return False
     finite = _flat(call.expected).isfinite() & _flat(call.actual).isfinite()
     return _close(actual, swapped[finite], size)
-
-
-def _to_float64(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.dtype is torch.float32 else tensor
 
 
 def _to_float16(tensor: torch.Tensor) -> torch.Tensor:

@@ -248,7 +248,7 @@ class _OperatorRun:
             forms = self._forms(arguments, actual, expected)
             is_wrong = excess_of(self.recorder.bounds, difference(*forms)) > 1
             has_one_answer = forms[0] is actual  # float64 may have another right one
-            exact = self._expected([_to_float64(a) for a in arguments]) if is_wrong and has_one_answer else None
+            exact = self._expected([to_float64(a) for a in arguments]) if is_wrong and has_one_answer else None
             self.recorder.add(entry, RecordedCall(inputs, actual, expected, exact or ()), forms)
 
     def _forms(self, arguments: Sequence[Any], actual: Tensors, expected: Tensors) -> Forms:
@@ -297,9 +297,10 @@ def _prefixes(
                 yield from _prefixes(method, block.instructions, bodies, own)
 
 
-def _to_float64(argument: Any) -> Any:
+def to_float64(argument: Any) -> Any:
+    """Return an argument of an operator with its float32 tensors in float64."""
     if isinstance(argument, list):
-        return [_to_float64(a) for a in argument]
+        return [to_float64(a) for a in argument]
     is_float32 = isinstance(argument, torch.Tensor) and argument.dtype is torch.float32
     return argument.double() if is_float32 else argument
 
