@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from delegate.backends.deviations import Deviation, deviations_of
 from delegate.errors import BackendError, BackendNotFound, DelegateError, did_you_mean
 from delegate.kernels.table import KernelTable
 from delegate.plugins import PluginState, in_known_spelling
@@ -56,6 +57,7 @@ class OperatorFacts:
         torch: its properties in torch; None if torch, or the operator in it, is absent.
         kernels: per library, in order of preference.
         backends: backend that supports it -> the conditions; empty if it supports every node.
+        deviations: backend -> where its library differs from torch.
         decomposition: the operators that a compound one decomposes to, if requested and available.
     """
 
@@ -63,6 +65,7 @@ class OperatorFacts:
     torch: Operator | None
     kernels: tuple[LibraryKernel, ...]
     backends: Mapping[str, tuple[str, ...]]
+    deviations: Mapping[str, tuple[Deviation, ...]]
     decomposition: tuple[str, ...] = ()
 
     @property
@@ -85,6 +88,7 @@ class OperatorFacts:
             "decomposition": list(self.decomposition),
             "kernels": [{**asdict(k), "dtypes": [t.name for t in k.dtypes]} for k in self.kernels],
             "backends": {name: list(conditions) for name, conditions in self.backends.items()},
+            "deviations": {name: [asdict(d) for d in rows] for name, rows in self.deviations.items()},
         }
 
 
@@ -158,7 +162,8 @@ class Catalogue:
             parts = operators.decomposition(name) if expand and facts is not None and facts.compound else ()
         kernels = tuple(k for table in self._tables if (k := _kernel(table, name)))
         taken = {n: b.conditions(name) for n, b in self.backends.items()}
-        return OperatorFacts(name, facts, kernels, {n: c for n, c in taken.items() if c is not None}, parts)
+        deviations = {n: rows for n, b in self.backends.items() if (rows := deviations_of(b.deviations, name))}
+        return OperatorFacts(name, facts, kernels, {n: c for n, c in taken.items() if c is not None}, deviations, parts)
 
     def _exists(self, name: str) -> bool:
         if not self.has_torch:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 from torch.fx import Node
 
+from delegate.backends.deviations import Deviation
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.backends.region import ClaimedPattern, Region
 from delegate.cache.runtime.environment import host_features
@@ -166,6 +167,7 @@ class Backend(ABC):
     - A backend with a table of lowerings subclasses `delegate.backends.lowering.TableBackend` instead.
 
     Attributes:
+        deviations: where results of the library differ from torch, each difference in one row.
         most_constants: most elements of constants in one partition; None for no limit. Larger partitions are cut.
         check_uses_library: whether `check` calls the library, so that it may crash or hang;
             see docs/reference/backend-states.md.
@@ -174,6 +176,7 @@ class Backend(ABC):
 
     Options: ClassVar[type[Options]] = Options
     name: ClassVar[str]
+    deviations: ClassVar[Sequence[Deviation]] = ()
     most_constants: ClassVar[int | None] = None
     check_uses_library: ClassVar[bool] = True
     may_crash: ClassVar[bool] = False

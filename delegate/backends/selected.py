@@ -10,7 +10,7 @@ import logging
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -33,6 +33,7 @@ from delegate.backends.aot import (
     plain,
 )
 from delegate.backends.decomposition import DecompositionPolicy
+from delegate.backends.deviations import Deviation
 from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.mutation import GraphCopy, MutationGuard
 from delegate.backends.region import SIZE_DECIDED
@@ -117,6 +118,11 @@ class SelectedBackend:
         except (Exception, SystemExit) as error:
             what = f"the AOT part of backend {name!r} fails when it is created: {one_line(error)}"
             raise BackendBroken(what, where=f"{part.__module__}.{part.__qualname__}", remedy=AUTHOR) from error
+
+    @property
+    def deviations(self) -> Sequence[Deviation]:
+        """The differences of the library from torch."""
+        return self._class.deviations
 
     @property
     def is_unnamed_plugin(self) -> bool:

@@ -131,6 +131,10 @@ def _lines(facts: OperatorFacts) -> list[tuple[str, str]]:
     for backend, conditions in facts.backends.items():
         lines.append((backend, "supports it" + (" if:" if conditions else "")))
         lines += [("", c) for c in conditions]
+    for backend, rows in facts.deviations.items():
+        for row in rows:
+            lines.append((backend, f"{row.message} ({row.handling})"))
+            lines += [("", row.advice)] if row.advice else []
     return lines
 
 

@@ -12,10 +12,12 @@ from torch.fx import Node
 
 from delegate.accuracy.verification import Eviction
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backends.deviations import deviation_notes
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.export import to_edge
 from delegate.edge.graphs import identify
+from delegate.edge.node import op_name
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.edge.states import with_shared_states
@@ -218,8 +220,20 @@ class Compiler:
         with stage("emit"):
             program = emit(lowered, self.kernels, keep=keep, on_fallback=policy, warn=self.warnings.append)
         results = {name: d.result for part in lowered for name, d in part.delegates.items()}
-        self.notes = {d.name: (*results[d.name].notes, *_fallback_notes(d, keep)) for d in program.delegates}
+        deviations = self._deviation_notes()
+        self.notes = {
+            d.name: (*results[d.name].notes, *deviations[d.name], *_fallback_notes(d, keep)) for d in program.delegates
+        }
         return program, lowered
+
+    def _deviation_notes(self) -> dict[str, tuple[str, ...]]:
+        """Return the notes on partitions whose backends compute some of their operators otherwise than torch."""
+        return {
+            p.name: tuple(deviation_notes(self.selection.backends[p.backend].deviations, map(op_name, p.nodes)))
+            for plan in self.plans
+            for part in plan.walk()
+            for p in part.partitions
+        }
 
     def lower(self) -> list[LoweredProgram]:
         """Lower the methods that are not lowered yet, and return all.

@@ -17,6 +17,7 @@ from torch.fx import Node
 from delegate.backends import aot, run_time_ranges
 from delegate.backends.aot import Claim, PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
 from delegate.backends.asking import AskingBackend
+from delegate.backends.deviations import deviations_of
 from delegate.backends.inexact import (
     MEANS,
     PRODUCTS,
@@ -36,6 +37,15 @@ from delegate.backends.region import ranges_of_sizes, shape_without, size_range
 from delegate.edge.node import arguments, is_static, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import NotConverted, plain, shape_of, to_openvino, whole_operators
+from delegate_openvino.deviations import (
+    COUNTED_PADDING,
+    DEVIATIONS,
+    EVERYWHERE,
+    IGNORED_CORRECTION,
+    INDICES_FROM_END,
+    REGIONS_WITHOUT_AREA,
+    ROUNDED_CORRECTION,
+)
 from delegate_openvino.elements import ELEMENTS
 from delegate_openvino.executed import notes_on_floats
 from delegate_openvino.index_ranges import index_ranges, unknown_sizes
@@ -65,18 +75,6 @@ _GIVE_INDICES = frozenset(
 )  # fmt: skip
 
 
-# Operators that OpenVINO 2026.4 converts but computes differently from torch, found by tests/test_rows.py.
-_OTHERWISE = {
-    "aten.div.Tensor_mode": "it rounds quotients close to a whole number differently",
-    "aten.atan2.default": "it treats -0.0 as 0.0, whose angle is different",
-    "aten.expm1.default": "it loses the digits of small results",
-    "aten.log1p.default": "it loses the digits of small results",
-    "aten.erfc.default": "it loses the digits of small results",
-    "aten.log_sigmoid.default": "it overflows",
-    "aten.log_sigmoid_forward.default": "it overflows",
-    "aten.as_strided.default": "it reads elements in the order before a transposition",
-    "aten._cdist_forward.default": "it returns NaN for the exponents 0 and infinity",
-}
 _AVERAGES = frozenset(f"aten.avg_pool{rank}d.default" for rank in (1, 2, 3))
 _GROUP_NORMS = frozenset({"aten.group_norm.default", "aten.native_group_norm.default"})
 _CORRECTED = frozenset(f"aten.{name}.correction" for name in ("var", "std", "var_mean", "std_mean"))
@@ -111,6 +109,7 @@ class OpenVinoBackend(AskingBackend):
     """The backend for all operators that OpenVINO's frontend for torch converts."""
 
     name = "openvino"
+    deviations = DEVIATIONS
     library = "OpenVINO"
     Options: ClassVar = OpenVinoOptions
 
@@ -271,25 +270,21 @@ def _not_compiled(region: Region) -> Verdict | None:
 def _otherwise(region: Region) -> Verdict | None:
     """Return a rejection if the results would differ from torch's, else None."""
     node = region.calls[0]
-    why = _OTHERWISE.get(op_name(node))
-    if op_name(node) in _CORRECTED:
-        args = arguments(node)
+    operator, args = op_name(node), arguments(node)
+    found = deviations_of(EVERYWHERE, operator)
+    if operator in _CORRECTED:
         correction = 1 if args["correction"] is None else args["correction"]
         if correction != 0 and not args["dim"]:
-            why = "it ignores the correction over all dimensions"
+            found = (IGNORED_CORRECTION,)
         elif correction != int(correction):
-            why = f"it rounds the correction {correction}"
-    if op_name(node) == "aten.index.Tensor" and sum(i is not None for i in arguments(node)["indices"]) > 1:
-        why = "of several indices, it counts none from the end"
-    if op_name(node) in _AVERAGES:
-        args = arguments(node)
-        if args["ceil_mode"] and args["count_include_pad"] and any(args["padding"]):
-            why = "with ceil_mode and count_include_pad it counts elements beyond the padding"
-    if op_name(node) == "torchvision.roi_align.default":
-        args = arguments(node)
-        if args["aligned"] and args["sampling_ratio"] <= 0:
-            why = "if it chooses the number of samples, an aligned region without area is NaN, not 0"
-    return None if why is None else no(Reason.OPERATOR, f"OpenVINO's result differs: {why}")
+            found = (ROUNDED_CORRECTION,)
+    if operator == "aten.index.Tensor" and sum(i is not None for i in args["indices"]) > 1:
+        found = (INDICES_FROM_END,)
+    if operator in _AVERAGES and args["ceil_mode"] and args["count_include_pad"] and any(args["padding"]):
+        found = (COUNTED_PADDING,)
+    if operator == "torchvision.roi_align.default" and args["aligned"] and args["sampling_ratio"] <= 0:
+        found = (REGIONS_WITHOUT_AREA,)
+    return found[0].reject() if found else None
 
 
 def _resizes(node: Node) -> Verdict:

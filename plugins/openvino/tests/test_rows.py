@@ -58,29 +58,29 @@ REFUSED: dict[str, list[str]] = {
     "treats -0.0 as 0.0": [
         "aten.atan2.default", "aten.atan2.default, signs of zeros", "aten.atan2.default, axes",
     ],
-    "it overflows": [
+    "overflows": [
         "aten.log_sigmoid.default",
     ],
-    "ignores the correction over all dimensions": [
+    "for all dimensions, OpenVINO 2026.4.1 ignores the correction": [
         "aten.var.correction, all", "aten.var_mean.correction, all",
     ],
-    "rounds the correction 0.5": [
+    "rounds the correction": [
         "aten.var_mean.correction, a half",
     ],
-    "returns NaN for the exponents 0 and infinity": [
+    "for the exponents 0 and infinity": [
         "aten._cdist_forward.default", "aten._cdist_forward.default, sums",
     ],
     "counts elements beyond the padding": [
         "aten.avg_pool2d.default, ceil_mode pads counted", "aten.avg_pool2d.default, ceil_mode 1-D",
         "aten.avg_pool2d.default, ceil_mode beyond",
     ],
-    "counts none from the end": [
+    "counts no index from the end": [
         "aten._upsample_nearest_exact2d.vec, twice", "aten._upsample_nearest_exact2d.vec, smaller",
         "aten._upsample_nearest_exact3d.vec, twice", "aten.index.Tensor, two", "aten.index.Tensor, two from the end",
         "aten.index.Tensor, two apart", "aten.index.Tensor, of images", "aten.index.Tensor, broadcast",
         "aten.im2col.default",
     ],
-    "before a transposition": ["aten.as_strided.default"],
+    "before the transposition": ["aten.as_strided.default"],
     "loses the signs of zeros": [
         "aten.slice.Tensor, unbind",
     ],

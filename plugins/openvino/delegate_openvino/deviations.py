@@ -1,0 +1,58 @@
+"""Where OpenVINO's CPU plugin differs from torch, and what this backend does about each difference."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from delegate.backends.deviations import Deviation, Handling
+
+_row = partial(Deviation, "OpenVINO 2026.4.1")
+_KEPT, _REJECTED, _REWRITTEN = Handling.KEPT, Handling.REJECTED, Handling.REWRITTEN
+_ROWS = "plugins/openvino/tests/test_rows.py"
+_SPECIAL = "plugins/openvino/tests/test_special_values.py"
+
+# Rejected wherever the operator occurs.
+EVERYWHERE = (
+    _row(("aten.div.Tensor_mode", "aten.div.Scalar_mode"), "rounding modes",
+         "rounds quotients close to a whole number differently", "rounds the exact quotient", _REJECTED, _ROWS),
+    _row(("aten.atan2",), "signed zeros", "treats -0.0 as 0.0", "returns another angle", _REJECTED, _ROWS),
+    _row(("aten.expm1", "aten.log1p", "aten.erfc"), "small results", "loses the digits of small results",
+         "keeps them", _REJECTED, _ROWS),
+    _row(("aten.log_sigmoid", "aten.log_sigmoid_forward"), "far negative inputs", "overflows", "returns the input",
+         _REJECTED, _ROWS),
+    _row(("aten.as_strided",), "transposed inputs", "reads elements in the order before the transposition",
+         "reads them as they are in memory", _REJECTED, _ROWS),
+    _row(("aten._cdist_forward",), "the exponents 0 and infinity", "returns NaN", "returns the distance",
+         _REJECTED, _ROWS),
+)  # fmt: skip
+
+_VARIANCES = ("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")
+IGNORED_CORRECTION = _row(
+    _VARIANCES, "all dimensions", "ignores the correction", "applies it", _REJECTED, _ROWS
+)  # fmt: skip
+ROUNDED_CORRECTION = _row(
+    _VARIANCES, "fractional corrections", "rounds the correction", "applies it as it is", _REJECTED, _ROWS
+)  # fmt: skip
+INDICES_FROM_END = _row(
+    ("aten.index",), "several index tensors", "counts no index from the end", "counts negative indices from there",
+    _REJECTED, _ROWS,
+)  # fmt: skip
+COUNTED_PADDING = _row(
+    ("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d"), "ceil_mode with count_include_pad",
+    "counts elements beyond the padding", "counts those up to the padding", _REJECTED, _ROWS,
+)  # fmt: skip
+REGIONS_WITHOUT_AREA = _row(
+    ("torchvision.roi_align",), "aligned regions without area whose number of samples is open", "returns NaN",
+    "returns 0", _REJECTED, "plugins/openvino/tests/test_regions_of_interest.py",
+)  # fmt: skip
+
+DEVIATIONS = (
+    *EVERYWHERE, IGNORED_CORRECTION, ROUNDED_CORRECTION, INDICES_FROM_END, COUNTED_PADDING, REGIONS_WITHOUT_AREA,
+    _row(("aten.fmod", "aten.remainder"), "infinite divisors", "returns NaN", "returns the dividend", _KEPT, _SPECIAL),
+    _row(("aten.div",), "subnormal divisors", "returns NaN or 0", "returns the quotient", _KEPT, _SPECIAL),
+    _row(("aten.elu", "aten.selu", "aten.fmod", "aten.remainder", "aten.constant_pad_nd"), "-0.0", "returns 0.0",
+         "keeps the sign", _KEPT, _SPECIAL),
+    _row(("aten.amax", "aten.max", "aten.max_pool1d", "aten.max_pool2d", "aten.max_pool3d"),
+         "rows of nothing but -infinity", "returns the largest negative number", "returns -infinity", _KEPT, _SPECIAL,
+         "`nan: exact` leaves these operators to others."),
+)  # fmt: skip
