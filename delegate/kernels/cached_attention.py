@@ -17,8 +17,8 @@ import numpy as np
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array, from_bfloat16, to_bfloat16, widen_bfloat16, widen_float16
 from delegate.kernels.table import FLOAT, TABLE
+from delegate.program.cores import cores
 from delegate.program.dtypes import DType
-from delegate.program.task import cores
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import tempfile
 import time
 import warnings
@@ -39,6 +38,7 @@ from delegate.placement.plans import (
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
 from delegate.placement.runtime.remote import Cluster, RemotePlacement
 from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial, TrialFailed, answer_timeout, seconds_until
+from delegate.program.cores import cores
 from delegate.registry import Registry
 from delegate.verdict import Reason, no
 
@@ -321,7 +321,7 @@ def _choose_placement(
     """
     settings = context.settings
     candidates = _ordered_candidates(name, bases, context)
-    task = Task(name, candidates, settings.objective, budget, os.cpu_count() or 1, limits=context.limits)
+    task = Task(name, candidates, settings.objective, budget, cores(), limits=context.limits)
     cache = _MethodCache.of(name, bases, candidates, context)
     cached = cache.choice(candidates, budget)
     if cached is not None:

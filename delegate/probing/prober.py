@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from delegate.backends.state import check_answer
 from delegate.cache.runtime.probes import ProbeCache, surroundings
 from delegate.plugins import Plugin
 from delegate.probing.process import Failed, ask
+from delegate.program.cores import cores
 
 
 class Answer(NamedTuple):
@@ -69,7 +69,7 @@ class Prober:
         from concurrent.futures import ThreadPoolExecutor
 
         self._surroundings  # noqa: B018 - once, before there are threads
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        with ThreadPoolExecutor(cores()) as pool:
             return list(pool.map(lambda plugin: self.ask(plugin, question, plugins[plugin]), plugins))
 
     @cached_property

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from delegate.errors import ProgramError
+from delegate.program.cores import cores
 from delegate.program.task import BackgroundCall
 
 ALIGNMENT = 64  # bytes: a cache line, and the preferred alignment of vendor libraries
@@ -88,7 +88,7 @@ def checksums(segments: Sequence[memoryview]) -> list[bytes]:
     if sum(c.nbytes for c in chunks) < _SMALL:
         hashed: Iterator[bytes] = iter(_hashed(chunks))
     else:
-        count = min(os.cpu_count() or 1, 8)
+        count = min(cores(), 8)
         tasks = [BackgroundCall(partial(_hashed, chunks[i::count])) for i in range(count)]
         parts = [iter(t.result()) for t in tasks]
         hashed = (next(parts[i % count]) for i in range(len(chunks)))

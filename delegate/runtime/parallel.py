@@ -15,9 +15,9 @@ from weakref import finalize
 
 from delegate.errors import BackendError, DelegateError, KernelError, Stopped
 from delegate.plugins import one_line
+from delegate.program.cores import cores
 from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, Program, Structure, StructuredCall
-from delegate.program.task import cores
 from delegate.registry import Registry
 from delegate.runtime.call_lock import CallLock, wait_for_this_thread
 from delegate.runtime.steps import Step, run_steps

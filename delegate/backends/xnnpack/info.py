@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from delegate.backends.info import Availability, BackendInfo
-from delegate.program.task import cores
+from delegate.program.cores import cores
 
 INSTALL = "pip install 'delegate[xnnpack]'"
 

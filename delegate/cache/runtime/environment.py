@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from delegate.program.cores import cores
+
 _COMPILED_SUFFIXES = (".pyc", ".pyo")  # compiled from sources
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "build", "dist", "node_modules"})
 _MAX_FILES = 20_000  # of a distribution; a larger one takes too long to check
@@ -22,8 +24,8 @@ _CPU = ("model name", "flags", "Features", "CPU implementer", "CPU part")  # lin
 
 @functools.cache
 def host_features() -> str:
-    """Return this machine as compilers see it: system, architecture, the CPU with its instruction sets, its cores."""
-    words = (platform.system(), platform.machine(), platform.processor(), str(os.cpu_count()))
+    """Return this machine as compilers see it: system, architecture, instruction sets, cores of this process."""
+    words = (platform.system(), platform.machine(), platform.processor(), str(cores()))
     return "; ".join((*words, *_cpu()))
 
 
@@ -38,9 +40,9 @@ def _cpu() -> tuple[str, ...]:
 
 
 def machine() -> str:
-    """Return this machine in a few words: system, architecture, CPU, cores."""
+    """Return this machine in a few words: system, architecture, CPU, cores of this process."""
     model = next((line.partition(":")[2].strip() for line in _cpu() if line.startswith("model name")), "")
-    parts = (platform.system(), platform.machine(), model, f"{os.cpu_count()} cores")
+    parts = (platform.system(), platform.machine(), model, f"{cores()} cores")
     return ", ".join(part for part in parts if part)
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from delegate.cache.runtime.folder import BoundedFolder
+from delegate.program.cores import cores
 from delegate.program.task import BackgroundCall
 
 _CHUNK = 1 << 20  # bytes, hashed at a time
@@ -76,7 +77,7 @@ def content_digest(descriptor: int) -> str:
     The file is read, not mapped, so that it does not count as memory of this process.
     """
     size = os.fstat(descriptor).st_size
-    count = max(1, min(os.cpu_count() or 1, 8, size // (4 * _CHUNK)))
+    count = max(1, min(cores(), 8, size // (4 * _CHUNK)))
     tasks = [
         BackgroundCall(partial(_chunks, descriptor, range(i * _CHUNK, size, count * _CHUNK))) for i in range(count)
     ]

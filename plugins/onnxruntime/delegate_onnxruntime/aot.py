@@ -52,7 +52,9 @@ class OnnxRuntimeOptions(aot.Options):
         description="The provider's own options, e.g. device_id: 0. They may name libraries, so a program file with "
         "such options is opened only with trust_code.",
     )
-    threads: NonNegativeInt = Field(default=0, description="Number of threads of the host; 0: ONNX Runtime decides.")
+    threads: NonNegativeInt = Field(
+        default=0, description="Number of threads of the host; 0: its default, within this process's cores."
+    )
     nan: Nan = "fast"
 
 

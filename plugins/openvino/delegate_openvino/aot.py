@@ -100,7 +100,9 @@ class OpenVinoOptions(aot.Options):
     precision: Literal["f32", "f16", "bf16"] = Field(
         default="f32", description="Precision of float arithmetic; bf16 uses the matrix units of a CPU that has them."
     )
-    threads: NonNegativeInt = Field(default=0, description="Number of threads on a CPU; 0: OpenVINO decides.")
+    threads: NonNegativeInt = Field(
+        default=0, description="Number of threads on a CPU; 0: its default, within this process's cores."
+    )
     nan: Nan = "fast"
     cache: str = Field(default="", description="Folder that caches compiled kernels between runs; empty: no cache.")
 

@@ -10,6 +10,8 @@ import numpy as np
 import openvino
 from openvino import opset13 as opset
 
+from delegate.program.cores import library_threads
+
 GROUPS = (16, 32, 64, 128)  # numbers of activations that share a range, chosen at run time
 _HALF = ("f16", "bf16")
 _PRODUCTS = 64  # that are added up to find out if they saturate
@@ -37,7 +39,7 @@ def settings(specs: Mapping[str, Any], model: Any) -> dict[str, Any]:
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": specs["precision"],
         "CACHE_DIR": specs["cache"] or None,
-        "INFERENCE_NUM_THREADS": specs["threads"] or None,
+        "INFERENCE_NUM_THREADS": (library_threads(specs["threads"]) if on_cpu else specs["threads"]) or None,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": specs["group"] if on_cpu else None,
         "LP_TRANSFORMS_MODE": "NO" if in_integers and products_saturate() else None,
     }

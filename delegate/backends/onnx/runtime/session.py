@@ -16,6 +16,7 @@ from delegate.backends.onnx.runtime.blob import OnnxModel, Shape, Tensor
 from delegate.backends.onnx.runtime.device_memory import OrtTensor
 from delegate.backends.onnx.runtime.provider import CPU, Provider, device, one_line
 from delegate.errors import BackendFailed, DelegateError
+from delegate.program.cores import library_threads
 from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, Delegate, ReportOperator, TensorType
 
@@ -85,14 +86,15 @@ def session_options(
     Args:
         provider: the provider, with at least one device if it lists devices.
         options: the provider's own options.
-        threads: number of threads of the host, which prepare the device's work; 0: ONNX Runtime decides.
+        threads: number of threads of the host, which prepare the device's work; 0: the default. ONNX Runtime chooses it
+            only if this process may use the whole machine, because its threads would leave an affinity mask.
         memory_pattern: true to allocate the memory of a shape as one block after its first run.
     """
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = FATAL
-    settings.intra_op_num_threads = min(threads, os.cpu_count() or 1)
+    settings.intra_op_num_threads = library_threads(threads)
     settings.enable_mem_pattern = memory_pattern
     # Threads that spin until the next call use the cores of other partitions, which run in between.
     settings.add_session_config_entry("session.force_spinning_stop", "1")

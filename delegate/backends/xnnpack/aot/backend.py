@@ -58,7 +58,7 @@ class XnnpackOptions(aot.Options):
         default=None,
         gt=0,
         le=1024,
-        description="Number of threads. Without the key: the number of cores of the machine that runs the program.",
+        description="Number of threads. Without the key: the number of cores that the process may use.",
     )
     nan: Nan = "exact"
     half: Literal["border", "every"] = Field(

@@ -21,6 +21,7 @@ from delegate.placement.runtime.trials import (
     answer_timeout,
     seconds_until,
 )
+from delegate.program.cores import cores
 from delegate_remote.runtime.accuracy import sqnr_db, widen_bfloat16
 from delegate_remote.runtime.bundle import Entry, Task, describe_arguments, read
 from delegate_remote.runtime.costs import Costs, MethodCosts, ProgramCosts
@@ -87,7 +88,7 @@ def _trial(task: Task, entry: Entry) -> Trial:
     options = {backend: {"threads": count} for backend, count in entry.threads.items()}
     if entry.is_watched:
         return Trial(entry.name, entry.program, task.method, "latency", options, is_watched=True)
-    callers = (os.cpu_count() or 1) if task.objective == "throughput" else 1
+    callers = cores() if task.objective == "throughput" else 1
     return Trial(entry.name, entry.program, task.method, task.objective, options, callers=callers)
 
 

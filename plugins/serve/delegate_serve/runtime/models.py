@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from delegate.errors import ConfigError, DelegateError, did_you_mean
-from delegate.program.task import cores
+from delegate.program.cores import cores
 from delegate_serve.runtime.errors import RequestError
 from delegate_serve.runtime.metrics import Metrics
 from delegate_serve.runtime.model import VERSION, Model

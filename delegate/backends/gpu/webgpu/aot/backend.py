@@ -29,7 +29,8 @@ class WebGpuOptions(aot.Options):
     """Options of the backend. While a program is loaded, the first program's options of the device apply to all."""
 
     threads: NonNegativeInt = Field(
-        default=0, description="Threads of the host that prepare the GPU's work; 0: ONNX Runtime decides."
+        default=0,
+        description="Threads of the host that prepare the GPU's work; 0: the default, within this process's cores.",
     )
     memory_pattern: bool = Field(
         default=True, description="Allocate the memory of a shape as one block after its first run."
