@@ -18,9 +18,12 @@ from pydantic import BaseModel
 
 import delegate
 from delegate import errors
+from delegate.backends.deviations import Deviation
 from delegate.backends.info import BackendInfo
 from delegate.cli.app import app
 from delegate.config import model as configuration
+from delegate.operators import Catalogue
+from delegate.registry import Registry
 
 ROOT = Path(delegate.__file__).parent
 MARKER = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
@@ -175,6 +178,25 @@ def _part(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def known_differences() -> str:
+    """Return a table for each installed backend whose library differs from torch."""
+    head = ("operators", "inputs", "the library", "torch", "what `delegate` does")
+    parts = []
+    for name, backend in Catalogue(Registry()).backends.items():
+        rows = [
+            (", ".join(f"`{o.removeprefix('aten.')}`" for o in d.operators), d.domain, d.behavior, d.torch, _handled(d))
+            for d in backend.deviations
+        ]
+        if rows:
+            libraries = ", ".join(sorted({d.library for d in backend.deviations}))
+            parts.append(f"## `{name}`\n\nSeen with {libraries}.\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
+
+
+def _handled(deviation: Deviation) -> str:
+    return f"{deviation.handling}. {deviation.advice}".removesuffix(". ")
+
+
 def error_classes() -> str:
     """Return a table of the error classes, each with its base and its meaning."""
     rows = [(f"`{c.__name__}`", f"`{c.__base__.__name__}`", _first_line(c)) for c in classes()]
@@ -231,6 +253,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "cli": cli,
     "yaml-keys": yaml_keys,
     "backend-options": backend_options,
+    "known-differences": known_differences,
     "error-classes": error_classes,
     "error-messages": error_messages,
 }

@@ -2,6 +2,7 @@
 
 Other folders:
 
+deviations: a sweep of every operator of every backend for differences from torch.
 docs: the code of tutorials and how-to pages runs, and generated references are complete.
 e2e: whole programs, through all packages.
 examples: the programs in examples/, run as their pages say.

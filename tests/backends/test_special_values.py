@@ -11,7 +11,7 @@ from tests.support.cases.special_values import GROUPS, INF, Expected, check, nam
 from tests.support.functions import NamedFunction
 from tests.support.lowering import assert_runs, assert_same
 
-# (backend, value of its option `nan`) -> its differences, which docs/reference/special-values.md sums up. A software
+# (backend, value of its option `nan`) -> its differences, which docs/reference/known-differences.md sums up. A software
 # GPU runs webgpu's, and cuda's are of TVM on the CPU.
 _CUDA_VALUES = named(
     binary="remainder",

@@ -1,0 +1,258 @@
+"""One case on one backend: lowered once for each dtype, and run on all groups of points."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+import delegate
+from delegate.backends.aot import Backend, PreprocessResult, Region
+from delegate.backends.deviations import Deviation, Handling, deviations_of
+from delegate.errors import DelegateError
+from delegate.plugins import PORTABLE
+from delegate.registry import default_registry
+from delegate.verdict import YES, Verdict
+from tests.deviations import lengths
+from tests.deviations.comparison import Difference, differences
+from tests.deviations.points import groups, sizes
+from tests.support.cases import operators
+from tests.support.functions import Function
+
+_OVERFLOWING = ("limits",)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+Inputs = tuple[Tensor, ...]
+Function_ = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A case that a backend runs.
+
+    Args:
+        program: the lowered program.
+        module: its source.
+        operators: the operators that the backend runs.
+        alone: runs the artifact with the vendor's library alone; None if that cannot be done.
+    """
+
+    program: Callable[..., Any]
+    module: nn.Module
+    operators: frozenset[str]
+    alone: Callable[[Inputs], list[Any]] | None
+
+
+def names() -> list[str]:
+    """Return the names of all cases; each begins with its operator."""
+    return [*operators.CASES, *lengths.CASES]
+
+
+def table(backend: str) -> Sequence[Deviation]:
+    """Return the deviations of a backend; kernels have none."""
+    return () if backend == PORTABLE else default_registry().aot(backend).deviations
+
+
+def records(name: str, backend: str) -> Iterator[dict[str, Any]]:
+    """Yield a record of each difference of a case, and one at the end that says what the backend runs.
+
+    A rejection of a row of the table of deviations is lifted in turn, to see whether the library still differs.
+    """
+    rejections = [d for d in deviations_of(table(backend), _operator(name)) if d.handling is Handling.REJECTED]
+    taken: set[str] = set()
+    for dtype in DTYPES:
+        lowered = _lowered(name, backend, dtype)
+        if lowered is not None:
+            taken |= lowered.operators
+            yield from _differences(name, lowered, dtype)
+    if name in operators.CASES and (dynamic := _lowered(name, backend, torch.float32, dynamic=True)) is not None:
+        yield from _differences(name, dynamic, torch.float32, sizes(operators.CASES[name][1]))
+    for row in rejections:
+        with _accepting(row):
+            lowered = _lowered(name, backend, torch.float32)
+        found = lowered is not None and next(_differences(name, lowered, torch.float32), None) is not None
+        yield {"row": row.message, "runs": lowered is not None, "differs": found}
+    yield {"operators": sorted(taken)}
+
+
+def _case(name: str, dtype: torch.dtype) -> tuple[Function_, Iterator[tuple[str, Inputs]], Inputs]:
+    """Return the function of a case, its inputs by group, and those of the export."""
+    if name in lengths.CASES:
+        function, given = lengths.CASES[name]
+        inputs = [(group, (x.to(dtype),)) for group, x in given]
+        return function, iter(inputs), inputs[0][1]
+    function, example = operators.CASES[name]
+    example = tuple(x.clone().to(dtype) if x.is_floating_point() else x.clone() for x in example)
+    return function, groups(example, elementwise=_is_elementwise(name)), example
+
+
+def _module(function: Function_, dtype: torch.dtype) -> nn.Module:
+    module = copy.deepcopy(function) if isinstance(function, nn.Module) else Function(function)
+    return module.eval().to(dtype)
+
+
+def _lowered(name: str, backend: str, dtype: torch.dtype, *, dynamic: bool = False) -> Lowered | None:
+    """Return a lowered case; None if torch does not export it so, or the backend runs nothing of it."""
+    function, _, example = _case(name, dtype)
+    module = _module(function, dtype)
+    shapes = tuple([dict.fromkeys(range(x.dim()), Dim.AUTO) for x in example]) if dynamic else None
+    try:
+        exported = torch.export.export(module, example, dynamic_shapes=shapes)
+    except Exception:  # an operator without that dtype, or without dynamic sizes
+        return None
+    config = {
+        "backends": [] if backend == PORTABLE else [{"name": backend, "isolate": "none"}],
+        "partitioning": {"min_partition_size": 0},
+        "cache": {"enabled": False},
+    }
+    made: list[tuple[Backend, Region, PreprocessResult]] = []
+    with nullcontext() if backend == PORTABLE else _recording(default_registry().aot(backend), made):
+        program = delegate.to_backend(exported, config=config)
+    taken = frozenset(n.op for n in program.report.nodes if n.backend == backend)
+    if not taken:
+        return None
+    source = exported.module() if dynamic else module  # whose guards refuse sizes
+    return Lowered(program, source, taken, _alone(*made[-1], len(example)) if len(made) == 1 else None)
+
+
+@contextmanager
+def _recording(part: type[Backend], made: list[tuple[Backend, Region, PreprocessResult]]) -> Iterator[None]:
+    """Record the artifacts of a backend."""
+    preprocess = part.preprocess
+
+    def recorded(self: Backend, region: Region) -> PreprocessResult:
+        artifact = preprocess(self, region)
+        made.append((self, region, artifact))
+        return artifact
+
+    with patch.object(part, "preprocess", recorded):
+        yield
+
+
+@contextmanager
+def _accepting(row: Deviation) -> Iterator[None]:
+    """Let a backend run what a row rejects."""
+    reject = Deviation.reject
+
+    def accepted(self: Deviation) -> Verdict:
+        return YES if self == row else reject(self)
+
+    with patch.object(Deviation, "reject", accepted):
+        yield
+
+
+def _alone(backend: Backend, region: Region, artifact: PreprocessResult, count: int) -> Callable[..., Any] | None:
+    """Return a function that runs an artifact with the vendor's library alone."""
+    script = backend.reproduction(artifact)
+    if script is None or len(region.inputs) != count:
+        return None
+
+    def run(inputs: Inputs) -> list[Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in script.files.items():
+                Path(folder, name).write_bytes(content)
+            scope: dict[str, Any] = {"HERE": Path(folder), "np": np}
+            exec(compile(script.code, "reproduction", "exec"), scope)
+            return list(scope["run"]([_array(x) for x in inputs]))
+
+    return run
+
+
+def _array(x: Tensor) -> np.ndarray[Any, Any]:
+    return (x.float() if x.dtype is torch.bfloat16 else x).numpy()
+
+
+def _differences(
+    name: str, lowered: Lowered, dtype: torch.dtype, given: Iterator[tuple[str, Inputs]] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the worst difference of each group and kind; `given` replaces the points of the dtype."""
+    function, inputs_by_group, _ = _case(name, dtype)
+    inputs_by_group = given or inputs_by_group
+    try:
+        wide = _module(function, torch.float64)
+    except Exception:
+        wide = None
+    is_elementwise = _is_elementwise(name)
+    worst: dict[tuple[str, str], tuple[Difference, Inputs]] = {}
+    for group, inputs in inputs_by_group:
+        eager, exact = _run(lowered.module, inputs), _run(wide, _doubled(inputs))
+        if isinstance(eager, Exception):
+            continue  # torch refuses them
+        if group in _OVERFLOWING and not is_elementwise and not _selects(eager, inputs):
+            continue  # the order of a sum decides what overflows
+        result = _run(lowered.program, inputs)
+        if isinstance(result, Exception):
+            yield _record(name, dtype, group, Difference("errors", 1.0, str(result)[:200], "results"), None)
+            continue
+        exact = eager if isinstance(exact, Exception) else exact
+        terms = None if is_elementwise else _run(wide, tuple(x.abs() for x in _doubled(inputs)))
+        for found in differences(result, eager, exact, exact if isinstance(terms, Exception) else terms):
+            known = worst.get((group, found.kind))
+            if known is None or found.error > known[0].error:
+                worst[group, found.kind] = (found, inputs)
+    for (group, _), (found, inputs) in worst.items():
+        yield _record(name, dtype, group, found, _is_theirs(lowered, inputs))
+
+
+def _record(name: str, dtype: torch.dtype, group: str, found: Difference, theirs: bool | None) -> dict[str, Any]:
+    return {
+        "case": name, "dtype": str(dtype).removeprefix("torch."), "points": group, **asdict(found), "theirs": theirs,
+    }  # fmt: skip
+
+
+def _is_theirs(lowered: Lowered, inputs: Inputs) -> bool | None:
+    """Return true if the library alone returns the same as the program; None if it cannot run alone."""
+    if lowered.alone is None:
+        return None
+    try:
+        alone = [torch.as_tensor(np.asarray(x)) for x in lowered.alone(inputs)]
+        ours = [torch.as_tensor(x) for x in torch.utils._pytree.tree_leaves(lowered.program(*inputs))]
+    except Exception:
+        return None
+    return len(alone) == len(ours) and all(
+        a.shape == o.shape and torch.equal(a.double().nan_to_num(12345.0), o.double().nan_to_num(12345.0))
+        for a, o in zip(alone, ours, strict=True)
+    )
+
+
+def _selects(results: Any, inputs: Inputs) -> bool:
+    """Return true for results that are elements of the inputs, or no floats."""
+    known = torch.cat([x.flatten().double() for x in inputs if x.is_floating_point()])
+    floats = [t for t in torch.utils._pytree.tree_leaves(results) if t.is_floating_point()]
+    return all(bool(torch.isin(t.double(), known).all()) for t in floats)
+
+
+def _run(function: Callable[..., Any] | None, inputs: Inputs) -> Any:
+    if function is None:
+        return RuntimeError("none")
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return function(*inputs)
+    except (RuntimeError, DelegateError, IndexError, ValueError, TypeError) as error:
+        return error
+
+
+def _doubled(inputs: Sequence[Tensor]) -> Inputs:
+    return tuple(x.double() if x.is_floating_point() else x for x in inputs)
+
+
+def _operator(name: str) -> str:
+    return name.partition(",")[0]
+
+
+def _is_elementwise(name: str) -> bool:
+    packet, _, overload = _operator(name).rpartition(".")
+    namespace, _, operator = packet.partition(".")
+    target = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+    return torch.Tag.pointwise in target.tags
