@@ -29,14 +29,14 @@ ANSWERS = {
         },
         "root": {"runs": 24, "dynamic_shape": 39, "operator": 15, "dtype": 7, "attribute": 2},
         "twice": {
-            "runs": 38, "dynamic_shape": 65, "operator": 23, "dtype": 21, "attribute": 2, "refused": 1,
+            "runs": 38, "dynamic_shape": 65, "operator": 33, "dtype": 21, "attribute": 2, "refused": 1,
         },
         "none": {"runs": 23, "dynamic_shape": 39, "operator": 15, "dtype": 8, "attribute": 2},
     },
     "webgpu": {
         "part": {"runs": 34, "dynamic_shape": 60, "dtype": 1, "inaccurate": 1},
         "root": {"runs": 32, "dynamic_shape": 53, "dtype": 1, "inaccurate": 1},
-        "twice": {"runs": 53, "dynamic_shape": 70, "dtype": 21, "inaccurate": 1, "refused": 4, "operator": 1},
+        "twice": {"runs": 59, "dynamic_shape": 70, "dtype": 23, "inaccurate": 1, "refused": 4, "operator": 3},
         "none": {"runs": 31, "dynamic_shape": 53, "dtype": 2, "inaccurate": 1},
     },
 }  # fmt: skip
