@@ -49,7 +49,7 @@ class Every(nn.Module):
 
 
 def inputs(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
-    return tuple(x.to(dtype) if x.is_floating_point() else x for _, (_, example) in ALL for x in example)
+    return tuple(x.clone().to(dtype if x.is_floating_point() else x.dtype) for _, (_, example) in ALL for x in example)
 
 
 def lowered(module: nn.Module, args: tuple[torch.Tensor, ...], arch: str) -> CompiledProgram:
