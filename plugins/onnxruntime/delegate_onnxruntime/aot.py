@@ -25,6 +25,7 @@ from delegate.backends.quantizable import QuantizationScheme
 from delegate.edge.node import op_name
 from delegate.verdict import Verdict
 from delegate_onnxruntime.conversion import convertible
+from delegate_onnxruntime.deviations import DEVIATIONS
 from delegate_onnxruntime.fusions import notes_on_floats, save_optimized
 from delegate_onnxruntime.operators import LIMITS, LOSING_NAN, operators_of
 from delegate_onnxruntime.patterns import LIBRARY
@@ -63,6 +64,7 @@ class OnnxRuntimeBackend(OnnxBackend):
 
     name = "onnxruntime"
     Options = OnnxRuntimeOptions
+    deviations = DEVIATIONS
     table = table_of({name: frozenset() for rows in TRANSLATIONS.values() for r in rows for name in r.lower.needs})
 
     def __init__(self, options: OnnxRuntimeOptions) -> None:

@@ -26,10 +26,16 @@ _DTYPES: Mapping[str, torch.dtype] = {
 # Operators whose kernels return wrong numbers or fail for some nodes: operator -> an additional check of a node.
 LIMITS: Mapping[str, Mapping[str, Check]] = {"WebGpuExecutionProvider": WEBGPU, "QNNExecutionProvider": QNN}
 
+_FLOATS = frozenset({torch.float32, torch.float64})
+
 # Kernels that no check of a node makes right: provider -> operator -> dtypes. The CPU's extremes of int64 are wrong
-# beyond 32 bits. WebGPU's norm keeps the epsilon of the first one that the process runs.
+# beyond 32 bits; its Sigmoid and Elu lose the digits of small results. WebGPU's norm keeps the epsilon of the first one
+# that the process runs.
 _WRONG: Mapping[str, Mapping[str, frozenset[torch.dtype]]] = {
-    "CPUExecutionProvider": dict.fromkeys(("Max", "Min", "Clip"), frozenset({torch.int64})),
+    "CPUExecutionProvider": {
+        **dict.fromkeys(("Max", "Min", "Clip"), frozenset({torch.int64})),
+        **dict.fromkeys(("Sigmoid", "Elu"), _FLOATS),
+    },
     "WebGpuExecutionProvider": {"InstanceNormalization": frozenset({torch.float32, torch.float16})},
 }
 

@@ -24,7 +24,7 @@ from torch.onnx.ops import _symbolic_impl  # the operators that torch.onnx.ops.s
 from delegate.backends import run_time_ranges
 from delegate.backends.aot import Region, RegionRefused
 from delegate.backends.lowering import LoweringTable
-from delegate.backends.qdq import CHOOSES, DECODES, DECODES_BY, DEQUANTIZE, Array, Coded, is_known
+from delegate.backends.qdq import CHOOSES, DECODES, DECODES_BY, DEQUANTIZE, QUANTIZE, Array, Coded, is_known
 from delegate.backends.quantized_layers import (
     EMBEDDING,
     LAYERS,
@@ -50,8 +50,9 @@ aten = torch.ops.aten
 _MOST_BLOCK = 256  # of MatMulNBits
 _IN_FLOATS, _IN_INT8 = 1, 4  # accuracy levels of MatMulNBits
 _CODES = {torch.float32: 1, torch.int32: 6}  # of element types in ONNX
-_OF_ONNX = frozenset({"MatMulInteger"})
+_OF_ONNX = frozenset({"MatMulInteger", "Sigmoid"})
 _LEAST_SCALE = 1e-30  # of a row of zeros
+_SIGMOID = "aten.sigmoid.default"
 
 
 class RegionRewriter:
@@ -196,10 +197,17 @@ def rewritten(region: Region) -> Region:
     for node in rewriter.region.calls:
         if (rounded := run_time_ranges.lower_to_floats(node)) is not None:
             rewriter.put(node, rounded)
+        elif op_name(node) == _SIGMOID and _is_in_integers(node):
+            rewriter.put(node, rewriter.add_onnx(node, "Sigmoid", node.all_input_nodes, tensor(node)))
         elif op_name(node) in DECODES and is_known(node) and not any(map(_reads_integers, node.users)):
             decode(rewriter, node, is_required=op_name(node) not in KNOWN)
     rewriter.drop_unused()
     return rewriter.finish()
+
+
+def _is_in_integers(node: Node) -> bool:
+    """Return true for a node between decoded and quantized values, which becomes one operator on integers."""
+    return op_name(node.all_input_nodes[0]) == DEQUANTIZE and all(op_name(user) == QUANTIZE for user in node.users)
 
 
 def _reads_integers(layer: Node) -> bool:

@@ -11,7 +11,7 @@ from tests.support.cases.special_values import GROUPS, Expected, check, named
 from tests.support.sampling import every
 
 _VALUES = named(
-    binary="floor_divide, hypot",
+    binary="hypot",
     layers="bicubic",
 )
 _SIGNS = named(
@@ -19,7 +19,7 @@ _SIGNS = named(
         "expm1, floor of a quotient, log1p, nan_to_num, nan_to_num of numbers, remainder 1.5"
         ", remainder 2, trunc, trunc of a quotient"
     ),
-    binary="atan2, chosen, lerp, prelu of each, remainder, truncated quotient, xlogy",
+    binary="atan2, chosen, floor_divide, lerp, prelu of each, remainder, truncated quotient, xlogy",
     compared="masked_fill -0, where constant, where not negative",
     moved="tril",
     subnormal="floor of a quotient, remainder 2, trunc",

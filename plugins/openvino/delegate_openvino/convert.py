@@ -21,6 +21,7 @@ from delegate.backends.aot import Region
 from delegate.backends.exported import exported_program
 from delegate.edge.node import arguments, op_name, tensor
 from delegate_openvino.attention import keep_gates_apart, zero_where_nothing_is_seen
+from delegate_openvino.digits import keep_digits
 from delegate_openvino.elements import ELEMENTS
 from delegate_openvino.integers import CutRegion
 
@@ -54,7 +55,7 @@ _WITH_NUMBERS = (
         f"aten.{name}"
         for name in (
             *("mul.Tensor", "mul.Scalar"),
-            *("addcmul.default", "addcdiv.default", "celu.default", "elu.default", "leaky_relu.default"),
+            *("addcmul.default", "addcdiv.default", "elu.default", "leaky_relu.default"),
         )
     }
 )
@@ -111,6 +112,7 @@ def to_openvino(region: Region) -> Converted:
         model.validate_nodes_and_infer_types()
         model = cut.fill(model, floats)
         keep_gates_apart(model)
+        keep_digits(model)
         _choose_first(model)
         _repeat_in_pairs(model)
         _part_results(model)
@@ -196,7 +198,7 @@ def _module(region: Region) -> GraphModule:
             _squeeze_to_scalar(copies[node])
             _compare_with_zero(graph, copies[node])
             _choose_samples(copies[node])
-            copies[node] = _with_whole_numbers(graph, _concatenated(graph, copies[node]))
+            copies[node] = _with_whole_numbers(graph, _celu_by_elu(graph, _concatenated(graph, copies[node])))
             _round_before_truncation(graph, copies[node])
             mask = masks.get(node)
             if mask is not None:
@@ -270,6 +272,26 @@ def _concatenated(graph: Graph, node: Node) -> Node:
     ]
     pieces.insert(int(start > 0), part)
     return add(aten.cat.default, pieces, dim, result=value)
+
+
+def _celu_by_elu(graph: Graph, node: Node) -> Node:
+    """Replace celu, which OpenVINO's frontend converts to exp(x) - 1, by alpha elu(x / alpha) below 0 in float32."""
+    if op_name(node) != "aten.celu.default":
+        return node
+    aten, (x, alpha), dtype = torch.ops.aten, list(arguments(node).values())[:2], tensor(node).dtype
+    graph.erase_node(node)
+    x = _cast(graph, x, torch.float32) if dtype in _HALVES else x
+
+    def add(target: Any, *operands: Any) -> Node:
+        added = graph.call_function(target, operands)
+        added.meta["val"] = tensor(x)
+        return added
+
+    below = add(aten.mul.Tensor, add(aten.elu.default, add(aten.div.Tensor, x, alpha), 1.0), alpha)
+    is_above = add(aten.gt.Scalar, x, 0.0)
+    is_above.meta["val"] = tensor(x).bool()
+    result = add(aten.where.self, is_above, x, below)
+    return _cast(graph, result, dtype) if dtype in _HALVES else result
 
 
 def _with_whole_numbers(graph: Graph, node: Node) -> Node:

@@ -9,6 +9,8 @@ from delegate.backends.deviations import Deviation, Handling
 _row = partial(Deviation, "OpenVINO 2026.4.1")
 _KEPT, _REJECTED, _REWRITTEN = Handling.KEPT, Handling.REJECTED, Handling.REWRITTEN
 _ROWS = "plugins/openvino/tests/test_rows.py"
+_RELATIVE = "plugins/openvino/tests/test_relative_errors.py"
+_REMAINDERS = "plugins/openvino/tests/test_remainders.py"
 _SPECIAL = "plugins/openvino/tests/test_special_values.py"
 
 # Rejected wherever the operator occurs.
@@ -18,6 +20,12 @@ EVERYWHERE = (
     _row(("aten.atan2",), "signed zeros", "treats -0.0 as 0.0", "returns another angle", _REJECTED, _ROWS),
     _row(("aten.expm1", "aten.log1p", "aten.erfc"), "small results", "loses the digits of small results",
          "keeps them", _REJECTED, _ROWS),
+    _row(("aten.logaddexp",), "operands that differ by more than 5", "loses the digits of the small term",
+         "keeps them", _REJECTED, _RELATIVE),
+    _row(("aten.erfinv",), "all inputs", "has a relative error of up to 5e-3", "has one of 6e-8", _REJECTED, _RELATIVE),
+    _row(("aten.fmod", "aten.remainder"), "large quotients and infinite divisors",
+         "computes a - b * floor(a / b) from a rounded quotient, and NaN", "returns the exact remainder",
+         _REJECTED, _REMAINDERS),
     _row(("aten.log_sigmoid", "aten.log_sigmoid_forward"), "far negative inputs", "overflows", "returns the input",
          _REJECTED, _ROWS),
     _row(("aten.as_strided",), "transposed inputs", "reads elements in the order before the transposition",
@@ -48,9 +56,14 @@ REGIONS_WITHOUT_AREA = _row(
 
 DEVIATIONS = (
     *EVERYWHERE, IGNORED_CORRECTION, ROUNDED_CORRECTION, INDICES_FROM_END, COUNTED_PADDING, REGIONS_WITHOUT_AREA,
-    _row(("aten.fmod", "aten.remainder"), "infinite divisors", "returns NaN", "returns the dividend", _KEPT, _SPECIAL),
+    _row(("aten.elu", "aten.selu", "aten.celu", "aten.erf", "aten.mish"), "float32 near 0 or in the tails",
+         "loses the digits of small results", "keeps them", _REWRITTEN, _RELATIVE,
+         "They are computed by tanh, by a series, and by one exponential."),
+    _row(("aten.sigmoid", "aten.silu", "aten.glu", "aten.mish", "aten._softmax"), "exponentials below exp(-86.9)",
+         "returns 0", "returns results down to 1.2e-38", _KEPT, _RELATIVE),
+    _row(("aten.exp",), "float32 from 88.38 to 88.72", "returns infinity", "returns up to 3.4e38", _KEPT, _RELATIVE),
     _row(("aten.div",), "subnormal divisors", "returns NaN or 0", "returns the quotient", _KEPT, _SPECIAL),
-    _row(("aten.elu", "aten.selu", "aten.fmod", "aten.remainder", "aten.constant_pad_nd"), "-0.0", "returns 0.0",
+    _row(("aten.constant_pad_nd",), "-0.0", "returns 0.0",
          "keeps the sign", _KEPT, _SPECIAL),
     _row(("aten.amax", "aten.max", "aten.max_pool1d", "aten.max_pool2d", "aten.max_pool3d"),
          "rows of nothing but -infinity", "returns the largest negative number", "returns -infinity", _KEPT, _SPECIAL,

@@ -16,8 +16,8 @@ from tests.support.lowering import assert_same
 # A part of the reason -> the cases that OpenVINO leaves to others for it.
 REFUSED: dict[str, list[str]] = {
     "does not convert it": [
-        "aten.exp2.default", "aten.trunc.default", "aten.trunc.default, halves", "aten.remainder.Scalar_Tensor",
-        "aten.hypot.default", "aten.fmax.default", "aten.fmin.default", "aten.mul.Tensor, of truth values",
+        "aten.exp2.default", "aten.trunc.default", "aten.trunc.default, halves", "aten.hypot.default",
+        "aten.fmax.default", "aten.fmin.default", "aten.mul.Tensor, of truth values",
         "aten.elu.default, scaled within", "aten.linalg_vector_norm.default, 0", "aten.dist.default",
         "aten.addmv.default", "aten.addbmm.default", "aten._trilinear.default", "aten.avg_pool2d.default, divisor",
         "aten._upsample_bilinear2d_aa.vec, smaller", "aten._upsample_bicubic2d_aa.vec, smaller",
@@ -54,6 +54,10 @@ REFUSED: dict[str, list[str]] = {
     "loses the digits of small results": [
         "aten.expm1.default", "aten.expm1.default, relative", "aten.log1p.default", "aten.log1p.default, relative",
         "aten.erfc.default", "aten.erfc.default, relative", "aten.softplus.default", "aten.softplus.default, beta",
+    ],
+    "from a rounded quotient": [
+        "aten.remainder.Tensor", "aten.remainder.Tensor, broadcast", "aten.remainder.Scalar",
+        "aten.remainder.Scalar_Tensor", "aten.fmod.Tensor", "aten.fmod.Tensor, broadcast", "aten.fmod.Scalar",
     ],
     "treats -0.0 as 0.0": [
         "aten.atan2.default", "aten.atan2.default, signs of zeros", "aten.atan2.default, axes",

@@ -11,7 +11,8 @@ from delegate.backends.onnx.aot.translations.row import floating, ints, ops, row
 from delegate.edge.node import arguments
 from delegate.verdict import YES, Reason, Verdict, no
 
-_VANISHED = -30.0  # 1 + exp(-30) is 1 in float32; further down float16 units go astray
+_VANISHED = -30.0  # 1 + exp(-30) is 1 in float16, whose units go astray further down
+_SERIES = {"FLOAT16": 0, "FLOAT": 13, "DOUBLE": 33}  # last exponent of the series of log(1 + e) in a dtype; 0: by Log
 
 
 def _softplus_threshold(node: Node) -> Verdict:
@@ -36,13 +37,49 @@ def _plain_elu(node: Node) -> Verdict:
     return YES if scaled == 1 else no(Reason.ATTRIBUTE, f"input_scale={scaled}")
 
 
-def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    """Return log(1 + exp(beta x)) / beta, computed so that nothing overflows."""
+def sigmoid(x: Any) -> Any:
+    """Return 1 / (1 + exp(-x)): the relative error is small for far negative numbers too, and nothing overflows."""
+    return ops().Reciprocal(_decay(x))
+
+
+def silu(x: Any) -> Any:
+    """Return x sigmoid(x), by one division."""
+    return ops().Div(x, _decay(x))
+
+
+def glu(x: Any, dim: int = -1) -> Any:
+    """Return the first half of a dimension times the sigmoid of the second half."""
     op = ops()
-    scaled = op.Mul(x, scalar(beta, x))
-    decay = op.Max(op.Neg(op.Abs(scaled)), scalar(_VANISHED, x))
-    tail = op.Log(op.Add(op.Exp(decay), scalar(1.0, x)))
-    return op.Div(op.Add(op.Relu(scaled), tail), scalar(beta, x))
+    first, second = op.Split(x, axis=dim, num_outputs=2)
+    return op.Div(first, _decay(typed(second, x)))
+
+
+def _decay(x: Any) -> Any:
+    op = ops()
+    return op.Add(op.Exp(op.Neg(x)), scalar(1.0, x))
+
+
+def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    """Return log(1 + exp(beta x)) / beta, computed so that nothing overflows and small results keep their digits."""
+    op = ops()
+    scaled = x if beta == 1 else typed(op.Mul(x, scalar(beta, x)), x)
+    beyond = op.Relu(x) if beta > 0 else op.Min(x, scalar(0.0, x))
+    tail = _log1p_exp(scaled)
+    return op.Add(beyond, tail if beta == 1 else op.Mul(tail, scalar(1 / beta, x)))
+
+
+def _log1p_exp(x: Any) -> Any:
+    """Return log(1 + exp(-|x|)): with e = exp(-|x|) the series of 2 atanh(e / (e + 2)), which has no sum close to 1."""
+    op, decay = ops(), ops().Neg(ops().Abs(x))
+    last = _SERIES[x.dtype.name]
+    if not last:
+        return op.Log(op.Add(op.Exp(op.Max(decay, scalar(_VANISHED, x))), scalar(1.0, x)))
+    e = op.Exp(decay)
+    z = op.Div(e, op.Add(e, scalar(2.0, x)))
+    square, series = op.Mul(z, z), scalar(2 / last, x)
+    for exponent in range(last - 2, 0, -2):
+        series = op.Add(op.Mul(series, square), scalar(2 / exponent, x))
+    return op.Mul(series, z)
 
 
 def mish(x: Any) -> Any:
@@ -63,6 +100,25 @@ def celu(x: Any, alpha: float = 1.0) -> Any:
     return op.Mul(op.Elu(op.Div(x, scalar(alpha, x))), scalar(alpha, x))
 
 
+def elu_by_tanh(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
+    """Return ELU, whose Elu of ONNX Runtime's CPU loses the digits of small results."""
+    return _elu(x, scale, alpha * scale, 0.5)
+
+
+def celu_by_tanh(x: Any, alpha: float = 1.0) -> Any:
+    """Return CELU, like ELU."""
+    return _elu(x, 1.0, alpha, 0.5 / alpha)
+
+
+def _elu(x: Any, above: float, below: float, half: float) -> Any:
+    """Return above x, or below expm1(2 half x) for x < 0: with t = tanh(half x), expm1 is 2 t / (1 - t)."""
+    op = ops()
+    t = op.Tanh(op.Mul(op.Min(x, scalar(0.0, x)), scalar(half, x)))
+    negative = op.Mul(op.Div(t, op.Sub(scalar(1.0, x), t)), scalar(2 * below, x))
+    positive = op.Relu(x) if above == 1 else op.Mul(op.Relu(x), scalar(above, x))
+    return op.Add(positive, negative)
+
+
 def log_softmax(x: Any, dim: int, half_to_float: bool = False) -> Any:
     """Return x - max - log(sum(exp(x - max))), since hardly any GPU provider has LogSoftmax."""
     op = ops()
@@ -70,7 +126,9 @@ def log_softmax(x: Any, dim: int, half_to_float: bool = False) -> Any:
     return op.Sub(shifted, op.Log(op.ReduceSum(op.Exp(shifted), ints([dim]))))
 
 
-_SOFTPLUS = ("Mul", "Abs", "Neg", "Max", "Exp", "Add", "Log", "Relu", "Div")
+_SOFTPLUS = ("Mul", "Abs", "Neg", "Max", "Min", "Exp", "Add", "Log", "Relu", "Div")
+_BY_TANH = ("Min", "Mul", "Tanh", "Sub", "Div", "Relu", "Add")
+_DECAY = ("Neg", "Exp", "Add")
 _WHOLE: dict[str, tuple[str, ...]] = {
     "gelu": ("Gelu",),
     "silu": ("Sigmoid", "Mul"),
@@ -85,9 +143,15 @@ ROWS = (
     row("aten.relu.default", ("Relu",), floating),
     row("aten.leaky_relu.default", ("LeakyRelu",), every(floating, no_nan)),
     row("aten.elu.default", ("Elu", "Mul"), every(floating, _plain_elu)),
+    row("aten.elu.default", _BY_TANH, every(floating, _plain_elu), translate=elu_by_tanh),
     row("aten.celu.default", ("Elu", "Div", "Mul"), every(floating, _moderate_alpha), keep=True, translate=celu),
+    row("aten.celu.default", _BY_TANH, every(floating, _moderate_alpha), keep=True, translate=celu_by_tanh),
     row("aten.hardtanh.default", ("Clip",), every(floating, no_nan)),
     *(row(f"aten.{name}.default", onnx, floating, keep=True) for name, onnx in _WHOLE.items()),
+    row("aten.sigmoid.default", ("Sigmoid",), floating),
+    row("aten.sigmoid.default", (*_DECAY, "Reciprocal"), floating, translate=sigmoid),
+    row("aten.silu.default", (*_DECAY, "Div"), floating, keep=True, translate=silu),
+    row("aten.glu.default", ("Split", *_DECAY, "Div"), floating, keep=True, translate=glu),
     row("aten.softplus.default", _SOFTPLUS, every(floating, _softplus_threshold), keep=True, translate=softplus),
     row("aten.mish.default", (*_SOFTPLUS, "Tanh"), floating, keep=True, translate=mish),
     row("aten.log_sigmoid.default", _SOFTPLUS, floating, keep=True, translate=log_sigmoid),

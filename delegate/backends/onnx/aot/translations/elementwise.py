@@ -85,7 +85,7 @@ def rounded(x: Any) -> Any:
 def expm1(x: Any) -> Any:
     """Return exp(x) - 1; near 0, where the difference would lose digits, sum its series."""
     op, series = ops(), scalar(1.0, x)
-    for divisor in range(9, 1, -1):
+    for divisor in range(15 if x.dtype.name == "DOUBLE" else 9, 1, -1):
         series = op.Add(op.Mul(op.Mul(series, x), scalar(1 / divisor, x)), scalar(1.0, x))
     is_small = op.Less(op.Abs(x), scalar(0.5, x))
     return op.Where(is_small, op.Mul(series, x), op.Sub(op.Exp(x), scalar(1.0, x)))
@@ -96,8 +96,9 @@ def log1p(x: Any) -> Any:
     op = ops()
     is_small = op.Less(op.Abs(x), scalar(0.5, x))
     s = op.Div(x, op.Add(x, scalar(2.0, x)))
-    square, series = op.Mul(s, s), scalar(1 / 15, x)
-    for exponent in range(13, 0, -2):
+    last = 33 if x.dtype.name == "DOUBLE" else 15
+    square, series = op.Mul(s, s), scalar(1 / last, x)
+    for exponent in range(last - 2, 0, -2):
         series = op.Add(op.Mul(series, square), scalar(1 / exponent, x))
     return op.Where(is_small, op.Mul(op.Add(s, s), series), op.Log(op.Add(x, scalar(1.0, x))))
 
@@ -141,7 +142,7 @@ _ERFC = (
 _UNARY = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
     "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log",
-    "neg": "Neg", "reciprocal": "Reciprocal", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "sin": "Sin",
+    "neg": "Neg", "reciprocal": "Reciprocal", "round": "Round", "sign": "Sign", "sin": "Sin",
     "sinh": "Sinh", "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh",
 }  # fmt: skip
 _ORDER = {"gt": "Greater", "lt": "Less", "ge": "GreaterOrEqual", "le": "LessOrEqual"}
@@ -234,6 +235,11 @@ _SINH, _LOG = ("Exp", "Neg", "Mul"), ("Log", "Sqrt", "Mul", "Add")
 _TWO = every(floating, same_dtypes)
 
 
+def _not_double(node: Node) -> Verdict:
+    """The polynomial has the digits of float32."""
+    return YES if tensor(node).dtype is not torch.float64 else no(Reason.DTYPE, "its polynomial is not for float64")
+
+
 def _rounding(node: Node) -> Verdict:
     """The rounding mode is down or towards 0."""
     mode = arguments(node)["rounding_mode"]
@@ -296,32 +302,34 @@ def floor_modulo(x: Any, y: Any) -> Any:
 
 def divide(x: Any, y: Any, *, rounding_mode: str) -> Any:
     """Return the quotient, rounded down or towards 0."""
-    return _divided(x, y, rounding_mode, remainder)
+    return _divided(x, y, rounding_mode, fmod)
 
 
 def divide_by_modulo(x: Any, y: Any, *, rounding_mode: str) -> Any:
     """Return the quotient, rounded down or towards 0, computed from the remainder."""
-    return _divided(x, y, rounding_mode, floor_modulo)
+    return _divided(x, y, rounding_mode, modulo)
 
 
 def _divided(x: Any, y: Any, rounding_mode: str, left_of: Callable[[Any, Any], Any]) -> Any:
+    """Return the quotient: down is one below the whole quotient if a remainder has another sign than the divisor."""
     op = ops()
     x, y = _both(x, y)
     zero = scalar(0, y)
     quotient = op.Div(x, y)
-    if is_integer(y):
-        if rounding_mode == "trunc":
-            return quotient
-        left = op.Sub(x, op.Mul(quotient, y))
-        less = op.Sub(quotient, scalar(1, y))
-        down = op.Where(op.Less(y, zero), op.Where(op.Greater(left, zero), less, quotient), quotient)
-        return op.Where(op.Greater(y, zero), op.Where(op.Less(left, zero), less, quotient), down)
     if rounding_mode == "trunc":
-        return op.Where(op.Less(quotient, zero), op.Ceil(quotient), op.Floor(quotient))
-    whole = op.Floor(op.Add(op.Div(op.Sub(x, left_of(x, y)), y), scalar(0.5, y)))
-    return op.Where(op.Equal(y, zero), quotient, whole)
+        return quotient if is_integer(y) else op.Where(op.Less(quotient, zero), op.Ceil(quotient), op.Floor(quotient))
+    if is_integer(y):
+        whole, left = quotient, op.Sub(x, op.Mul(quotient, y))
+    else:
+        left = left_of(x, y)
+        whole = op.Floor(op.Add(op.Div(op.Sub(x, left), y), scalar(0.5, y)))
+    less = op.Sub(whole, scalar(1, y))
+    down = op.Where(op.Less(y, zero), op.Where(op.Greater(left, zero), less, whole), whole)
+    down = op.Where(op.Greater(y, zero), op.Where(op.Less(left, zero), less, whole), down)
+    return down if is_integer(y) else op.Where(op.Equal(y, zero), quotient, down)
 
 
+_SINGLE = every(floating, _not_double)
 _PARTS = (
     "Abs", "Floor", "Ceil", "Min", "Mul", "Div", "Sub", "Add", "Neg", "Where", "Less", "Greater", "GreaterOrEqual",
     "Equal",
@@ -343,8 +351,8 @@ ROWS = (
     row("aten.trunc.default", ("Where", "Ceil", "Floor"), floating, translate=trunc, between=("Less",)),
     row("aten.expm1.default", (*_POLYNOMIAL, "Exp"), floating, translate=expm1, between=("Less",)),
     row("aten.log1p.default", (*_POLYNOMIAL, "Log", "Div"), floating, translate=log1p, between=("Less",)),
-    row("aten.erfc.default", (*_POLYNOMIAL, "Reciprocal", "Exp"), floating, translate=erfc, between=("Less",)),
-    row("aten.erf.default", (*_POLYNOMIAL, "Reciprocal", "Exp"), floating, translate=erf, between=("Less",)),
+    row("aten.erfc.default", (*_POLYNOMIAL, "Reciprocal", "Exp"), _SINGLE, translate=erfc, between=("Less",)),
+    row("aten.erf.default", (*_POLYNOMIAL, "Reciprocal", "Exp"), _SINGLE, translate=erf, between=("Less",)),
     row("aten.exp2.default", ("Pow",), floating),
     row("aten.log2.default", ("Log", "Div"), floating),
     row("aten.log10.default", ("Log", "Div"), floating),

@@ -1,0 +1,20 @@
+"""Where the CPU provider of ONNX Runtime differs from torch, and what this backend does about each difference."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from delegate.backends.deviations import Deviation, Handling
+
+_row = partial(Deviation, "ONNX Runtime 1.31.1")
+_RELATIVE = "plugins/onnxruntime/tests/test_relative_errors.py"
+
+DEVIATIONS = (
+    _row(("aten.sigmoid", "aten.silu", "aten.glu"), "inputs below -5",
+         "has an absolute error of 1e-7 and returns 0 for float32 from -18 down", "keeps the digits of small results",
+         Handling.REWRITTEN, _RELATIVE, "It is computed as 1 / (1 + exp(-x)); Sigmoid stays between quantized values."),
+    _row(("aten.elu", "aten.selu", "aten.celu"), "float32 from -0.004 to 0", "returns exp(x) - 1 without its digits",
+         "keeps them", Handling.REWRITTEN, _RELATIVE, "With t = tanh(x / 2), it is computed as 2 t / (1 - t)."),
+    _row(("aten.hardswish", "aten.hardsigmoid"), "inputs close to -3",
+         "adds the rounded x / 6 to 1 / 2, so digits cancel", "computes x + 3 exactly", Handling.KEPT, _RELATIVE),
+)  # fmt: skip

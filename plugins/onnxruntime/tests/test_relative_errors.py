@@ -1,0 +1,53 @@
+"""Small results and results close to 0 keep their digits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.testing import assert_same
+from tests.support.cases.relative_errors import BOUND, CASES, compare
+from tests.support.functions import Function
+
+F = nn.functional
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_relative_error(name: str) -> None:
+    # ONNX has no erfinv. The polynomial of erfc loses digits in the square of x, and Tanh, in mish, below 1e-37.
+    backends = compare(name, ["onnxruntime"], 8e-6 if name in ("erfc", "mish") else BOUND)
+    assert backends == {"portable" if name == "erfinv" else "onnxruntime"}
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "silu", "glu", "softplus", "mish", "log_sigmoid", "expm1", "log1p"])
+def test_double_precision(name: str) -> None:
+    function = (
+        {"glu": lambda x: F.glu(x, -1), "log_sigmoid": F.logsigmoid}.get(name)
+        or getattr(torch, name, None)
+        or getattr(F, name)
+    )
+    x = torch.cat([torch.linspace(-0.9, 19, 1000), torch.logspace(-8, -1, 100)]).double()
+    x = x if name == "log1p" else torch.cat([x, -x, torch.linspace(-300, -19, 1000).double()])
+    x = x.reshape(-1, 2)
+    program = delegate.to_backend(torch.export.export(Function(function), (x,)), ["onnxruntime"])
+    assert {n.backend for n in program.report.nodes} == {"onnxruntime"}
+    assert_same(program(x), function(x), 2e-14, each=True)
+
+
+def test_erfc_of_float64_is_left_to_others() -> None:
+    x = torch.linspace(-3, 9, 100).double()
+    program = delegate.to_backend(torch.export.export(Function(torch.erfc), (x,)), ["onnxruntime"])
+    assert {n.backend for n in program.report.nodes} == {"portable"}
+    assert_same(program(x), torch.erfc(x), 1e-13, each=True)
+
+
+@pytest.mark.parametrize("divisor", [3.0, -0.1, float("inf"), -float("inf"), 0.0])
+def test_floor_division(divisor: float) -> None:
+    x = torch.tensor([0.0, 1.0, -1.0, 2.5, -2.5, 7.0, -7.0, 1e8, -1e8, 2.0**24 + 2, 1e20, -1e20])
+    y = torch.full_like(x, divisor)
+    for function, inputs in ((torch.floor_divide, (x, y)), (lambda x: x // divisor, (x,))):
+        program = delegate.to_backend(torch.export.export(Function(function), inputs), ["onnxruntime"])
+        assert {n.backend for n in program.report.nodes} == {"onnxruntime"}
+        assert_same(program(*inputs), function(*inputs), 0)
