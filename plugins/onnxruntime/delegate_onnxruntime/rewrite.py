@@ -52,7 +52,8 @@ _IN_FLOATS, _IN_INT8 = 1, 4  # accuracy levels of MatMulNBits
 _CODES = {torch.float32: 1, torch.int32: 6}  # of element types in ONNX
 _OF_ONNX = frozenset({"MatMulInteger", "Sigmoid"})
 _LEAST_SCALE = 1e-30  # of a row of zeros
-_SIGMOID = "aten.sigmoid.default"
+_SIGMOID, _SILU = "aten.sigmoid.default", "aten.silu.default"
+_CONVOLUTION, _PRODUCT = "aten.convolution.default", "aten.mul.Tensor"
 
 
 class RegionRewriter:
@@ -188,7 +189,7 @@ def rewritten(region: Region) -> Region:
     Raises:
         RegionRefused: ONNX Runtime does not support the content of a constant.
     """
-    if not region.patterns and not any(op_name(node) in DECODES for node in region.calls):
+    if not region.patterns and not any(op_name(n) in DECODES or _keeps_sigmoid(region, n) for n in region.calls):
         return region
     rewriter = RegionRewriter(region)
     for pattern in rewriter.region.patterns:
@@ -197,17 +198,36 @@ def rewritten(region: Region) -> Region:
     for node in rewriter.region.calls:
         if (rounded := run_time_ranges.lower_to_floats(node)) is not None:
             rewriter.put(node, rounded)
-        elif op_name(node) == _SIGMOID and _is_in_integers(node):
-            rewriter.put(node, rewriter.add_onnx(node, "Sigmoid", node.all_input_nodes, tensor(node)))
+        elif _keeps_sigmoid(rewriter.region, node):
+            _keep_sigmoid(rewriter, node)
         elif op_name(node) in DECODES and is_known(node) and not any(map(_reads_integers, node.users)):
             decode(rewriter, node, is_required=op_name(node) not in KNOWN)
     rewriter.drop_unused()
     return rewriter.finish()
 
 
-def _is_in_integers(node: Node) -> bool:
-    """Return true for a node between decoded and quantized values, which becomes one operator on integers."""
-    return op_name(node.all_input_nodes[0]) == DEQUANTIZE and all(op_name(user) == QUANTIZE for user in node.users)
+def _keeps_sigmoid(region: Region, node: Node) -> bool:
+    """Return true if ONNX's Sigmoid computes a node, not the exponential that is exact for far negative numbers too.
+
+    Between quantized values it is one operator on integers. In a SiLU between convolutions, other operators would end
+    the blocked layout of ONNX Runtime, for half as much time again, and the next layer adds the results up.
+    """
+    name = op_name(node)
+    if name not in (_SIGMOID, _SILU) or tensor(node).dtype is not torch.float32:
+        return False
+    (source,) = node.all_input_nodes
+    if name == _SIGMOID and op_name(source) == DEQUANTIZE:
+        return all(op_name(user) == QUANTIZE for user in node.users)
+    products = [node] if name == _SILU else [n for n in node.users if source in n.all_input_nodes]
+    is_silu = name == _SILU or (len(products) == len(node.users) and all(op_name(n) == _PRODUCT for n in products))
+    return is_silu and op_name(source) == _CONVOLUTION and not {node, *products} & {*region.outputs}
+
+
+def _keep_sigmoid(rewriter: RegionRewriter, node: Node) -> None:
+    gate = rewriter.add_onnx(node, "Sigmoid", node.all_input_nodes, tensor(node))
+    is_silu = op_name(node) == _SILU
+    product = rewriter.add(node, aten.mul.Tensor, *node.all_input_nodes, gate, result=tensor(node)) if is_silu else gate
+    rewriter.put(node, product)
 
 
 def _reads_integers(layer: Node) -> bool:

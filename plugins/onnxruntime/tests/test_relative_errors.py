@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import delegate
 from delegate.testing import assert_same
@@ -19,6 +21,24 @@ def test_relative_error(name: str) -> None:
     # ONNX has no erfinv. The polynomial of erfc loses digits in the square of x, and Tanh, in mish, below 1e-37.
     backends = compare(name, ["onnxruntime"], 8e-6 if name in ("erfc", "mish") else BOUND)
     assert backends == {"portable" if name == "erfinv" else "onnxruntime"}
+
+
+@pytest.mark.parametrize("activation", [F.silu, lambda x: x * x.sigmoid()], ids=["silu", "product"])
+@pytest.mark.parametrize("is_last", [False, True], ids=["between convolutions", "last"])
+def test_silu_of_a_convolution(activation: Callable[[Tensor], Tensor], is_last: bool) -> None:
+    """Between convolutions, the sigmoid of ONNX Runtime stays and keeps their layout."""
+    first, second = nn.Conv2d(1, 1, 1).requires_grad_(False), nn.Conv2d(1, 1, 1).requires_grad_(False)
+    for layer in (first, second):
+        layer.weight.fill_(1)
+        layer.bias.fill_(0)
+    x = torch.tensor([-80.0, -20, -15, -5, 0, 3, 80]).reshape(1, 1, 1, -1)
+    module = Function(lambda x: activation(first(x)) if is_last else second(activation(first(x))))
+    program = delegate.to_backend(torch.export.export(module, (x,)), ["onnxruntime"])
+    assert {n.backend for n in program.report.nodes} == {"onnxruntime"}
+    exact = F.silu(x.double()).float()
+    assert_same(program(x), exact, 2e-6 if is_last else 0.01, each=True, at_least=0.0 if is_last else 1e-3)
+    (partition,) = program.report.partitions
+    assert partition.notes[0].startswith("4 ONNX operators") != is_last
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "silu", "glu", "softplus", "mish", "log_sigmoid", "expm1", "log1p"])
