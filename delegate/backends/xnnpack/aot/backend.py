@@ -28,6 +28,7 @@ from delegate.backends.xnnpack.aot.lowerings.table import HALVES, whole_precisio
 from delegate.backends.xnnpack.aot.operand import SCALES
 from delegate.backends.xnnpack.aot.rewrite import rewrite
 from delegate.backends.xnnpack.aot.tflite import Model, ModelTooLarge
+from delegate.backends.xnnpack.deviations import DEVIATIONS
 from delegate.backends.xnnpack.runtime.interpreted import covered_operators, open_interpreter
 from delegate.backends.xnnpack.runtime.weights import assemble, extract_constants, pieces, verify_without_constants
 from delegate.edge.graphs import call
@@ -74,6 +75,7 @@ class XnnpackBackend(TableBackend):
     name = "xnnpack"
     Options = XnnpackOptions
     table: LoweringTable[Any] = TABLE
+    deviations = DEVIATIONS
     most_constants = 475_000_000  # a TFLite model holds less than 2 GiB: 4 bytes each, plus constants of lowerings
 
     def check(self, node: Node) -> Verdict:
