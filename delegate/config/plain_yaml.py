@@ -13,6 +13,7 @@ from yaml.nodes import ScalarNode
 from delegate.plugins import one_line
 
 _DEEPEST = 64  # levels of nesting
+_TOO_DEEP = "too deeply nested"
 _LONGEST = 80  # characters of a key in a message
 
 Path = tuple[str | int, ...]  # the way to a value, e.g. ("backends", 0, "name")
@@ -64,6 +65,8 @@ def parse(text: str) -> Parsed | None:
         problem = " ".join(part for part in (error.context, error.problem) if part)
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        if "nesting depth" in problem:  # the limit of libyaml itself, from PyYAML 6.0.4 on
+            problem = _TOO_DEEP
         raise NotPlain(f"not valid YAML: {' '.join(problem.split())}", place) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -118,7 +121,7 @@ class _Reader:
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
         if len(path) >= _DEEPEST:
-            raise _wrong("too deeply nested", event)
+            raise _wrong(_TOO_DEEP, event)
         if event.tag not in _PLAIN:
             raise _wrong(f"the tag {event.tag!r} is not supported", event)
         if isinstance(event, yaml.SequenceStartEvent):

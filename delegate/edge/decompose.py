@@ -416,6 +416,8 @@ def compound_operators(root: GraphModule) -> frozenset[str]:
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
+# Operators that kernels and backends compute as one, and that the decompositions of some versions of torch expand.
+_LEAVES = frozenset({torch.ops.aten.linalg_vector_norm.default})
 _THRESHOLD = torch.ops.aten.threshold.default
 _RRELU = torch.ops.aten.rrelu_with_noise_functional.default
 
@@ -423,7 +425,8 @@ _RRELU = torch.ops.aten.rrelu_with_noise_functional.default
 def _override_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Return torch's table of decompositions with corrections."""
     attention = table.get(_FLASH)
-    overridden: dict[Any, Callable[..., Any]] = {**table, _RRELU: _rrelu, **_FAKE_QUANTIZATION}
+    kept = {op: how for op, how in table.items() if op not in _LEAVES}
+    overridden: dict[Any, Callable[..., Any]] = {**kept, _RRELU: _rrelu, **_FAKE_QUANTIZATION}
     if _THRESHOLD in table:
         overridden[_THRESHOLD] = partial(_threshold, table[_THRESHOLD])
     return {**overridden, _FLASH: _flash_attention(attention)} if attention is not None else overridden

@@ -354,7 +354,7 @@ def _lines(converter: TS2EPConverter, kind: str) -> list[str]:
 def _without_deprecation_warnings() -> Iterator[None]:
     """Suppress torch's warnings that TorchScript is deprecated, and those about its own converter."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", message=".*torch.jit")  # DeprecationWarning, FutureWarning from torch 2.14 on
         for ours in ("Manually populate", "Pred is a Python constant"):
             warnings.filterwarnings("ignore", message=ours, category=UserWarning)
         yield

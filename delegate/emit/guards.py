@@ -33,6 +33,8 @@ _SWAPPED: dict[type[ast.AST], Op] = {ast.Gt: Op.LT, ast.GtE: Op.LE}
 _CALLS = {
     "max": Op.MAX,
     "min": Op.MIN,
+    "torch.sym_max": Op.MAX,  # torch 2.14 writes these two
+    "torch.sym_min": Op.MIN,
     "float": Op.TO_FLOAT,
     "torch.sym_float": Op.TO_FLOAT,
     "math.floor": Op.FLOOR,
@@ -113,24 +115,27 @@ class _Reader:
         expr = self._expr(node.operand)
         if isinstance(node.op, ast.Not):
             return Expr(Op.NOT, 0, (expr,))
-        if expr.op in (Op.CONST, Op.FLOAT):
-            return Expr(expr.op, -expr.value)
-        return Expr(Op.MUL, 0, (Expr(Op.CONST, -1), expr))
+        return _negative(expr)
 
     def _chain(self, op: ast.AST, operands: list[ast.expr]) -> Expr:
         expr = [self._expr(o) for o in operands]
         if isinstance(op, ast.Sub):
-            op, expr = ast.Add(), [expr[0], Expr(Op.MUL, 0, (Expr(Op.CONST, -1), expr[1]))]
+            op, expr = ast.Add(), [expr[0], _negative(expr[1])]
         kind = _INFIX.get(type(op)) or _SWAPPED.get(type(op))
         if kind is None:
             raise _Foreign(f"programs do not support {type(op).__name__}")
         return reduce(lambda a, b: Expr(kind, 0, (a, b)), reversed(expr) if type(op) in _SWAPPED else expr)
 
     def _term(self, node: ast.expr) -> Expr:
-        """Return a function of numbers, or a number of an input."""
+        """Return a function of numbers, a choice of two, or a number of an input."""
+        if isinstance(node, ast.IfExp):
+            return _choice(*map(self._expr, (node.test, node.body, node.orelse)))
         if isinstance(node, ast.Call) and (op := _CALLS.get(ast.unparse(node.func))):
             expr = [self._expr(a) for a in node.args]
             return reduce(lambda a, b: Expr(op, 0, (a, b)), expr) if len(expr) > 1 else Expr(op, 0, (expr[0],))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "abs":
+            number = self._expr(node.args[0])
+            return Expr(Op.MAX, 0, (number, _negative(number)))
         text = ast.unparse(node)
         path, _, dim = text.partition(".size()")
         matches = [self._inputs[n] for n in _names(path, list(self._inputs)) if n in self._inputs]
@@ -139,6 +144,18 @@ class _Reader:
             raise _Foreign(f"{text} is not a number or size of an input")
         size = self._symbols.dim(sizes[0])
         return size if isinstance(size, Expr) else Expr(Op.CONST, size)
+
+
+def _negative(expr: Expr) -> Expr:
+    if expr.op in (Op.CONST, Op.FLOAT):
+        return Expr(expr.op, -expr.value)
+    return Expr(Op.MUL, 0, (Expr(Op.CONST, -1), expr))
+
+
+def _choice(condition: Expr, chosen: Expr, other: Expr) -> Expr:
+    """Return chosen * condition + other * not condition."""
+    rest = Expr(Op.MUL, 0, (other, Expr(Op.NOT, 0, (condition,))))
+    return Expr(Op.ADD, 0, (Expr(Op.MUL, 0, (chosen, condition)), rest))
 
 
 def _names(path: str, inputs: Sequence[str]) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ class Attention(nn.Module):
         self.qkv, self.out, self.norm = nn.Linear(8, 24), nn.Linear(8, 8), nn.LayerNorm(8)
 
     def forward(self, x: T) -> T:
-        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
-        return x + self.out(F.scaled_dot_product_attention(q, k, v))
+        q, k, v = self.qkv(self.norm(x)).unsqueeze(1).chunk(3, -1)  # one head: torch computes 4 dimensions as one
+        return x + self.out(F.scaled_dot_product_attention(q, k, v).squeeze(1))
 
 
 def block(*layers: nn.Module) -> nn.Module:
@@ -52,7 +52,7 @@ ON_XNNPACK: dict[str, dict[str, int]] = {
     "group norm": {"operator": 2, "runs": 59, "attribute": 1},
     "transposed": {"non_constant": 2, "runs": 2, "operator": 2},
     "depthwise": {"non_constant": 2, "runs": 4, "operator": 3, "inaccurate": 1},
-    "attention": {"operator": 6, "runs": 64, "non_constant": 1},
+    "attention": {"operator": 7, "runs": 54, "non_constant": 1},
     "softmax": {"runs": 13},
 }
 

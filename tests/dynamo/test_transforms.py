@@ -14,7 +14,7 @@ from tests.support.cases.transforms import CASES, energy
 from tests.support.sampling import every
 
 _FROM_TORCH_ITSELF = (
-    "`torch.jit.script` is deprecated:DeprecationWarning",
+    "`torch.jit.script` is deprecated",
     ".*should not be instantiated:DeprecationWarning",
     "Attempted to insert a get_attr Node:UserWarning",
 )

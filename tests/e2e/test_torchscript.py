@@ -14,7 +14,7 @@ from tests.support.lowering import assert_runs, assert_same, refused
 from tests.support.sampling import every
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*torch.jit:DeprecationWarning",
+    "ignore:.*torch.jit",
     "ignore:Converting a tensor to a Python boolean:torch.jit.TracerWarning",
     "ignore:The tensor attributes self.*_flat_weights:UserWarning",  # torch's own of its recurrent layers
 )

@@ -17,10 +17,11 @@ from tests.support.lowering import assert_same
 from tests.support.opinfo import database
 
 # They write, but not the new values of one tensor: torch's own functionalisation, or a refusal, is right there.
+# (shallow_copy_data_, an assignment to x.data, is of torch 2.14.)
 WITHOUT = {
     *("aten._fill_mem_eff_dropout_mask_.default", "aten.requires_grad_.default", "aten.normal_.default"),
     *(f"aten._sobol_engine_{name}_.default" for name in ("ff", "initialize_state", "scramble")),
-    *("aten.fill_diagonal_.default", "aten.rrelu_with_noise_.default"),
+    *("aten.fill_diagonal_.default", "aten.rrelu_with_noise_.default", "aten.shallow_copy_data_.default"),
 }
 
 
@@ -39,7 +40,7 @@ def test_every_one_has_a_pure_form():
     found = {str(op): pure_form(op) for op in in_place()}
     lists = {name for name in found if name.startswith("aten._foreach") or name.startswith("aten._fused")}
     views = {str(op) for op in in_place() if torch.Tag.inplace_view in op.tags}
-    assert {name for name, pure in found.items() if pure is None} - lists - views == WITHOUT
+    assert {name for name, pure in found.items() if pure is None} - lists - views == WITHOUT & found.keys()
     assert len(found) > 300
     for op in in_place():
         pure = found[str(op)]

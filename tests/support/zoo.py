@@ -26,14 +26,14 @@ def libraries() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_torchvision_fakes() -> Iterator[None]:
-    """Ignores the fake kernels of torchvision's own C++ operators, which a CPU-only torch does not have.
+    """Ignores the fake kernels of torchvision's own C++ operators where they do not load, as beside a CPU-only torch.
 
     Classification models use none of these operators.
     """
     original = torch.library.register_fake
 
     def register(op, *args, **kwargs):
-        if isinstance(op, str) and op.startswith("torchvision::"):
+        if isinstance(op, str) and op.startswith("torchvision::") and not hasattr(torch.ops.torchvision, op[13:]):
             return lambda function: function
         return original(op, *args, **kwargs)
 
