@@ -1,11 +1,14 @@
 """as_strided, which reads memory, in terms of row-major order, so that it does not depend on the layout of a tensor.
 
 torch keeps results of many operators in the layout of their inputs, for example transposed or channels_last. In edge
-programs strides have no meaning, and as_strided counts the elements of its argument in row-major order.
+programs strides have no meaning, and as_strided counts the elements of its argument in row-major order. The strides of
+fake tensors may differ from real ones (group_norm of channels_last, in torch 2.14), so a program with as_strided
+runs once on zeros.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from itertools import takewhile
@@ -13,12 +16,13 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import GraphModule, Interpreter, Node
 
 from delegate.edge.build import copied_module, make_like, with_inputs
 from delegate.edge.functional import memory_chain
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import SYMBOLIC, arguments, describe, op_name, tensor
+from delegate.edge.program import META_VALUE
 from delegate.errors import ExportError
 
 aten = torch.ops.aten
@@ -36,6 +40,7 @@ def with_row_major_strides(ep: ExportedProgram) -> ExportedProgram:
     if not any(op_name(n) in (*_READS, _SCATTER) for part in graph_modules(ep.graph_module) for n in part.graph.nodes):
         return ep
     module = copied_module(ep)
+    _set_real_layouts(module)
     for part in graph_modules(module):
         for node in list(part.graph.nodes):
             if op_name(node) in _READS:
@@ -43,6 +48,59 @@ def with_row_major_strides(ep: ExportedProgram) -> ExportedProgram:
             elif op_name(node) == _SCATTER:
                 _scatter(node)
     return with_inputs(ep, module, ep.graph_signature.input_specs, {})
+
+
+def _set_real_layouts(module: GraphModule) -> None:
+    """Run a program on zeros, and correct the strides of its fake tensors, in place, up to a call that zeros break."""
+    run = _Layouts(module)
+    with contextlib.suppress(Exception), torch.no_grad():
+        run.run(*(_zeros(node) for node in module.graph.find_nodes(op="placeholder")), enable_io_processing=False)
+    for node, (strides, offset) in run.layouts.items():
+        fake = tensor(node)
+        sizes, expected = ([_hint(n) for n in numbers] for numbers in (fake.shape, fake.stride()))
+        if list(strides) == expected and offset == _hint(fake.storage_offset()):
+            continue
+        if not any(isinstance(size, SYMBOLIC) for size in fake.shape):
+            memory = fake.new_empty(offset + _span(sizes, strides))
+            node.meta[META_VALUE] = memory.as_strided(sizes, strides, offset)
+        elif not offset:
+            order = _from_outermost(sizes, strides)
+            back = sorted(range(len(order)), key=order.__getitem__)
+            node.meta[META_VALUE] = fake.new_empty([fake.shape[d] for d in order]).permute(back)
+
+
+class _Layouts(Interpreter):
+    """An interpreter that keeps the strides and the offset of each result that is one tensor."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module)
+        self.layouts: dict[Node, tuple[Sequence[int], int]] = {}
+
+    def run_node(self, n: Node) -> Any:
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor) and n.op == "call_function":
+            self.layouts[n] = value.stride(), int(value.storage_offset())
+        return value
+
+
+def _zeros(node: Node) -> Any:
+    value = node.meta.get(META_VALUE)
+    return _as_zeros(value) if isinstance(value, torch.Tensor) else _hint(value)
+
+
+def _as_zeros(fake: torch.Tensor) -> torch.Tensor:
+    """Return zeros of the example's sizes and strides; their memory is mapped when it is used."""
+    sizes, strides = ([_hint(n) for n in numbers] for numbers in (fake.shape, fake.stride()))
+    return torch.zeros(_span(sizes, strides), dtype=fake.dtype).as_strided(sizes, strides)
+
+
+def _span(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """Return the number of elements from the first to the last of a tensor."""
+    return 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) if math.prod(sizes) else 0
+
+
+def _hint(number: Any) -> Any:
+    return number.node.hint if isinstance(number, SYMBOLIC) else number
 
 
 def _read(node: Node) -> None:

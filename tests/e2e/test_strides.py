@@ -23,7 +23,8 @@ def test_a_layout(name: str, backends: list[str]) -> None:
 
 # What torch exports with a dynamic first size, with a layout that is the same for all of them.
 DYNAMIC = ("row-major", "transposed after an operator", "transposed before an operator", "a transposed copy",
-    "a copy in memory order", "convolution", "pooling", "joined", "copied", "written")  # fmt: skip
+    "a copy in memory order", "convolution", "pooling", "normalization", "after a normalization", "joined", "copied",
+    "written")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DYNAMIC)

@@ -52,6 +52,12 @@ CASES: Mapping[str, tuple[Callable[[Tensor], Any], Tensor]] = {
     "pooling": (lambda x: F.avg_pool2d(x, 2).as_strided((12,), (1,)), IMAGE),
     "resizing": (lambda x: F.interpolate(x, scale_factor=2.0).as_strided((5, 3), (3, 1), 4), IMAGE),
     "normalization": (lambda x: F.group_norm(x, 3).as_strided((12,), (1,)), IMAGE),
+    "after a normalization": (lambda x: F.group_norm(x, 3).relu().as_strided((4, 6), (1, 4), 3), IMAGE),
+    "in a slice of a normalization": (lambda x: F.group_norm(x, 3)[:, 1:].relu().as_strided((5,), (3,)), IMAGE),
+    "outside of a slice of a normalization": (
+        lambda x: F.group_norm(x, 3).relu()[:, 1:].as_strided((5,), (3,)),
+        IMAGE,
+    ),
     "joined": (lambda x: torch.cat([x.relu(), x], 1).as_strided((12,), (1,)), IMAGE),
     "channels last": (lambda x: x.relu().permute(0, 2, 3, 1).as_strided((4, 3), (6, 1)), IMAGE),
     "copied": (lambda x: torch.as_strided_copy(x.t().relu(), (3, 2), (1, 3)), MATRIX),
