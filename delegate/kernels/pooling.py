@@ -15,6 +15,7 @@ import numpy as np
 
 from delegate.kernels.half_precision import Array, from_bfloat16, to_bfloat16
 from delegate.kernels.operands import put, row_blocks
+from delegate.kernels.sums import add
 from delegate.kernels.table import FLOAT, INT, TABLE
 from delegate.kernels.windows import last, pad_axes, spread, taps
 from delegate.program.dtypes import DType
@@ -207,10 +208,17 @@ def _average(x: Array, axis: int, count: int) -> Array:
     if count == size:
         return x
     if count == 1:
-        return np.mean(x, axis=axis, keepdims=True, dtype=x.dtype)
+        return _mean(x, axis)
     after = (slice(None),) * (-axis - 1)
-    means = [x[last(span, *after)].mean(axis=axis) for span in spans(size, count)]
-    return np.stack(means, axis=axis) if means else x[last(slice(0), *after)]
+    means = [_mean(x[last(span, *after)], axis) for span in spans(size, count)]
+    return np.concatenate(means, axis=axis) if means else x[last(slice(0), *after)]
+
+
+def _mean(x: Array, axis: int) -> Array:
+    """Average along an axis, counted from the end, which gets size 1."""
+    mean = add(x, (x.ndim + axis,), keepdims=True)
+    np.divide(mean, x.shape[axis], out=mean)
+    return mean
 
 
 def adaptive_max_pool(rank: int, x: Array, size: Sequence[int], *, out: tuple[Array, Array]) -> None:

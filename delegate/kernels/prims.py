@@ -13,6 +13,8 @@ import numpy as np
 # The rows of these modules are copied below.
 from delegate.kernels import binary, copies, indexing, sorting, special, unary, views  # noqa: F401
 from delegate.kernels.half_precision import Array
+from delegate.kernels.reduction import variance
+from delegate.kernels.sums import add
 from delegate.kernels.table import ANY, COMPLEX, FLOAT, INT, REAL, TABLE
 
 _LIKE_ATEN = {  # the overload of ATen with the same arguments
@@ -67,11 +69,11 @@ def div(x: Any, y: Any, *, out: Array) -> None:
 
 def _reduce(function: Any, x: Array, dims: Sequence[int] | None, _dtype: Any, *, out: Array) -> None:
     axes = tuple(range(x.ndim)) if dims is None else tuple(dims)
-    function(x, axis=axes, out=out) if x.ndim else np.copyto(out, x)
+    function(x, axes, out=out) if x.ndim else np.copyto(out, x)
 
 
 for _name, _function, _kinds in (
-    ("sum", np.add.reduce, FLOAT | INT | COMPLEX),
+    ("sum", add, FLOAT | INT | COMPLEX),
     ("prod", np.multiply.reduce, FLOAT | INT | COMPLEX),
     ("amax", np.maximum.reduce, REAL),
     ("amin", np.minimum.reduce, REAL),
@@ -82,10 +84,7 @@ for _name, _function, _kinds in (
 @TABLE.kernel("prims.var.default", dtypes=FLOAT)
 def var(x: Array, dims: Sequence[int] | None, correction: float | None, _dtype: Any, *, out: Array) -> None:
     axes = tuple(range(x.ndim)) if dims is None else tuple(dims)
-    mean = np.mean(x, axis=axes, keepdims=True)
-    count = math.prod(x.shape[axis] for axis in axes) - (1.0 if correction is None else correction)
-    total = np.sum(np.square(x - mean), axis=axes)
-    np.divide(total, max(count, 0.0), out=out)
+    variance(x, axes, 1.0 if correction is None else correction, False, out)
 
 
 @TABLE.view("prims.broadcast_in_dim.default", dtypes=ANY)

@@ -12,6 +12,7 @@ import numpy as np
 
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axes_of, axis_of, cast, count_of
+from delegate.kernels.sums import add
 from delegate.kernels.table import BOOL, COMPLEX, INT, REAL, TABLE, UNSIGNED
 from delegate.program.dtypes import DType
 from delegate.program.raw import same_shape
@@ -25,7 +26,10 @@ def reduce(ufunc: np.ufunc, x: Array, dim: Dims, keepdim: bool, *, out: Array) -
     """Reduce in out's dtype."""
     if not np.can_cast(x.dtype, out.dtype, "same_kind"):
         x = x.astype(out.dtype)
-    ufunc.reduce(x, axis=axes_of(x, dim), dtype=out.dtype, out=out, keepdims=keepdim)
+    if ufunc is np.add:
+        add(x, axes_of(x, dim), dtype=out.dtype, out=out, keepdims=keepdim)
+    else:
+        ufunc.reduce(x, axis=axes_of(x, dim), dtype=out.dtype, out=out, keepdims=keepdim)
 
 
 def _reduce_all(ufunc: np.ufunc, x: Array, _dtype: DType | None = None, *, out: Array) -> None:
@@ -120,11 +124,13 @@ def variance(x: Array, dim: Dims, correction: float, keepdim: bool, out: Array, 
     """Compute the real variance about the mean in two passes, divided by max(count - correction, 0)."""
     axes = axes_of(x, dim)
     count = count_of(x, axes)
-    center = np.divide(np.add.reduce(x, axis=axes, keepdims=True), count)
+    center = np.divide(add(x, axes, keepdims=True), count)
     difference = np.subtract(x, center)
+    rest = np.abs(add(difference, axes, keepdims=keepdim))  # of the rounding of the mean
     if x.dtype.kind == "c":
         difference = np.abs(difference)
-    np.add.reduce(np.square(difference, out=difference if x.ndim else None), axis=axes, keepdims=keepdim, out=out)
+    add(np.square(difference, out=difference if x.ndim else None), axes, keepdims=keepdim, out=out)
+    np.maximum(out - np.square(rest) / max(1, count), 0, out=out)
     np.divide(out, max(0.0, count - correction), out=out)
     if mean_out is not None:
         np.copyto(mean_out, center.reshape(mean_out.shape))
@@ -157,7 +163,7 @@ def vector_norm(x: Array, order: float, dim: Dims, keepdim: bool, _dtype: DType 
     if order in (math.inf, -math.inf):
         reduce(np.maximum if order > 0 else np.minimum, size, dim, keepdim, out=out)
     elif order == 0:
-        np.add.reduce(size != 0, axis=axes_of(x, dim), dtype=out.dtype, out=out, keepdims=keepdim)
+        add(size != 0, axes_of(x, dim), dtype=out.dtype, out=out, keepdims=keepdim)
     else:
         if order == 2:
             np.square(size, out=size)
@@ -187,7 +193,7 @@ def logsumexp(x: Array, dim: Dims, keepdim: bool, *, out: Array) -> None:
     largest = np.maximum.reduce(x, axis=axes, keepdims=True, initial=-math.inf)
     largest = np.where(np.isinf(largest), x.dtype.type(0), largest)
     shifted = np.subtract(x, largest)
-    np.add.reduce(np.exp(shifted, out=shifted if x.ndim else None), axis=axes, keepdims=keepdim, out=out)
+    add(np.exp(shifted, out=shifted if x.ndim else None), axes, keepdims=keepdim, out=out)
     np.log(out, out=out)
     np.add(out, largest.reshape(out.shape), out=out)
 

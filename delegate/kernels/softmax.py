@@ -11,6 +11,7 @@ import numpy as np
 
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, axis_of, blocks, cast, level, row_blocks
+from delegate.kernels.sums import add, add_rows
 from delegate.kernels.table import BOOL, INT, TABLE
 from delegate.program.raw import same_shape
 
@@ -69,10 +70,8 @@ def _exp(x: Array, out: Array) -> None:
 
 
 def _sums(x: Array, axis: int) -> Array:
-    """Sum along an axis, which gets size 1; a product with ones sums rows in a third of the time of a reduction."""
-    last = axis == x.ndim - 1
-    sums: Array = x @ np.ones((x.shape[-1], 1), x.dtype) if last else np.add.reduce(x, axis=axis, keepdims=True)
-    return sums
+    """Sum along an axis, which gets size 1."""
+    return add_rows(x)[..., None] if axis == x.ndim - 1 else add(x, (axis,), keepdims=True)
 
 
 def _softmax(x: Array, axis: int, out: Array) -> None:

@@ -8,7 +8,11 @@ from tests.support.cases.few_elements import CASES, WITH_ANY_ROWS, compare
 from tests.support.sampling import every
 
 CONFIG = {"backends": ["onnxruntime"], "partitioning": {"min_partition_size": 0}}
-PORTABLE = {("mask", "variance"), ("mask", "sort"), ("mask", "scatter")}  # ONNX Runtime runs neither the mask nor the function
+PORTABLE = {
+    ("mask", "variance"),
+    ("mask", "sort"),
+    ("mask", "scatter"),
+}  # ONNX Runtime runs neither the mask nor the function
 
 
 @pytest.mark.parametrize("case", every(9, [(case,) for case in CASES]), ids=str)

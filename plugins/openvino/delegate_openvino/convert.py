@@ -19,6 +19,7 @@ from torch.fx import Graph, GraphModule, Node, map_arg
 
 from delegate.backends.aot import Region
 from delegate.backends.exported import exported_program
+from delegate.backends.long_sums import sums_in_stages
 from delegate.edge.node import arguments, op_name, tensor
 from delegate_openvino.attention import keep_gates_apart, zero_where_nothing_is_seen
 from delegate_openvino.digits import keep_digits
@@ -27,6 +28,12 @@ from delegate_openvino.integers import CutRegion
 
 _CAST = torch.ops.aten._to_copy.default
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+_REDUCTIONS = {
+    "ReduceSum": opset.reduce_sum,
+    "ReduceMean": opset.reduce_mean,
+    "ReduceL1": opset.reduce_l1,
+    "ReduceL2": opset.reduce_l2,
+}
 _VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "_unsafe_view"))
 _PARTIAL_WRITES = frozenset({"aten.slice_scatter.default", "aten.select_scatter.default"})
 _LARGEST_SCALED = 1e33  # times 2**16 + 1 it is within float32
@@ -98,7 +105,7 @@ def to_openvino(region: Region) -> Converted:
         NotConverted: the frontend has no rule for an operator, or its rule fails.
         RegionRefused: a part of a refused quantized pattern is left.
     """
-    cut = CutRegion(region)
+    cut = CutRegion(sums_in_stages(region))
     floats = cut.finish()
     module = _module(floats)
     decoder = TorchFXPythonDecoder(module)  # the frontend does not keep it alive
@@ -115,6 +122,7 @@ def to_openvino(region: Region) -> Converted:
         keep_digits(model)
         _choose_first(model)
         _repeat_in_pairs(model)
+        _keep_stages(model)
         _part_results(model)
         model.validate_nodes_and_infer_types()
         _number_names(model)
@@ -153,6 +161,20 @@ def _repeat_in_pairs(model: openvino.Model) -> None:
             result = opset.tile(result, opset.select(chosen, repeats, once)).output(0)
         result.get_node().set_friendly_name(op.get_friendly_name())
         op.output(0).replace(result)
+
+
+def _keep_stages(model: openvino.Model) -> None:
+    """Let two reductions in a row differ in `keep_dims`: OpenVINO would make one of them, which adds up all at once."""
+    for op in model.get_ordered_ops():
+        kind, before = op.get_type_name(), op.input_value(0).get_node() if op.get_input_size() else op
+        if kind not in _REDUCTIONS or before.get_type_name() != kind:
+            continue
+        keep_dims = op.get_attributes()["keep_dims"]
+        if before.get_attributes()["keep_dims"] == keep_dims:
+            dims = before.input_value(1)
+            other = _REDUCTIONS[kind](before.input_value(0), dims, not keep_dims)
+            reshape = opset.unsqueeze if keep_dims else opset.squeeze
+            op.input(0).replace_source_output(reshape(other, dims).output(0))
 
 
 def _part_results(model: openvino.Model) -> None:

@@ -11,6 +11,7 @@ _KEPT, _REJECTED, _REWRITTEN = Handling.KEPT, Handling.REJECTED, Handling.REWRIT
 _ROWS = "plugins/openvino/tests/test_rows.py"
 _RELATIVE = "plugins/openvino/tests/test_relative_errors.py"
 _REMAINDERS = "plugins/openvino/tests/test_remainders.py"
+_LONG = "plugins/openvino/tests/test_long_sums.py"
 _SPECIAL = "plugins/openvino/tests/test_special_values.py"
 
 # Rejected wherever the operator occurs.
@@ -62,6 +63,13 @@ DEVIATIONS = (
     _row(("aten.sigmoid", "aten.silu", "aten.glu", "aten.mish"), "exponentials below exp(-86.9)",
          "returns 0", "returns results down to 1.2e-38", _KEPT, _RELATIVE),
     _row(("aten.exp",), "float32 from 88.38 to 88.72", "returns infinity", "returns up to 3.4e38", _KEPT, _RELATIVE),
+    _row(("aten.sum", "aten.mean", "aten.linalg_vector_norm", "aten.var", "aten.std", "aten.var_mean", "aten.cumsum"),
+         "many elements", "adds one number after the other in float32, which stops at 2**24", "adds up in pairs",
+         _REWRITTEN, _LONG, "Such sums are in stages, unless they are of one dimension of dynamic size."),
+    _row(("aten.layer_norm", "aten.native_layer_norm", "aten.group_norm", "aten.native_group_norm",
+          "aten.instance_norm", "aten._native_batch_norm_legit"), "more than 8,192 elements of known sizes",
+         "loses digits of the mean and the variance", "keeps them", _REWRITTEN, _LONG,
+         "Means are in stages, and the mean of the deviations is subtracted too."),
     _row(("aten.div",), "subnormal divisors", "returns NaN or 0", "returns the quotient", _KEPT, _SPECIAL),
     _row(("aten.constant_pad_nd",), "-0.0", "returns 0.0",
          "keeps the sign", _KEPT, _SPECIAL),

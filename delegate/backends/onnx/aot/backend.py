@@ -11,6 +11,7 @@ from torch.fx import Node
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
 from delegate.backends.exported import exported_program
 from delegate.backends.inexact import MEANS, collapsed_sizes, constants_of_zero, keeps_factor, keeps_zero
+from delegate.backends.long_sums import sums_in_stages
 from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.onnx.aot.model import ExportedModel, require_graph, to_onnx, with_weights
 from delegate.backends.onnx.aot.number_checks import cut_off, keeps_float64, too_large
@@ -90,7 +91,7 @@ class OnnxBackend(TableBackend):
         refused = too_large(region) | cut_off(region) | constants_of_zero(region)
         if refused := refused | collapsed_sizes(region, self.wrong_if_empty):
             raise RegionRefused(refused)
-        exported = to_onnx(exported_program(region), self.table)
+        exported = to_onnx(exported_program(sums_in_stages(region)), self.table)
         if may_hold_code(exported.model.graph):  # the runtime part would refuse it
             raise RegionFailed(
                 "the bytes of a constant contain EPContext, which marks machine code in ONNX: change the constant"

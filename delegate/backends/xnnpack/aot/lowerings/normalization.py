@@ -14,7 +14,7 @@ from torch.fx import Node
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, unary
-from delegate.backends.xnnpack.aot.lowerings.reduction import deviation, mean_square, reduce
+from delegate.backends.xnnpack.aot.lowerings.reduction import adds_many, deviation, mean_square, reduce
 from delegate.backends.xnnpack.aot.lowerings.shape import repeat_each, source
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, floats, propagate_nan_along
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
@@ -86,7 +86,9 @@ def lower_group_norm(builder: RegionBuilder, node: Node) -> None:
     """
     named, x, count = arguments(node), builder.operand(source(node)), _groups(node)
     weight, bias = (_per_channel(builder, named[name], x.rank) for name in ("weight", "bias"))
-    d = binary(builder, "SUB", x, _means(builder, x, count))
+    d = x
+    for _ in range(2 if adds_many(x, range(2, x.rank)) else 1):  # as in `deviation`
+        d = binary(builder, "SUB", d, _means(builder, d, count))
     variance = binary(builder, "ADD", _means(builder, unary(builder, "SQUARE", d), count), named["eps"])
     scale = affine(builder, unary(builder, "RSQRT", variance), weight, None)
     builder.set(node, affine(builder, binary(builder, "MUL", d, scale), None, bias))

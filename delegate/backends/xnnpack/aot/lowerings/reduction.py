@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch.fx import Node
 
+from delegate.backends.long_sums import LONG, is_long, piece_of
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, unary
+from delegate.backends.xnnpack.aot.lowerings.indexing import pad_zeros
 from delegate.backends.xnnpack.aot.lowerings.shape import dynamic_sizes, source, without
 from delegate.backends.xnnpack.aot.lowerings.table import FLOATS, TABLE, floats, propagate_nan_along
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
@@ -34,9 +36,46 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def reduce(builder: RegionBuilder, name: str, x: Operand, dims: Sequence[int], keepdim: bool) -> Operand:
-    """Emit a TFLite reduction, e.g. "MEAN", along dimensions of an operand in any order."""
+    """Emit TFLite reductions, e.g. "MEAN", along dimensions of an operand in any order; long sums are in stages."""
     if not dims:
         return x
+    if name in ("MEAN", "SUM") and adds_many(x, dims):
+        return _reduce_in_stages(builder, name, x, dims, keepdim)
+    return _reduce_at_once(builder, name, x, dims, keepdim)
+
+
+def adds_many(x: Operand, dims: Sequence[int]) -> bool:
+    """Return true for floats whose sum along dimensions is in stages."""
+    return x.type is None and is_long(x.shape, dims, neighbors={*x.order[-len(dims) :]} == {*dims})
+
+
+def _reduce_in_stages(builder: RegionBuilder, name: str, x: Operand, dims: Sequence[int], keepdim: bool) -> Operand:
+    """Emit the sum of the sums of pieces, and for means the quotient by their number."""
+    sizes = [x.shape[dim] for dim in dims]
+    is_mean = name == "MEAN" and all(isinstance(size, int) for size in sizes)
+    stage = "SUM" if is_mean else name
+    for dim in dims:
+        while isinstance(size := x.shape[dim], int) and size > LONG:
+            x = _reduce_at_once(builder, stage, _pieces(builder, x, dim), [dim + 1], False)
+    for dim in dims[1:]:
+        x = _reduce_at_once(builder, stage, x, [dim], True)
+    x = _reduce_at_once(builder, stage, x, dims, keepdim)
+    return binary(builder, "DIV", x, float(math.prod(sizes))) if is_mean else x
+
+
+def _pieces(builder: RegionBuilder, x: Operand, dim: int) -> Operand:
+    """Part a dimension in two, with zeros at the end if the pieces do not divide it."""
+    piece = piece_of(x.shape[dim])
+    x = pad_zeros(builder, x, {dim: (0, -x.shape[dim] % piece)})
+    order = tuple(d + (d > dim) for d in x.order)
+    at = order.index(dim) + 1
+    return builder.view(
+        x, (*x.shape[:dim], x.shape[dim] // piece, piece, *x.shape[dim + 1 :]), (*order[:at], dim + 1, *order[at:])
+    )
+
+
+def _reduce_at_once(builder: RegionBuilder, name: str, x: Operand, dims: Sequence[int], keepdim: bool) -> Operand:
+    """Emit one TFLite reduction."""
     axes = builder.numbers(sorted(x.axis(d) for d in dims))
     if keepdim:
         shape: Sequence[Any] = [1 if d in dims else s for d, s in enumerate(x.shape)]
@@ -94,9 +133,11 @@ def lower_extreme(builder: RegionBuilder, node: Node) -> None:
 # -- variance ----------------------------------------------------------------------------------------------------------
 
 
-def deviation(builder: RegionBuilder, x: Operand, dims: Sequence[int]) -> Operand:
-    """Emit x - mean(x)."""
-    return binary(builder, "SUB", x, reduce(builder, "MEAN", x, dims, keepdim=True))
+def deviation(builder: RegionBuilder, x: Operand, dims: Sequence[int], exact: bool = False) -> Operand:
+    """Emit x - mean(x); twice if the mean is of many elements, or an exact result is required: the mean is rounded."""
+    for _ in range(2 if exact or adds_many(x, dims) else 1):
+        x = binary(builder, "SUB", x, reduce(builder, "MEAN", x, dims, keepdim=True))
+    return x
 
 
 def mean_square(builder: RegionBuilder, x: Operand, dims: Sequence[int], keepdim: bool = True) -> Operand:
@@ -141,7 +182,7 @@ def lower_variance(builder: RegionBuilder, node: Node) -> None:
     used = results_used(node) if op_name(node) == "aten.var_mean.correction" else {0}
     variance = x
     if 0 in used:
-        variance = mean_square(builder, deviation(builder, x, dims), dims, keepdim)
+        variance = mean_square(builder, deviation(builder, x, dims, exact=True), dims, keepdim)
         variance = variance if scale == 1 else binary(builder, "MUL", variance, scale)
         variance = unary(builder, "SQRT", variance) if "std" in op_name(node) else variance
     mean = reduce(builder, "MEAN", x, dims, keepdim) if 1 in used else x

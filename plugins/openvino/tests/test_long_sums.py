@@ -1,0 +1,17 @@
+"""Sums of many floats, which are added up in stages."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.cases.long_sums import LINEAR, NORMALIZATIONS, OTHERS, SCANS, SHAPES, errors
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_long_sums(shape: tuple[int, ...]) -> None:
+    assert errors("openvino", {**LINEAR, **OTHERS, **NORMALIZATIONS, **SCANS}, shape) == {}
+
+
+def test_two_to_the_power_of_25_ones() -> None:
+    """OpenVINO alone returns a mean of 0.5."""
+    assert errors("openvino", {"mean": LINEAR["mean"]}, (1 << 25,)) == {}
