@@ -2,11 +2,13 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# The versions that the environment gets: those that the project is developed with, or the newest ones (`make newest`).
+VERSIONS := --constraint constraints.txt
 # What is in plugins/, each a package of its own; the backends among them, which are no part of the support matrix.
 PACKAGES := numba openvino onnxruntime ray remote serve
 BLOCKED := numba,openvino,onnxruntime
 
-.PHONY: demo test fuzz wild deviations mutation test-slow test-models docs gpu-software browser pictures plugins dist lint format bench bench-peers schema docs-ops clean
+.PHONY: demo test newest fuzz wild deviations mutation test-slow test-models docs gpu-software browser pictures plugins dist lint format bench bench-peers schema docs-ops clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -18,6 +20,11 @@ test: $(READY)
 	$(PYTHON) -m compileall -q -j 0 delegate plugins
 	$(PYTHON) -m pytest -n 3 --dist worksteal
 	$(PYTHON) -m pytest -n 3 --dist worksteal plugins
+
+# Tests and deviations with the newest version of every library that pyproject.toml allows, in an environment of its own.
+# A bound there says what was tested. Raise it, and run this again, when a library has a newer version.
+newest:
+	$(MAKE) test deviations VENV=.venv-newest VERSIONS=--upgrade
 
 test-slow: $(READY)
 	$(PYTHON) -m pytest -n 2 -m slow
@@ -110,14 +117,14 @@ schema:
 $(READY): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --upgrade "pip>=25.1"
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt torch
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable ".[all,docs]" --group dev
+	$(PYTHON) -m pip install --quiet $(VERSIONS) torch
+	$(PYTHON) -m pip install --quiet $(VERSIONS) --editable ".[all,docs]" --group dev
 	$(PLUGINS)
 	touch $(READY)
 
-PLUGINS = $(PYTHON) -m pip install --quiet --constraint constraints.txt $(addprefix --editable plugins/,$(PACKAGES))
+PLUGINS = $(PYTHON) -m pip install --quiet $(VERSIONS) $(addprefix --editable plugins/,$(PACKAGES))
 plugins: $(READY)
 	$(PLUGINS)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info build dist
+	rm -rf $(VENV) .venv-newest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info build dist

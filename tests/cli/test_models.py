@@ -106,7 +106,7 @@ def test_what_is_no_model(folder: Path, text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_torchscript_file(folder: Path) -> None:
     torch.jit.trace(nn.ReLU(), torch.ones(2)).save(str(folder / "script.pt"))
     np.save(folder / "given.npy", np.array([-1, 2], np.float32))

@@ -81,7 +81,7 @@ def test_a_wheel_has_its_licences(package, distributions):
 def test_a_source_distribution_has_all_that_the_tests_need(distributions):
     with tarfile.open(next(distributions.glob("delegate-*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    expected = files_of(ROOT) | {".ci/run", ".pre-commit-config.yaml"}
+    expected = files_of(ROOT) | {".ci/newest", ".ci/run", ".pre-commit-config.yaml"}
     assert expected - names == set()
 
 
