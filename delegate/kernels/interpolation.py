@@ -17,6 +17,7 @@ from delegate.program.raw import check_room
 
 _FLOAT = FLOAT - {DType.float16}
 _BILINEAR, _NEAREST = 0, 1  # the third interpolation mode is bicubic
+_SMALL_PLANE = 128  # height plus width of an output
 _MANY = 8  # channels from which gathering whole pixels is faster
 _FEW_PIXELS = 2  # with more pixels per read pixel, only the read pixels are gathered
 _SMALL = 1 << 12  # elements read of an image, up to which several images at a time are faster
@@ -28,33 +29,9 @@ _MAX_BITS = 22  # of the fraction of an integer weight
 Taps = tuple[Array, Array]  # (size, taps) places in the input and their weights, for every place of the output
 
 
-def _ratio(size: int, count: int, scale: float | None) -> np.floating[Any]:
-    """Return the input steps per output step, in float32 as in torch."""
-    return np.float32(1 / scale) if scale else np.float32(size) / np.float32(count)
-
-
 def _used(size: int, count: int, scale: float | None) -> float | None:
-    """Return the scale of an axis; None if its size stays: then most operators of torch ignore it.
-
-    Cubic kernels without anti-aliasing and the other operators for the nearest element do not.
-    """
+    """Return the scale of an axis; None if its size stays: then torch ignores it, but in cubic kernels."""
     return None if size == count else scale
-
-
-def _nearest(size: int, count: int, scale: float | None) -> Array:
-    return _places(np.arange(count, dtype=np.float32) * _ratio(size, count, scale), size)
-
-
-def _nearest2d(size: int, count: int, scale: float | None) -> Array:
-    return _nearest(size, count, _used(size, count, scale))
-
-
-def _nearest_exact(size: int, count: int, scale: float | None) -> Array:
-    return _places((np.arange(count, dtype=np.float32) + np.float32(0.5)) * _ratio(size, count, scale), size)
-
-
-def _places(position: Array, size: int) -> Array:
-    return np.minimum(position.astype(np.int64), size - 1)
 
 
 def _centers(size: int, count: int, scale: float | None, align_corners: bool, dtype: np.dtype[Any]) -> Array:
@@ -222,12 +199,20 @@ def _sum_slices(x: Array, places: Array, weights: Array, axis: int) -> Array:
     return total
 
 
-def nearest(
-    place: Callable[[int, int, float | None], Array], rank: int, x: Array, size: Any, *scales: Any, out: Array
-) -> None:
-    """Resize x (N, C, *spatial); every output copies one input."""
+def nearest(rank: int, offset: float, x: Array, size: Any, *scales: Any, out: Array) -> None:
+    """Resize x (N, C, *spatial); every output copies the input at (output + offset) times the ratio of the sizes.
+
+    The rounding is that of torch, which has two codes: the one for small planes computes in float32 throughout, and
+    ignores a scale if sizes stay or double.
+    """
+    is_small = rank == 2 and sum(out.shape[-2:]) <= _SMALL_PLANE
+    dtype = np.float64 if x.dtype == np.float64 and not is_small else np.float32
     for axis, scale in zip(range(-rank, 0), _scales(rank, scales), strict=True):
-        x = x.take(place(x.shape[axis], out.shape[axis], scale), axis=axis)
+        old, new = x.shape[axis], out.shape[axis]
+        is_ignored = is_small and not offset and new in (old, 2 * old)
+        ratio = dtype(1 / scale) if scale and not is_ignored else dtype(old) / dtype(new)
+        positions = (np.arange(new, dtype=dtype) + dtype(offset)) * ratio
+        x = x.take(np.minimum(positions.astype(np.float32).astype(np.int64), old - 1), axis=axis)
     np.copyto(out, x)
 
 
@@ -297,10 +282,7 @@ def _scales(rank: int, scales: Sequence[Any]) -> Sequence[float | None]:
     return scales[0] or (None,) * rank
 
 
-_NEAREST_PLACES = {
-    **{f"upsample_nearest{rank}d": (rank, _nearest2d if rank == 2 else _nearest) for rank in (1, 2, 3)},
-    **{f"_upsample_nearest_exact{rank}d": (rank, _nearest_exact) for rank in (1, 2, 3)},
-}
+_NEAREST_OFFSETS = {"upsample_nearest": 0.0, "_upsample_nearest_exact": 0.5}
 _INTERPOLATED: dict[str, tuple[int, Callable[..., Taps]]] = {
     "upsample_linear1d": (1, _linear),
     "upsample_bilinear2d": (2, _linear),
@@ -317,8 +299,9 @@ _BYTES: dict[str, tuple[int, Callable[[Array], Array], bool]] = {
 for _overload in ("default", "vec"):
     for _op, _how in _BYTES.items():
         TABLE.kernel(f"aten.{_op}.{_overload}", dtypes={DType.uint8}, whole=True)(partial(interpolate_bytes, *_how))
-    for _op, (_rank, _place) in _NEAREST_PLACES.items():
-        TABLE.kernel(f"aten.{_op}.{_overload}", dtypes=ANY, whole=True)(partial(nearest, _place, _rank))
+    for _op, _offset in _NEAREST_OFFSETS.items():
+        for _rank in (1, 2, 3):
+            TABLE.kernel(f"aten.{_op}{_rank}d.{_overload}", dtypes=ANY, whole=True)(partial(nearest, _rank, _offset))
     for _op, (_rank, _axis_taps) in _INTERPOLATED.items():
         TABLE.kernel(f"aten.{_op}.{_overload}", dtypes=_FLOAT, whole=True)(partial(interpolate, _axis_taps, _rank))
 

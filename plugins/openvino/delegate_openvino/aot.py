@@ -34,6 +34,7 @@ from delegate.backends.inexact import (
 from delegate.backends.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.backends.region import ranges_of_sizes, shape_without, size_range
+from delegate.backends.resizing import NEAREST, exact_factors, factors_of, known_or_multiplied, rounds_as_torch
 from delegate.edge.node import arguments, is_static, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import NotConverted, plain, shape_of, to_openvino, whole_operators
@@ -141,7 +142,12 @@ class OpenVinoBackend(AskingBackend):
             return run_time_ranges.outside_of_pattern(self.library)
         if self._in_integers and op_name(node) in _CONVERSIONS:
             return check_conversion(node)
-        return returns_to_half(node) and keeps_zero(node) and _resizes(node) and super().check(node)
+        return (
+            returns_to_half(node)
+            and keeps_zero(node)
+            and _PIXELS.get(op_name(node), _interpolates)(node)
+            and super().check(node)
+        )
 
     def ask(self, region: Region) -> Verdict:
         for node in region.graph.nodes:
@@ -289,28 +295,32 @@ def _otherwise(region: Region) -> Verdict | None:
     return found[0].reject() if found else None
 
 
-def _resizes(node: Node) -> Verdict:
+def _interpolates(node: Node) -> Verdict:
     """Accept resizing, except in two cases in which OpenVINO differs from torch, also at sizes of later calls.
 
     It ignores a factor that leaves a size as it is. It returns the first element, not a mean, if one remains.
     """
-    if "aten.upsample_" not in (op := op_name(node)):
+    if "aten.upsample_" not in op_name(node):
         return YES
+    if not (exact := exact_factors(node)):
+        return exact
     args, sizes = arguments(node), tensor(node).shape[2:]
-    factors = (
-        args.get("scale_factors") or [f for name, f in args.items() if name.startswith("scales")] or [None] * len(sizes)
-    )
-    is_mean = "nearest" not in op and not args["align_corners"]
+    is_mean = not args["align_corners"]
     before = tensor(node.all_input_nodes[0]).shape[2:]
     ranges = ranges_of_sizes((node, *node.all_input_nodes), {})
-    for old, new, factor in zip(before, sizes, factors, strict=True):
+    for old, new, factor in zip(before, sizes, factors_of(node), strict=True):
         is_fixed = isinstance(old, int) and isinstance(new, int)
-        may_stay = old == new if is_fixed else 1 < (factor or 1) < 2 and size_range(old, ranges)[0] * (factor - 1) < 1
-        if factor not in (None, 1) and may_stay:
-            return no(Reason.INACCURATE, f"OpenVINO ignores the factor {factor:g} if the size {old} stays as it is")
+        scale = 1 if factor is None else factor
+        may_stay = old == new if is_fixed else 1 < scale < 2 and size_range(old, ranges)[0] * (scale - 1) < 1
+        if scale != 1 and may_stay:
+            return no(Reason.INACCURATE, f"OpenVINO ignores the factor {scale:g} if the size {old} stays as it is")
         if is_mean and (old != new == 1 if is_fixed else size_range(new, ranges)[0] <= 1 and (factor or 0) < 1):
             return no(Reason.INACCURATE, f"OpenVINO returns the first of {old} elements if one remains")
     return YES
+
+
+# `_choose_pixels` in convert.py selects the nearest pixels of known sizes.
+_PIXELS = {**dict.fromkeys(NEAREST, known_or_multiplied), "aten.grid_sampler_2d.default": rounds_as_torch}
 
 
 def _is_integer(node: Node) -> bool:

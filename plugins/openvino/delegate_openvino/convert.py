@@ -20,6 +20,7 @@ from torch.fx import Graph, GraphModule, Node, map_arg
 from delegate.backends.aot import Region
 from delegate.backends.exported import exported_program
 from delegate.backends.long_sums import sums_in_stages
+from delegate.backends.resizing import NEAREST, has_known_sizes, keeps_operator, nearest_pixels
 from delegate.edge.node import arguments, op_name, tensor
 from delegate_openvino.attention import keep_gates_apart, zero_where_nothing_is_seen
 from delegate_openvino.digits import keep_digits
@@ -74,8 +75,8 @@ class NotConverted(Exception):
 
 @cache
 def whole_operators() -> frozenset[str]:
-    """Return the compound operators for which the frontend has rules."""
-    return frozenset(map(str, ops_to_not_decompose()))
+    """Return the compound operators for which the frontend has rules, and those that `_choose_pixels` replaces."""
+    return frozenset(map(str, ops_to_not_decompose())) | NEAREST.keys()
 
 
 @cache
@@ -221,6 +222,7 @@ def _module(region: Region) -> GraphModule:
             _compare_with_zero(graph, copies[node])
             _choose_samples(copies[node])
             copies[node] = _with_whole_numbers(graph, _celu_by_elu(graph, _concatenated(graph, copies[node])))
+            copies[node] = _choose_pixels(root, graph, copies[node])
             _round_before_truncation(graph, copies[node])
             mask = masks.get(node)
             if mask is not None:
@@ -252,6 +254,24 @@ def _choose_samples(node: Node) -> None:
     if op_name(node) == "torchvision.roi_align.default":
         named = arguments(node)
         node.args, node.kwargs = (*(named | {"sampling_ratio": max(named["sampling_ratio"], 0)}).values(),), {}
+
+
+def _choose_pixels(root: torch.nn.Module, graph: Graph, node: Node) -> Node:
+    """Replace nearest resizing by selections of torch's pixels where OpenVINO has no rule or reads other pixels."""
+    if op_name(node) not in NEAREST or not has_known_sizes(node) or keeps_operator(node):
+        return node
+    (chosen,), pixels = node.all_input_nodes, nearest_pixels(node)
+    graph.erase_node(node)
+    for dim, places in enumerate(pixels, start=2):
+        if not places.equal(torch.arange(tensor(chosen).shape[dim])):
+            name = f"{node.name}_places_{dim}"
+            root.register_buffer(name, places)
+            index = graph.create_node("get_attr", name)
+            index.meta["val"] = places
+            value = tensor(chosen).narrow(dim, 0, 1).repeat_interleave(len(places), dim)
+            chosen = graph.call_function(torch.ops.aten.index_select.default, (chosen, dim, index))
+            chosen.meta["val"] = value
+    return chosen
 
 
 def _concatenated(graph: Graph, node: Node) -> Node:

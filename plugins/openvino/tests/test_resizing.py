@@ -29,14 +29,15 @@ def test_right_at_any_size(mode: str, rank: int, factor: float, size: int) -> No
         assert_runs(program, "openvino")
 
 
-# Mode, factor, least size that the export allows, and if OpenVINO runs it: no allowed size stays as it is or becomes 1.
+# Mode, factor, least size that the export allows, and if OpenVINO runs it: no allowed size stays as it is or becomes 1,
+# and the factor of nearest pixels is whole.
 @pytest.mark.parametrize(
     ("mode", "factor", "least", "runs"),
     [
         ("bilinear", 0.5, 4, True),
         ("bilinear", 1.5, 3, True),
-        ("nearest", 1.25, 3, False),
-        ("nearest", 1.25, 4, True),
+        ("nearest", 1.25, 4, False),
+        ("nearest", 2.0, 4, True),
     ],
 )
 def test_dynamic_sizes_run_if_their_bounds_exclude_the_difference(

@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import Check, Lowering, LoweringTable, anything, first_result_only, no_nan, one_index
+from delegate.backends.resizing import keeps_operator
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -49,9 +50,9 @@ def _own_divisor(node: Node) -> Verdict:
 
 
 def _whole_factor(node: Node) -> Verdict:
-    """Sizes grow by whole factors."""
+    """Sizes grow by whole factors, for which TVM reads the same pixels as torch."""
     old, new = tensor(node.all_input_nodes[0]).shape[2:], tensor(node).shape[2:]
-    if all(m % g == 0 for g, m in zip(old, new, strict=True)):
+    if all(m % g == 0 for g, m in zip(old, new, strict=True)) and keeps_operator(node):
         return YES
     return no(Reason.ATTRIBUTE, f"{list(old)} to {list(new)} is not a whole factor, and rounds differently from torch")
 

@@ -10,7 +10,16 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import every
-from delegate.backends.onnx.aot.translations.row import floating, ints, ops, row, taken, weighted
+from delegate.backends.onnx.aot.translations.row import cast, floating, ints, ops, row, taken, weighted
+from delegate.backends.resizing import (
+    NEAREST,
+    chosen_pixels,
+    exact_factors,
+    known_or_multiplied,
+    reads_alike,
+    rounds_as_torch,
+    scaled_size,
+)
 from delegate.edge.node import is_static, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -56,37 +65,75 @@ def by_weights(resize: Callable[..., torch.Tensor], x: Any, size: Any, *rest: An
     Torch resizes the rows of a unit matrix. The result holds the weight of each row in every pixel.
     """
     shape, result = list(x.shape), x
-    for axis, (new_size, resized) in enumerate(_per_dimension(resize, shape, size, rest), start=2):
-        result = weighted(result, axis, resized(torch.eye(shape[axis])).t(), shape, x)
+    new, align, factors = _options(shape[2:], size, rest)
+    for axis, (new_size, factor) in enumerate(zip(new, factors, strict=True), start=2):
+        weights = _rows(resize, len(new), new_size, align, factor, torch.eye(shape[axis])).t()
+        result = weighted(result, axis, weights, shape, x)
         shape[axis] = new_size
     return result
 
 
 def by_places(resize: Callable[..., torch.Tensor], x: Any, size: Any, *rest: Any) -> Any:
     """Resize by gathering, per dimension, the pixels that torch chooses."""
-    shape = list(x.shape)
-    for axis, (_, choose) in enumerate(_per_dimension(resize, shape, size, rest), start=2):
-        numbers = torch.arange(shape[axis], dtype=torch.float64)
-        x = taken(x, axis, choose(numbers[None])[0].long())
+    old = list(x.shape[2:])
+    new, _, factors = _options(old, size, rest)
+    for axis, places in enumerate(_chosen(resize, x, new, factors), start=2):
+        x = x if places.equal(torch.arange(old[axis - 2])) else taken(x, axis, places)
     return x
 
 
-def _per_dimension(
-    resize: Callable[..., torch.Tensor], shape: list[int], size: Any, rest: Sequence[Any]
-) -> list[tuple[int, Callable[[torch.Tensor], torch.Tensor]]]:
-    """Return for each dimension its new size, and torch's resizing of the rows of that dimension."""
-    count = len(shape) - 2
-    options, scales = list(rest), [None] * count
+def nearest(resize: Callable[..., torch.Tensor], x: Any, size: Any, *rest: Any) -> Any:
+    """Resize by ONNX's Resize if it reads the pixels that torch chooses, else by gathering these."""
+    old = list(x.shape[2:])
+    if not all(isinstance(s, int) for s in old):
+        return _resized(x, size, rest, "nearest", "asymmetric")
+    new, _, factors = _options(old, size, rest)
+    if all(map(reads_alike, _chosen(resize, x, new, factors), old, new, factors)):
+        return _resized(x, size, rest, "nearest", "asymmetric")
+    return by_places(resize, x, size, *rest)
+
+
+def _chosen(
+    resize: Callable[..., torch.Tensor], x: Any, new: Sequence[int], factors: Sequence[float | None]
+) -> list[torch.Tensor]:
+    dtype = torch.float64 if x.dtype.name == "DOUBLE" else torch.float32
+    return chosen_pixels(resize, list(x.shape[2:]), new, factors, dtype)
+
+
+def bilinear(x: Any, size: Any, align_corners: bool, *rest: Any) -> Any:
+    """Resize by ONNX's Resize; by the weights that torch uses if ONNX rounds the size to another one."""
+    old = list(x.shape[2:])
+    if all(isinstance(s, int) for s in old):
+        new, _, factors = _options(old, size, rest)
+        if not all(f is None or scaled_size(s, f) == n for s, f, n in zip(old, factors, new, strict=True)):
+            return by_weights(aten.upsample_bilinear2d.default, x, size, align_corners, *rest)
+    return _resized(x, size, rest, "linear", "align_corners" if align_corners else "half_pixel")
+
+
+def _resized(x: Any, size: Any, rest: Sequence[Any], mode: str, positions: str) -> Any:
+    """Return ONNX's Resize, by the factors if there are any, else to the size."""
+    op, options = ops(), {"mode": mode, "coordinate_transformation_mode": positions, "nearest_mode": "floor"}
+    _, _, factors = _options(x.shape[2:], size, rest)
+    if all(f is not None for f in factors):
+        return op.Resize(x, None, op.Constant(value_floats=[1.0, 1.0, *factors]), None, **options)
+    new = ints(size) if all(isinstance(s, int) for s in size) else cast(size, "INT64")
+    sizes = op.Concat(op.Shape(x, start=0, end=2), new, axis=0)
+    return op.Resize(x, None, None, sizes, **options)
+
+
+def _options(
+    old: Sequence[Any], size: Any, rest: Sequence[Any]
+) -> tuple[list[Any], list[bool], Sequence[float | None]]:
+    """Return the new sizes, the argument `align_corners` if there is one, and the factors of both overloads."""
+    options, factors = list(rest), [None] * len(old)
     align = [bool(options.pop(0))] if options and isinstance(options[0], bool) else []
     if options and isinstance(options[0], list | tuple):  # .vec: factors in a list
-        scales = list(options[0])
+        factors = list(options[0])
     elif any(o is not None for o in options):
-        scales = options
-    sizes = [int(n * s) for n, s in zip(shape[2:], scales, strict=True)] if size is None else list(size)  # type: ignore[operator]
-    return [
-        (new_size, partial(_rows, resize, count, new_size, align, scale))
-        for new_size, scale in zip(sizes, scales, strict=True)
-    ]
+        factors = options
+    if size is None:
+        size = [int(n * f) if isinstance(n, int) else None for n, f in zip(old, factors, strict=True)]  # type: ignore[operator]
+    return list(size), align, factors
 
 
 def _rows(
@@ -104,7 +151,6 @@ def _rows(
     return resized.view(len(rows), new_size)
 
 
-_MODES: Sequence[str] = ("nearest2d", "bilinear2d")
 _WEIGHTED = {
     "upsample_linear1d": aten.upsample_linear1d.default,
     "upsample_trilinear3d": aten.upsample_trilinear3d.default,
@@ -112,28 +158,30 @@ _WEIGHTED = {
     "_upsample_bilinear2d_aa": aten._upsample_bilinear2d_aa.default,
     "_upsample_bicubic2d_aa": aten._upsample_bicubic2d_aa.default,
 }
-_CHOSEN = {
-    "upsample_nearest1d": aten.upsample_nearest1d.default,
-    "upsample_nearest3d": aten.upsample_nearest3d.default,
-    "_upsample_nearest_exact1d": aten._upsample_nearest_exact1d.default,
-    "_upsample_nearest_exact2d": aten._upsample_nearest_exact2d.default,
-    "_upsample_nearest_exact3d": aten._upsample_nearest_exact3d.default,
-}
+_GATHERED = tuple(name for name in NEAREST if "upsample_nearest2d" not in name)
 
 ROWS = (
     *(
-        row(f"aten.upsample_{mode}.{overload}", ("Resize",), floating, keep=True)
-        for mode in _MODES
+        row(f"aten.upsample_nearest2d.{overload}", ("Resize", "Gather"), every(floating, known_or_multiplied),
+                    keep=True, translate=partial(nearest, aten.upsample_nearest2d.default))
         for overload in ("vec", "default")
     ),
     *(
-        row(f"aten.{name}.{overload}", onnx, every(floating, _known_pixels), keep=True,
-                    translate=partial(make, resize))
-        for table, onnx, make in ((_WEIGHTED, ("MatMul", "Reshape"), by_weights), (_CHOSEN, ("Gather",), by_places))
-        for name, resize in table.items()
+        row(f"aten.upsample_bilinear2d.{overload}", ("Resize", "MatMul", "Reshape"), every(floating, exact_factors),
+                    keep=True, translate=bilinear)
         for overload in ("vec", "default")
     ),
-    row("aten.grid_sampler_2d.default", ("GridSample",), floating),
+    *(
+        row(name, ("Gather",), every(floating, _known_pixels), keep=True, translate=partial(by_places, NEAREST[name]))
+        for name in _GATHERED
+    ),
+    *(
+        row(f"aten.{name}.{overload}", ("MatMul", "Reshape"), every(floating, _known_pixels), keep=True,
+                    translate=partial(by_weights, resize))
+        for name, resize in _WEIGHTED.items()
+        for overload in ("vec", "default")
+    ),
+    row("aten.grid_sampler_2d.default", ("GridSample",), every(floating, rounds_as_torch)),
     row(
         "aten.pixel_shuffle.default", ("Reshape", "Transpose"), every(_static), keep=True, translate=pixel_shuffle
     ),

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import every
+from delegate.backends.resizing import NEAREST, factors_of, nearest_pixels, quotient
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC, Order
 from delegate.backends.xnnpack.aot.lowerings.gather_scatter import MAX_PIECES, evenly_repeated, gather, pieces
 from delegate.backends.xnnpack.aot.lowerings.indexing import concatenate, pad_zeros, take
-from delegate.backends.xnnpack.aot.lowerings.shape import dynamic_sizes, quotient, relabel, repeat_each, source
+from delegate.backends.xnnpack.aot.lowerings.shape import dynamic_sizes, relabel, repeat_each, source
 from delegate.backends.xnnpack.aot.lowerings.table import MAX_RANK, TABLE, floats, ranks
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
 from delegate.edge.node import arguments, op_name
@@ -128,14 +128,6 @@ def _border(x: Operand, widths: Widths, value: float) -> Any:
 # -- upsampling --------------------------------------------------------------------------------------------------------
 
 
-def _scales(node: Node) -> list[float | None]:
-    """Return the requested scale factors of height and width."""
-    named = arguments(node)
-    if "scale_factors" in named:
-        return list(named["scale_factors"] or (None, None))
-    return [named["scales_h"], named["scales_w"]]
-
-
 def _interpolable(node: Node) -> Verdict:
     """Sizes are known now, and a given scale is their ratio."""
     sizes, out_sizes = shape_of(source(node))[2:], shape_of(node)[2:]
@@ -143,7 +135,7 @@ def _interpolable(node: Node) -> Verdict:
         return no(Reason.DYNAMIC_SHAPE, f"from {[str(s) for s in sizes]} to {[str(s) for s in out_sizes]}")
     if arguments(node)["align_corners"]:
         return YES
-    for size, out, scale in zip(sizes, out_sizes, _scales(node), strict=True):
+    for size, out, scale in zip(sizes, out_sizes, factors_of(node), strict=True):
         if scale is not None and size * scale != out:
             return no(
                 Reason.INACCURATE,
@@ -170,24 +162,7 @@ def lower_bilinear(builder: RegionBuilder, node: Node) -> None:
     builder.set(node, resized)
 
 
-_NEAREST = {
-    "aten.upsample_nearest2d.vec": torch.ops.aten.upsample_nearest1d.default,
-    "aten.upsample_nearest2d.default": torch.ops.aten.upsample_nearest1d.default,
-    "aten._upsample_nearest_exact2d.vec": torch.ops.aten._upsample_nearest_exact1d.default,
-    "aten._upsample_nearest_exact2d.default": torch.ops.aten._upsample_nearest_exact1d.default,
-}
-
-
-def _nearest(node: Node) -> list[list[int]]:
-    """Return the source row and the source column of each result row and column, as torch resizes a ramp."""
-    indices = []
-    sizes, out_sizes = shape_of(source(node))[2:], shape_of(node)[2:]
-    for size, out, scale in zip(sizes, out_sizes, _scales(node), strict=True):
-        ramp = torch.arange(size, dtype=torch.float32).reshape(1, 1, -1)
-        indices.append([int(i) for i in _NEAREST[op_name(node)](ramp, [out], scale).reshape(-1)])
-    return indices
-
-
+_NEAREST = tuple(name for name in NEAREST if "2d" in name)
 _LARGEST_BLOCK = 8  # largest number of copies of a pixel in height and in width
 
 
@@ -195,7 +170,7 @@ def _times(node: Node) -> int | None:
     """Return the number of copies of each pixel in height and in width for all sizes; None if it varies."""
     ratios = {quotient(a, b) for a, b in zip(shape_of(node)[2:], shape_of(source(node))[2:], strict=True)}
     times = ratios.pop()
-    if ratios or times is None or times > _LARGEST_BLOCK or any(s not in (None, times) for s in _scales(node)):
+    if ratios or times is None or times > _LARGEST_BLOCK or any(s not in (None, times) for s in factors_of(node)):
         return None
     return times
 
@@ -206,7 +181,7 @@ def _copies(node: Node) -> Verdict:
     if dynamic_sizes(sizes) or dynamic_sizes(shape_of(node)) > 1:
         known = type(shape_of(node)[1]) is int and _times(node) is not None
         return YES if known else no(Reason.DYNAMIC_SHAPE, f"sizes {[str(s) for s in sizes]}")
-    count = max(pieces(i) for i in _nearest(node))
+    count = max(pieces(i.tolist()) for i in nearest_pixels(node))
     if count > MAX_PIECES:
         return no(
             Reason.SLOWER,
@@ -226,7 +201,8 @@ def lower_nearest(builder: RegionBuilder, node: Node) -> None:
         builder.set(node, _repeat_pixels(builder, builder.reorder(x, NHWC), cast(int, _times(node)), shape_of(node)))
         return
     repeats = {}
-    for dim, indices in enumerate(_nearest(node), start=2):
+    for dim, pixels in enumerate(nearest_pixels(node), start=2):
+        indices = pixels.tolist()
         times = evenly_repeated(indices)
         x = gather(builder, x, dim, indices[::times])
         repeats[dim] = times

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-import sympy
 import torch
 from torch.fx import Node
 
@@ -64,13 +63,6 @@ def difference(a: Size, b: Size) -> int | None:
         return result
     expression = result.node.expr
     return int(expression) if expression.is_Integer else None
-
-
-def quotient(a: Size, b: Size) -> int | None:
-    """Return a / b if this is an integer for all values of the symbols, else None."""
-    top, bottom = (x if type(x) is int else x.node.expr for x in (a, b))
-    ratio = sympy.Integer(1) * top / bottom
-    return int(ratio) if ratio.is_Integer else None
 
 
 def source(node: Node) -> Node:
