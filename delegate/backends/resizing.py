@@ -13,6 +13,7 @@ import sympy
 import torch
 from torch.fx import Node
 
+from delegate.backends.deviations import Deviation, Handling
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -26,6 +27,21 @@ NEAREST: Mapping[str, Resize] = {
 }
 _NEAREST, _REFLECTION = 1, 2  # of a grid sample's modes of interpolation and padding
 _MULTIPLES = 4096  # pixels over which a whole factor is compared
+
+
+def nearest_deviations(library: str, test: str) -> tuple[Deviation, ...]:
+    """Return the rows of a library, e.g. "OpenVINO 2026.4.1", and of a file of tests."""
+    exact = tuple(name.removesuffix(".vec") for name in NEAREST if name.endswith(".vec"))
+    plain = tuple(name for name in exact if "exact" not in name)
+    sampler = ("aten.grid_sampler_2d",)
+    return (
+        Deviation(library, plain, "known sizes such as 26 to 22, whose ratio is rounded", "reads other pixels",
+                  "multiplies by the rounded ratio", Handling.REWRITTEN, test, "Torch's pixels are gathered."),
+        Deviation(library, exact, "sizes known at run time that do not grow by a whole factor", "may read other pixels",
+                  "multiplies by the rounded ratio", Handling.REJECTED, test),
+        Deviation(library, sampler, "nearest pixels reflected at the edges of pixels", "rounds before it reflects",
+                  "reflects first", Handling.REJECTED, test),
+    )  # fmt: skip
 
 
 def quotient(a: Size, b: Size) -> int | None:

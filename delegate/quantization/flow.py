@@ -24,6 +24,7 @@ from delegate.edge.passes.folding import fold_parameters, make_weights_parameter
 from delegate.errors import ConfigError, DelegateError, ExportError, InputError, did_you_mean
 from delegate.plugins import one_line
 from delegate.quantization.calibration import Batch, CalibrationBatches, input_names, read_calibration
+from delegate.quantization.joined_ranges import calls_of, join_ranges, observer_of
 from delegate.quantization.observers import FittingHistogram, FittingMinMax, NotFinite
 from delegate.quantization.quantizer import BackendQuantizer
 from delegate.quantization.settings import OFF, RULES, SchemeChoice, Settings, schemes, stack
@@ -125,7 +126,7 @@ def _backend(section: Quantization, backends: Sequence[str], registry: Registry)
 
 _MAX_VANISHING = 0.5  # share of the values that become 0; 2 % do in usual models
 Progress = Callable[[int], None]  # called with the number of each finished batch
-Note = Callable[[str], None]
+Note = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -206,8 +207,12 @@ def _is_weight(node: Node) -> bool:
     return any(op_name(user).startswith(layers) and node in user.args[1:3] for user in node.users)
 
 
-def convert(prepared: Prepared) -> ExportedProgram:
+def convert(prepared: Prepared, note: Note | None = None) -> ExportedProgram:
     """Convert a calibrated or trained model to a quantized program with the sizes and names of the float program.
+
+    Args:
+        prepared: the model.
+        note: called with a sentence on operators that stay in float because of the ranges of their operands.
 
     Raises:
         ExportError: torchao cannot convert the model, or torch cannot export the result.
@@ -217,7 +222,13 @@ def convert(prepared: Prepared) -> ExportedProgram:
 
     _require_ranges(prepared)
     _warn_of_outliers(prepared.module)
-    _warn_of_vanishing(prepared.module)
+    apart = join_ranges(prepared.module)
+    _warn_of_vanishing(prepared.module, apart)
+    if apart and note is not None:
+        names = ", ".join(dict.fromkeys(_place_of(node) for node in apart))
+        note(
+            f"{names} stays in float: ranges of its operands differ by more than 16 times, and integers have one scale"
+        )
     with _using_torchao(), torch.no_grad():
         try:
             for name, state in prepared.states.items():
@@ -316,7 +327,7 @@ def quantize_methods(
         label = "the model" if len(programs) == 1 else f"method {name!r}"
         prepared = _prepare(programs[name], choice, qat=False, registry=registry, label=label)
         notes |= dict.fromkeys(prepared.notes)
-        quantized[name] = _quantize_method(name, prepared, calibration.get(name), batches, progress)
+        quantized[name] = _quantize_method(name, prepared, calibration.get(name), batches, progress, notes.setdefault)
     if note is not None:
         for sentence in notes:
             note(sentence)
@@ -329,6 +340,7 @@ def _quantize_method(
     calibration: Iterable[Batch] | None,
     batches: int | None,
     progress: Progress | None,
+    note: Note,
 ) -> ExportedProgram:
     """Calibrate a method if its ranges are measured, then convert it."""
     if prepared.needs_data:
@@ -345,7 +357,7 @@ def _quantize_method(
                     raise _not_finite(prepared.module, error, number) from error
                 if progress is not None:
                     progress(number)
-    return convert(prepared)
+    return convert(prepared, note)
 
 
 def _not_finite(module: GraphModule, error: NotFinite, number: int) -> InputError:
@@ -377,7 +389,7 @@ def _observe_weights(module: GraphModule) -> None:
             if isinstance(source, Node) and source.op == "get_attr":
                 weight = operator.attrgetter(str(source.target))(module)
                 if not weight.isfinite().all():
-                    remedy = f"load other weights, or keep this layer in float: {_keep_in_float([node])}"
+                    remedy = f"load other weights, or keep this layer in float: {_keep_in_float([_layer_of(node)])}"
                     raise ConfigError(f"{_place(node)} has NaN or infinity", where="quantization", remedy=remedy)
                 observer(weight)
 
@@ -419,15 +431,31 @@ def _warn_of_outliers(module: GraphModule) -> None:
         warn_user(f"{what}: {remedy}")
 
 
-def _warn_of_vanishing(module: GraphModule) -> None:
-    """Warn of values that are too small for their integer representation."""
-    tiny = {_place(node): node for node, observer in _observers(module) if _vanishes(module, node, observer)}
+def _warn_of_vanishing(module: GraphModule, apart: Mapping[Node, Any]) -> None:
+    """Warn of values that are too small for their integer representation.
+
+    Args:
+        module: the calibrated model.
+        apart: operators that join ranges which are far apart, with the observers of their results.
+    """
+    tiny = {_place(node): _layer_of(node) for node, observer in _observers(module) if _vanishes(module, node, observer)}
+    for node, observer in apart.items():
+        for operand, reader in _vanishing_operands(module, node, observer):
+            tiny[f"{_place(operand)} in {node.name}"] = reader
     if tiny:
         places = list(tiny)
         more = f" and {len(places) - 5} more" if len(places) > 5 else ""
         what = f"values are too small for a scale, so that most become 0 or few numbers: {', '.join(places[:5])}{more}"
         remedy = f"keep these layers in floats: {_keep_in_float([tiny[place] for place in places[:5]])}"
         warn_user(f"{what}: {remedy}")
+
+
+def _vanishing_operands(module: GraphModule, node: Node, observer: Any) -> Iterator[tuple[Node, Node]]:
+    """Yield the observers of operands of which most values become 0 for a reader in integers, each with the reader."""
+    readers = [user for call in calls_of(module, observer) for user in call.users]
+    for operand in (source for source in node.all_input_nodes if readers and source.op == "call_module"):
+        if observer_of(module, operand).vanishing(float(observer.calculate_qparams()[0])) > _MAX_VANISHING:
+            yield operand, readers[0]
 
 
 def _vanishes(module: GraphModule, node: Node, observer: Any) -> bool:
@@ -449,7 +477,7 @@ def _vanishes(module: GraphModule, node: Node, observer: Any) -> bool:
     levels = size / float(observer.calculate_qparams()[0])
     few = 0 < levels < (observer.quant_max - observer.quant_min) / 4
     counts = isinstance(observer, FittingHistogram | FittingMinMax)
-    return few or (counts and observer.vanishing() > _MAX_VANISHING)
+    return few or (counts and observer.vanishing(float(observer.calculate_qparams()[0])) > _MAX_VANISHING)
 
 
 def _expand_scale(scale: torch.Tensor, sizes: Sequence[int], axis: int) -> torch.Tensor:
@@ -463,6 +491,10 @@ def _place(observer: Node) -> str:
     """Return the place of an observed value, for messages: a weight, an input, or a node and its module."""
     source = observer.args[0]
     assert isinstance(source, Node)
+    return _place_of(source)
+
+
+def _place_of(source: Node) -> str:
     if source.op == "get_attr":
         return f"weight {source.target}"
     if source.op == "placeholder":
@@ -471,14 +503,17 @@ def _place(observer: Node) -> str:
     return f"{source.name} of {paths[-1][0]}" if paths else source.name
 
 
-def _keep_in_float(observers: Iterable[Node]) -> str:
-    """Return the configuration that keeps the layers of observed values in float: by module, else by name of node."""
+def _layer_of(observer: Node) -> Node:
+    """Return the layer of an observed value; a weight or an input belongs to the one that reads it."""
+    source = observer.args[0]
+    assert isinstance(source, Node)
+    return source if source.op == "call_function" else next(iter(observer.users), source)
+
+
+def _keep_in_float(layers: Iterable[Node]) -> str:
+    """Return the configuration that keeps layers in float: by module, else by name of node."""
     keys: dict[str, list[str]] = {}
-    for observer in observers:
-        source = observer.args[0]
-        assert isinstance(source, Node)
-        # A weight or an input belongs to the layer that reads it.
-        layer = source if source.op == "call_function" else next(iter(observer.users), source)
+    for layer in layers:
         paths = stack(layer)
         keys.setdefault("modules" if paths else "nodes", []).append(paths[-1][0] if paths else layer.name)
     return ", ".join(

@@ -98,9 +98,8 @@ class _CountedSizes:
         sizes = (bits & 0x7FFFFFFF) >> _DROPPED_BITS
         self.counts += torch.bincount(_bins(sizes, bits < 0), minlength=len(self.counts))
 
-    def vanishing(self) -> float:
-        """Return the share of the nonzero values that become 0 in this range."""
-        scale = float(self.calculate_qparams()[0])  # type: ignore[attr-defined]
+    def vanishing(self, scale: float) -> float:
+        """Return the share of the nonzero values that become 0 in a scale."""
         size = int(torch.tensor(scale / 2).view(torch.int32)) >> _DROPPED_BITS
         middle = 1 << _BIN_BITS
         return float(self.counts[middle - size : middle + size].sum()) / max(int(self.counts.sum()), 1)

@@ -17,7 +17,8 @@ from delegate.quantization.observers import activation_spec, fixed_spec, weight_
 from delegate.quantization.settings import SchemeChoice, Settings, stack
 from delegate.registry import Registry
 
-_KEY = "quantization_annotation"
+ANNOTATION = "quantization_annotation"  # key in `meta` of a node, of torchao
+JOINS = "joins_ranges"  # key in `meta` of a node that joins values, whose ranges are measured apart
 _MAX_PLACES = 5  # that a note lists
 _NORMS = frozenset({"aten.batch_norm", "aten._native_batch_norm_legit_no_training", "aten.cudnn_batch_norm"})
 
@@ -60,7 +61,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
             self._choice.require_matches([model.graph])
         self._coded: dict[Node, Node] = {}  # node with an integer value -> the node whose parameters it shares
         for node in model.graph.nodes:
-            if node.op == "call_function" and _KEY not in node.meta and _is_float(node):
+            if node.op == "call_function" and ANNOTATION not in node.meta and _is_float(node):
                 scheme = self._choice.scheme(node)
                 row = None if scheme is None else self._row(scheme, node)
                 if scheme is not None and row is not None:
@@ -111,7 +112,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         static = not scheme.dynamic and coded and bool(row.inputs)
         inputs[weight] = weight_spec(row.kind or scheme.weights, axis, group, static=static, qat=self.qat)
         if not static:
-            node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
+            node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, _annotated=True)
         else:
             self._annotate_with_result(scheme, row, node, inputs, norms=True)
 
@@ -135,11 +136,11 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
         """Annotate an operator and the operators fused into it; the last of them has the result."""
         chain = [node, *self._fused_users(scheme, row, node, norms=norms)]
         for member in chain:
-            member.meta[_KEY] = QuantizationAnnotation(_annotated=True)
-        node.meta[_KEY].input_qspec_map = inputs
+            member.meta[ANNOTATION] = QuantizationAnnotation(_annotated=True)
+        node.meta[ANNOTATION].input_qspec_map = inputs
         assert scheme.activations is not None
         fixed = None if row.result is None else fixed_spec(scheme.activations, row.result)
-        chain[-1].meta[_KEY].output_qspec = self._spec(scheme, None) if fixed is None else fixed
+        chain[-1].meta[ANNOTATION].output_qspec = self._spec(scheme, None) if fixed is None else fixed
         self._coded[chain[-1]] = chain[-1]
 
     def _fused_users(
@@ -177,7 +178,10 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
     # -- operators that move values -----------------------------------------------------------------------------------
 
     def _annotate_move(self, scheme: QuantizationScheme, row: QuantizedOperator, node: Node) -> None:
-        """Annotate an operator to share the parameters of its inputs, if all of them are integers."""
+        """Annotate an operator to share the parameters of its inputs, if all of them are integers.
+
+        Several inputs are measured apart after training, and share their parameters later if their ranges are similar.
+        """
         sources = list(_sources(node, row))
         if not sources or not all(source in self._coded for source in sources):
             return
@@ -186,13 +190,18 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
             return
         roots = dict.fromkeys(self._coded[source] for source in sources)
         first = next(iter(roots))
+        shared: Any
         if len(sources) == 1:
             shared = SharedQuantizationSpec(first)
             inputs = {sources[0]: shared}
+        elif not self.qat:
+            node.meta[JOINS] = True
+            inputs = {source: SharedQuantizationSpec(self._coded[source]) for source in sources}
+            shared = self._spec(scheme, None)
         else:
             shared = SharedQuantizationSpec((sources[0], node))
             inputs = {sources[0]: SharedQuantizationSpec(first)} | dict.fromkeys(sources[1:], shared)
-        node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=shared, _annotated=True)
+        node.meta[ANNOTATION] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=shared, _annotated=True)
         self._coded[node] = node
 
     def _check_given_group(self, scheme: QuantizationScheme, node: Node, weight: Node) -> None:

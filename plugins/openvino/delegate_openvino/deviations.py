@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from delegate.backends.deviations import Deviation, Handling
+from delegate.backends.resizing import nearest_deviations
 
 _row = partial(Deviation, "OpenVINO 2026.4.1")
 _KEPT, _REJECTED, _REWRITTEN = Handling.KEPT, Handling.REJECTED, Handling.REWRITTEN
@@ -12,6 +13,7 @@ _ROWS = "plugins/openvino/tests/test_rows.py"
 _RELATIVE = "plugins/openvino/tests/test_relative_errors.py"
 _REMAINDERS = "plugins/openvino/tests/test_remainders.py"
 _LONG = "plugins/openvino/tests/test_long_sums.py"
+_PIXELS = "plugins/openvino/tests/test_pixels.py"
 _SPECIAL = "plugins/openvino/tests/test_special_values.py"
 
 # Rejected wherever the operator occurs.
@@ -57,6 +59,7 @@ REGIONS_WITHOUT_AREA = _row(
 
 DEVIATIONS = (
     *EVERYWHERE, IGNORED_CORRECTION, ROUNDED_CORRECTION, INDICES_FROM_END, COUNTED_PADDING, REGIONS_WITHOUT_AREA,
+    *nearest_deviations("OpenVINO 2026.4.1", _PIXELS),
     _row(("aten.elu", "aten.selu", "aten.celu", "aten.erf", "aten.mish"), "float32 near 0 or in the tails",
          "loses the digits of small results", "keeps them", _REWRITTEN, _RELATIVE,
          "They are computed by tanh, by a series, and by one exponential."),

@@ -202,8 +202,12 @@ def _requantized(builder: RegionBuilder, node: Node) -> None:
     builder.set(node, builder.quantize(builder.held(cast(Node, node.args[0])), builder.result))
 
 
+def _padding(node: Node) -> str:
+    return "padding other than with zeros" if arguments(node).get("value") else ""
+
+
 def _zero(case: Case) -> str:
-    return "" if not arguments(case.node).get("value") else "padding other than with zeros"
+    return _padding(case.node)
 
 
 def _rows() -> list[Row]:
@@ -235,7 +239,7 @@ def _rows() -> list[Row]:
         *(Row(op(f"aten.upsample_bilinear2d.{n}", moves=True), _same) for n in ("vec", "default")),
         *(Row(op(name), _implied, _requantized) for name in _ACTIVATIONS),
         *(Row(op(name, moves=True)) for name in moving),
-        *(Row(op(f"aten.{n}.default", moves=True), _zero) for n in ("pad", "constant_pad_nd")),
+        *(Row(op(f"aten.{n}.default", moves=True, accepts=_padding), _zero) for n in ("pad", "constant_pad_nd")),
     ]  # fmt: skip
 
 
