@@ -138,3 +138,8 @@ def library_schemes(products: Sequence[str], functions: Sequence[str], group: in
 def integer_operators(static: QuantizationScheme) -> frozenset[str]:
     """Return the operators of a static scheme that compute new values from activations."""
     return frozenset(row.op for row in static.operators if row.inputs and not row.moves)
+
+
+def exact_scales(scales: torch.Tensor) -> torch.Tensor:
+    """Return scales of groups rounded to bfloat16, in which XNNPACK computes with them; float16 is exact, too."""
+    return scales.bfloat16().to(scales.dtype)

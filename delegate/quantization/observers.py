@@ -21,7 +21,7 @@ from torchao.quantization.pt2e._affine_quantization import AffineQuantizedMinMax
 from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec, QuantizationSpec
 from torchao.quantization.quant_primitives import MappingType
 
-from delegate.backends.quantizable import IntegerType
+from delegate.backends.quantizable import IntegerType, exact_scales
 from delegate.errors import InputError
 
 LEAST_SCALE = 2.0**-60  # the smallest scale that kernels of backends get
@@ -77,6 +77,14 @@ class _FittingScale:
         empty = ((min_val == 0) & (max_val == 0)).reshape(scale.shape)
         largest = torch.full((), _ZERO_SCALE) if empty.all() else scale.max()
         return torch.where(empty, largest, scale.clamp(min=float(largest) * self._smallest)), zero_point
+
+
+class FittingPerGroup(AffineQuantizedMinMaxObserver):  # type: ignore[misc]
+    """The range of each group of a channel's inputs; scales are exact in bfloat16."""
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        scales, zero_points = super().calculate_qparams()
+        return exact_scales(scales), zero_points
 
 
 class _CountedSizes:
@@ -197,7 +205,7 @@ def _ends(number: int) -> tuple[float, float]:
 
 
 _MIN_RANGE = 255 * 2.0**-12  # of activations in training, whose fake quantization has a floor of its own
-_MIN_SCALE = float(torch.finfo(torch.float32).eps)  # of weights in training, and of groups, whose scales are float16
+_MIN_SCALE = float(torch.finfo(torch.float32).eps)  # of weights in training, and of groups
 _MIN_RATIO = 2.0**-20  # of a channel's scale to the largest in integers: kernels multiply and divide by both
 
 
@@ -239,7 +247,7 @@ def weight_spec(kind: IntegerType, axis: int, group: int, *, static: bool, qat: 
         qat: if it is fake quantization for training.
     """
     if group:
-        constructor = AffineQuantizedMinMaxObserver.with_args(
+        constructor = FittingPerGroup.with_args(
             mapping_type=MappingType.SYMMETRIC, target_dtype=kind.dtype, granularity=PerGroup(group),
             quant_min=kind.low, quant_max=kind.high, eps=_MIN_SCALE, scale_dtype=torch.float32,
             zero_point_dtype=torch.int8,

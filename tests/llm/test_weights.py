@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from delegate.llm.runtime.model import Model
+from delegate.testing import assert_same
 from tests.support.language_models import PROMPT, configuration, reference
 from tests.support.placing import decibels
 from tests.support.silence import silence  # noqa: F401 - for every test here
@@ -20,6 +21,7 @@ with libraries():
     from delegate.llm.aot import weights
     from delegate.llm.aot.decoder import Decoder
     from delegate.llm.aot.export import Options, export
+    from delegate.llm.aot.rounding import ROUNDINGS
     from delegate.llm.aot.source import read
 
 
@@ -48,8 +50,24 @@ def test_parts_of_the_rows_have_the_integers_of_torchao(kind, options, granulari
             quantize_(theirs, config)
             own = mine.base_model.layers[0].get_submodule(name).weight
             assert str(own._quantization_type()) == str(theirs[0].weight._quantization_type())
-            for part in own.tensor_data_names:
-                assert torch.equal(getattr(own, part), getattr(theirs[0].weight, part))
+            if kind == "int8":
+                for part in own.tensor_data_names:
+                    assert torch.equal(getattr(own, part), getattr(theirs[0].weight, part))
+            else:  # torchao's scales, rounded to bfloat16
+                assert torch.equal(own.scale, theirs[0].weight.scale.bfloat16().float())
+                assert (own.qdata - theirs[0].weight.qdata).abs().max() <= 1
+                assert_same(own.dequantize(), module.weight, 0.08)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_scales_of_blocks_are_exact_in_bfloat16(rounding, tmp_path):
+    model = read(configuration(tmp_path, "qwen3")).load()
+    rows = torch.arange(8 * 128).view(8, 128) % 290 if rounding == "gptq" else None
+    weights.quantize_weights(model, "int4", rounding=rounding, rows=rows)
+    layers = [m for m in model.base_model.modules() if isinstance(m, torch.nn.Linear)]
+    assert layers
+    for layer in layers:
+        assert torch.equal(layer.weight.scale, layer.weight.scale.bfloat16().float())
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from delegate.backends.quantizable import exact_scales
 from delegate.errors import ConfigError
 from delegate.llm.aot.hugging_face import transformers
 
@@ -22,7 +23,7 @@ LEAST_ROWS = 8
 MOST_ROWS = 128
 _DAMPING = 0.01  # of the mean square of the inputs, added to each of them
 _INT4 = torch.int4  # type: ignore[attr-defined]
-_LOW, _HIGH = -8, 7  # of int4
+LOW, HIGH = -8, 7  # of int4
 
 
 def calibration_rows(tokens: list[int], vocabulary: int, where: str) -> Tensor:
@@ -86,10 +87,10 @@ def _quantize(layer: nn.Linear, inputs: Tensor, block: int) -> None:
         fitted = IntxUnpackedToInt8Tensor.from_hp(
             weight[:, start:end].contiguous(), (1, block), _INT4, intx_choose_qparams_algorithm=HQQ
         )
-        scale, errors = fitted.scale[:, 0], torch.empty_like(weight[:, start:end])
+        scale, errors = exact_scales(fitted.scale[:, 0]), torch.empty_like(weight[:, start:end])
         for column in range(start, end):
             old = weight[:, column]
-            values[:, column] = (old / scale).round().clamp(_LOW, _HIGH) * scale
+            values[:, column] = (old / scale).round().clamp(LOW, HIGH) * scale
             errors[:, column - start] = (old - values[:, column]) / factor[column, column]
             weight[:, column:end] -= errors[:, column - start, None] * factor[column, column:end]
         weight[:, end:] -= errors @ factor[start:end, end:]

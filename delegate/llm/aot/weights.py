@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from delegate.backends.quantizable import exact_scales
 from delegate.errors import ConfigError
 from delegate.llm.aot.hugging_face import transformers
-from delegate.llm.aot.rounding import HQQ, quantize_in_order
+from delegate.llm.aot.rounding import HIGH, HQQ, LOW, quantize_in_order
 
 INTEGERS = ("int8", "int4")
 WEIGHTS = ("float32", *INTEGERS)
@@ -116,6 +117,10 @@ def _in_integers(weight: Tensor, block: int | None, rounding: str) -> Tensor:
         part = IntxUnpackedToInt8Tensor.from_hp(
             rows, (1, size), kind, activation_quantization="int8_asym_per_token", **fitted
         )
+        if block:
+            part.scale.copy_(exact_scales(part.scale))
+            steps = rows.view(*part.scale.shape, -1) / part.scale[..., None]
+            part.qdata.copy_(steps.round_().clamp_(LOW, HIGH).view_as(rows))
         _replace_scales_of_zeros(part)
         numbers = [getattr(part, name) for name in part.tensor_data_names]
         whole = whole or [new.new_empty(len(weight), *new.shape[1:]) for new in numbers]

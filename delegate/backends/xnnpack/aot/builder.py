@@ -356,7 +356,8 @@ class RegionBuilder:
         if coded.scale is None:
             return None
         if coded.block:
-            scales = self.model.constant(np.ascontiguousarray(coded.scale, np.float16))
+            rounded = torch.from_numpy(np.ascontiguousarray(coded.scale, np.float32)).bfloat16()  # as XNNPACK does
+            scales = self.model.constant(rounded.half().numpy())
             return Quantization((), (), 0, (scales, coded.block))
         zeros = np.zeros(coded.scale.shape) if coded.zero_point is None else coded.zero_point
         points = tuple(int(z) for z in np.broadcast_to(zeros, coded.scale.shape).reshape(-1))
