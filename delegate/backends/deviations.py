@@ -35,8 +35,8 @@ class Deviation:
         handling: what the backend does about it.
         test: the test that holds it, e.g. "plugins/onnxruntime/tests/test_tails.py".
         advice: a sentence on what is computed instead, or on how to get torch's result.
-        points: of a kept difference, the groups of points or the kinds of differences that `make deviations` shows, e.g.
-            ("tails",) or ("signs of zero",).
+        points: of a kept difference, the groups of points or the kinds of differences that `make deviations` shows,
+            e.g. ("tails",) or ("signs of zero",).
     """
 
     library: str

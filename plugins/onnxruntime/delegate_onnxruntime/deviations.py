@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from delegate.backends.deviations import Deviation, Handling
+from delegate.backends.resizing import nearest_deviations
 
 _row = partial(Deviation, "ONNX Runtime 1.31.1")
 _RELATIVE = "plugins/onnxruntime/tests/test_relative_errors.py"
 
 DEVIATIONS = (
+    *nearest_deviations("ONNX Runtime 1.31.1", "plugins/onnxruntime/tests/test_pixels.py"),
     _row(("aten.sigmoid", "aten.silu", "aten.glu"), "inputs below -5",
          "has an absolute error of 1e-7 and returns 0 for float32 from -18 down", "keeps the digits of small results",
          Handling.REWRITTEN, _RELATIVE, "It is computed as 1 / (1 + exp(-x)); Sigmoid stays between quantized values."),
