@@ -45,6 +45,7 @@ _OWN_NUMBERS = frozenset(
     for name in (
         *("linalg_vector_norm.default", "log10.default", "log2.default"),
         *("std.correction", "var.correction", "var.dim"),
+        *("elu.default", "erf.default", "mish.default", "selu.default"),  # formulas in delegate_openvino.digits
     )
 )
 # Operators that read their operands as booleans, beside casts to booleans.
@@ -63,7 +64,7 @@ _WITH_NUMBERS = (
         f"aten.{name}"
         for name in (
             *("mul.Tensor", "mul.Scalar"),
-            *("addcmul.default", "addcdiv.default", "elu.default", "leaky_relu.default"),
+            *("addcmul.default", "addcdiv.default", "leaky_relu.default"),
         )
     }
 )

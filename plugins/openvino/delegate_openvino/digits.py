@@ -24,7 +24,7 @@ def keep_digits(model: openvino.Model) -> None:
         formula = _FORMULAS.get(op.get_type_name())
         if formula is None or op.get_output_element_type(0) != openvino.Type.f32 or _is_rounded_away(op):
             continue
-        result = formula(op)
+        result = formula(op.input_value(0), **op.get_attributes())
         result.set_friendly_name(op.get_friendly_name())
         op.output(0).replace(result.output(0))
 
@@ -51,29 +51,26 @@ def _number(value: float) -> Any:
     return opset.constant(np.float32(value))
 
 
-def _elu(op: Any) -> Any:
+def _elu(x: Any, alpha: float) -> Any:
     """Return x, or alpha expm1(x) up to 0: with t = tanh(x / 2), expm1(x) is 2 t / (1 - t)."""
-    x, alpha = op.input_value(0), op.get_attributes()["alpha"]
     t = opset.tanh(opset.multiply(x, _number(0.5)))
     below = opset.multiply(opset.divide(t, opset.subtract(_number(1), t)), _number(2 * alpha))
     return opset.select(opset.greater(x, _number(0)), x, below)
 
 
-def _erf(op: Any) -> Any:
+def _erf(x: Any) -> Any:
     """Return OpenVINO's erf, or its series for |x| < 0.5."""
-    x = op.input_value(0)
     square, series = opset.multiply(x, x), _number(_SERIES_OF_ERF[0])
     for coefficient in _SERIES_OF_ERF[1:]:
         series = opset.add(opset.multiply(series, square), _number(coefficient))
     return opset.select(opset.less(opset.abs(x), _number(0.5)), opset.multiply(series, x), opset.erf(x))
 
 
-def _mish(op: Any) -> Any:
+def _mish(x: Any) -> Any:
     """Return x tanh(log(1 + e)) with e = exp(x), which is x n / (n + 2) with n = e (e + 2)."""
-    x = op.input_value(0)
     e = opset.exp(opset.minimum(x, _number(_LINEAR)))
     n = opset.multiply(e, opset.add(e, _number(2)))
     return opset.multiply(x, opset.divide(n, opset.add(n, _number(2))))
 
 
-_FORMULAS: Mapping[str, Callable[[Any], Any]] = {"Elu": _elu, "Erf": _erf, "Mish": _mish}
+_FORMULAS: Mapping[str, Callable[..., Any]] = {"Elu": _elu, "Erf": _erf, "Mish": _mish}

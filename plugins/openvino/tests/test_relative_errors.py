@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 import openvino
 import pytest
+import torch
 from delegate_openvino.digits import keep_digits
 from openvino import opset13 as opset
 
+import delegate
+from delegate.testing import assert_same
 from tests.support.cases.relative_errors import CASES, compare
+from tests.support.functions import Function
 
 # Left to others, wholly or in part: OpenVINO has no formula that keeps the digits, or no such operator.
 _OTHERS = ("erfc", "erfinv", "expm1", "log1p", "logaddexp", "logsigmoid", "softplus", "softplus, beta")
@@ -18,6 +22,18 @@ _LEFT = frozenset({*_OTHERS, "softplus, negative beta"})
 @pytest.mark.parametrize("name", CASES)
 def test_relative_error(name: str) -> None:
     assert ("portable" in compare(name, ["openvino"])) == (name in _LEFT)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["elu", "selu", "celu", "erf", "mish"])
+def test_16_bits(name: str, dtype: torch.dtype) -> None:
+    function, _, _ = CASES[name]
+    sizes = torch.logspace(-37, 1, 2000) if dtype is torch.bfloat16 else torch.logspace(-4, 1, 2000)
+    x = torch.cat([sizes, -sizes]).to(dtype)
+    program = delegate.to_backend(torch.export.export(Function(function), (x,)), ["openvino"])
+    assert {n.backend for n in program.report.nodes} == {"openvino"}
+    exact = function(x.double()).to(dtype)
+    assert_same(program(x), exact, torch.finfo(dtype).eps, each=True, at_least=torch.finfo(dtype).tiny)
 
 
 @pytest.mark.parametrize("is_sum", [True, False], ids=["GELU", "erf"])
