@@ -198,6 +198,11 @@ def test_root_mean_square_norms_compile_for_the_dsp(first):
     [
         ({"soc": "SM8560"}, "did you mean 'SM8"),
         ({"htp_arch": 75}, "must be given together"),
+        ({"htp_arch": 999, "soc_model": 43}, "no htp_arch 999: known are 68, 69, 73, 75, 79, 81"),
+        ({"htp_arch": 77, "soc_model": 9999}, "no htp_arch 77: known are 68"),
+        ({"htp_arch": 68, "soc_model": 43}, "soc_model 43 is SM8550, whose htp_arch is 73, not 68: write soc: SM8550"),
+        ({"htp_arch": 73, "soc_model": 57}, "soc_model 57 is SM8650, whose htp_arch is 75"),
+        ({"soc": "SM8650", "htp_arch": 73, "soc_model": 43}, "soc names the chip already"),
         ({"performance_mode": "fast"}, "burst"),
         ({"optimization_level": 4}, "less than or equal to 3"),
         ({"priority": "urgent"}, "normal_high"),
@@ -242,8 +247,8 @@ def test_options_reach_the_library_and_run(options, heard, monkeypatch, capfd):
     ("options", "message"),
     [
         (
-            {"htp_arch": 99, "soc_model": 9999},
-            r"QNN cannot compile for htp_arch 99, soc_model 9999.*name a chip.*soc: SM8550",
+            {"htp_arch": 73, "soc_model": 9999},
+            r"QNN cannot compile for htp_arch 73, soc_model 9999.*name a chip.*soc: SM8550",
         ),
         ({"vtcm_mb": 9999}, r"QNN cannot compile for SM8550 with 9999 MiB of VTCM.*a vtcm_mb that it has"),
     ],

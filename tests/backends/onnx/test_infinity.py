@@ -154,7 +154,7 @@ def test_what_makes_infinity_is_noted_or_right(function: Callable[[Tensor], Tens
     given = torch.tensor([0.0, 1.0, 4.0])
     fast, exact = (lowered(function, given, nan=nan) for nan in ("fast", "exact"))
     (partition,) = fast.report.partitions
-    assert any("such as 1/0, becomes a number of 65504 or more" in note for note in partition.notes)
+    assert any("such as 1e6, become finite numbers" in note for note in partition.notes)
     assert not exact.report.partitions
     assert_same(exact(given), function(given), 1e-6)
 
@@ -174,3 +174,21 @@ def test_norms_whose_squares_overflow_have_a_note(function: Callable[..., torch.
     assert "dsp" in {n.backend for n in program.report.nodes}
     assert any("squares" in note for p in program.report.partitions for note in p.notes) is has_note
     assert_same(program(x), function(x), 5e-3)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.neg, torch.relu, lambda x: x + 1, lambda x: x.sum(1), lambda x: torch.cat([x, x])],
+    ids=["neg", "relu", "sum", "sum over a dimension", "cat"],
+)
+@pytest.mark.parametrize("value", [float("nan"), INF, -INF, 1e6])
+def test_results_are_finite(function: Callable[[Tensor], Tensor], value: float) -> None:
+    """What the note of each partition and the page on special values say."""
+    require("dsp")
+    given = torch.full((1, 8), value)
+    (partition,) = (program := lowered(function, given)).report.partitions
+    assert {node.backend for node in program.report.nodes} == {"dsp"}
+    assert any("such as 1e6, become finite numbers" in note for note in partition.notes)
+    result = program(given)
+    assert result.isfinite().all()
+    assert bool((result.abs() >= torch.finfo(torch.float16).max).all()) == (function is not torch.relu or value != -INF)

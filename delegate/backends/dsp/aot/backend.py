@@ -25,7 +25,7 @@ from delegate.backends.dsp.aot.precision import (
 from delegate.backends.dsp.aot.rewrite import rewritten
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.runtime.delegate import OPTIONS, backend_options, settings
-from delegate.backends.dsp.runtime.targets import DEFAULT, TARGETS, Target
+from delegate.backends.dsp.runtime.targets import DEFAULT, TARGETS, Target, require_consistent
 from delegate.backends.inexact import Nan, keeps_nan, nan_notes
 from delegate.backends.onnx.aot.backend import OnnxBackend, provider_code
 from delegate.backends.onnx.aot.model import ExportedModel
@@ -53,7 +53,9 @@ PerformanceMode = Literal[
 class DspOptions(aot.Options):
     """Options of the DSP backend."""
 
-    soc: str = Field(default=DEFAULT.soc, description="The chip to compile for, e.g. SM8550, SM8650, SM8750.")
+    soc: str | None = Field(
+        default=None, description=f"The chip to compile for, e.g. SM8550, SM8650, SM8750. Without a chip: {DEFAULT}."
+    )
     htp_arch: PositiveInt | None = Field(
         default=None,
         description="Architecture of the HTP, with soc_model in place of soc: for chips that soc has no name for.",
@@ -84,8 +86,12 @@ class DspOptions(aot.Options):
     def _known_target(self) -> Self:
         if (self.htp_arch is None) != (self.soc_model is None):
             raise ValueError("htp_arch and soc_model must be given together")
-        if self.soc not in TARGETS:
+        if self.soc is not None and self.soc not in TARGETS:
             raise ValueError(f"there is no chip {self.soc!r}: {did_you_mean(self.soc, TARGETS)}")
+        if self.htp_arch is not None and self.soc_model is not None:
+            if self.soc is not None:
+                raise ValueError("soc names the chip already: remove htp_arch and soc_model, or soc")
+            require_consistent(self.htp_arch, self.soc_model)
         return self
 
     @property
@@ -93,7 +99,7 @@ class DspOptions(aot.Options):
         """Return the chip to compile for."""
         if self.htp_arch is not None and self.soc_model is not None:
             return Target("", self.htp_arch, self.soc_model)
-        return TARGETS[self.soc]
+        return DEFAULT if self.soc is None else TARGETS[self.soc]
 
 
 class DspBackend(OnnxBackend):

@@ -250,9 +250,9 @@ def _is_for_softmax(node: Node) -> bool:
 
 
 def notes_on_infinity(region: Region) -> Iterator[str]:
-    """Yield the note of a region that computes in float16."""
+    """Yield the notes of a region that computes in float16."""
     if not all(in_integers(node) for node in region.calls):
-        yield "float16 without infinity: what is beyond its range, such as 1/0, becomes a number of 65504 or more"
+        yield "float16 without infinity: NaN, infinities and values beyond it, such as 1e6, become finite numbers"
     norms = [n for n in region.calls if op_name(n) == "aten.linalg_vector_norm.default" and not in_integers(n)]
     if any(arguments(n)["ord"] == 2 for n in norms):
         yield "2-norms of 256 or more are wrong in linalg_vector_norm: their squares are beyond float16"

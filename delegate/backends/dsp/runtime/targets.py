@@ -61,6 +61,23 @@ TARGETS: Mapping[str, Target] = {
 DEFAULT = TARGETS["SM8550"]
 
 
+def require_consistent(htp_arch: int, soc_model: int) -> None:
+    """Check the numbers of a chip: QNN compiles for `soc_model`, and ignores an `htp_arch` that contradicts it.
+
+    Raises:
+        ValueError: no known chip has this architecture, or the chip with this number has another one.
+    """
+    architectures = sorted({t.htp_arch for t in TARGETS.values()})
+    if htp_arch not in architectures:
+        raise ValueError(f"there is no htp_arch {htp_arch}: known are {', '.join(map(str, architectures))}")
+    for target in TARGETS.values():
+        if target.soc_model == soc_model and target.htp_arch != htp_arch:
+            raise ValueError(
+                f"soc_model {soc_model} is {target}, whose htp_arch is {target.htp_arch}, not {htp_arch}: "
+                f"write soc: {target}"
+            )
+
+
 def local_target(machine: Path = _MACHINE) -> Target | None:
     """Return the chip of this machine; None if it has none of these, and the emulator can stand in for any chip."""
     try:
