@@ -27,6 +27,11 @@ _NAME = r"""[^/\\\s"'<>|:,;()\[\]]+"""  # of a folder or file
 _PATHS = re.compile(  # a quoted one, which may have spaces; or another of two names or more, unlike a division
     rf"""/(?:(?<=["']/)[^/\\"'\n]+/[^\\"'\n]+(?=["'])|(?<![\w.:/~)\]-]/){_NAME}(?:/{_NAME})+)"""
 )
+# Formats of other programs' models, in the first bytes of a file: where the mark begins, the mark, the name.
+_FORMATS = (
+    (0, b"GGUF", "GGUF"), (8, b'{"', "safetensors"), (0, b"\x89HDF\r\n", "HDF5"), (4, b"TFL3", "LiteRT"),
+    (4, b"ET12", "ExecuTorch"),
+)  # fmt: skip
 _INSTALLED = re.compile(r".*[\\/](?:site|dist)-packages[\\/]")
 
 
@@ -61,6 +66,16 @@ def _short_path(path: str, entries: tuple[str, ...]) -> str:
 def _holds_home(folder: str) -> bool:
     """Return true if a folder is the home of the user or above it, so that paths below its parent have their name."""
     return folder in ("", os.sep) or f"{os.path.expanduser('~')}{os.sep}".startswith(f"{folder}{os.sep}")
+
+
+def foreign_format(path: PathLike) -> str | None:
+    """Return the name of another program's model format if a file is in one, e.g. "GGUF". The file is not parsed."""
+    try:
+        with open_to_read(path) as file:
+            start = file.read(16)
+    except (OSError, DelegateError):  # reported by whoever reads the file
+        return None
+    return next((name for at, mark, name in _FORMATS if start[at:].startswith(mark)), None)
 
 
 @contextlib.contextmanager

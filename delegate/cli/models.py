@@ -26,10 +26,15 @@ from delegate.edge.sources import (
     require_no_program,
 )
 from delegate.errors import ConfigError, ExportError, did_you_mean
+from delegate.files import foreign_format
 from delegate.interrupts import interruptible
 from delegate.plugins import one_line
 
 _EXPORT = "export it: torch.export.save(torch.export.export(module.eval(), example_inputs), 'model.pt2')"
+_FOREIGN = (
+    "export the model in PyTorch: torch.export.save(torch.export.export(module.eval(), example_inputs), 'model.pt2'). "
+    "For a language model, `delegate llm export` takes its folder in the format of transformers"
+)
 _RETURN = "return (module, example_inputs) with example_inputs a tuple, or an ExportedProgram"
 
 
@@ -103,6 +108,8 @@ def _check_file(path: Path) -> Path:
         raise ExportError(f"{str(path)!r} {what}", remedy="give a .pt2 file, or package.module:function")
     names = archived_names(path)
     if names is None:
+        if name := foreign_format(path):
+            raise ExportError(f"{str(path)!r} is in the format {name}, not an exported program", remedy=_FOREIGN)
         raise ExportError(f"{str(path)!r} is not a .pt2 file", remedy=_EXPORT)
     if "data.pkl" in names:
         raise ExportError(f"{str(path)!r} was written by torch.save, and is not an exported program", remedy=_EXPORT)

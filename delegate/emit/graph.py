@@ -385,9 +385,9 @@ class GraphEmitter:
             return op_name(node), [self.argument(argument, node) for argument in named.values()]
         if overload is None:
             raise LoweringError(
-                f"{op_name(node)} has the number {names[0]!r}, which is known only when the program runs",
+                f"{op_name(node)} has the number {names[0]!r}, which depends on data inside control flow",
                 where=describe(node),
-                remedy="compute it as a tensor and use an operator that accepts tensors, e.g. index_select or where",
+                remedy="compute it before the control flow, or use an operator that accepts tensors, e.g. index_select",
             )
         tensors = _tensors_of(overload)
         args = [

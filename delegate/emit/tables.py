@@ -13,7 +13,7 @@ from delegate.edge.build import MemoryPlace, memory_place, raw_bytes
 from delegate.edge.node import describe, dtype_of, source_line, tensors
 from delegate.emit.symbols import MethodSymbols
 from delegate.errors import LoweringError
-from delegate.kernels.selection import HOW_TO_GIVE, Kernels
+from delegate.kernels.selection import Kernels, how_to_give
 from delegate.program.dtypes import DType, is_small, packed
 from delegate.program.instructions import refs
 from delegate.program.model import Arg, Constant, DelegateSpec, KernelCall, MemorySpace, State, Storage, Value
@@ -153,7 +153,7 @@ class Tables:
         self.symbols, self.shared, self.kernels = symbols, shared, kernels
         self.values: list[Value] = []
         self.sources: dict[str, int] = {}
-        self._no_kernel: list[str] = []
+        self._no_kernel: list[tuple[str, str]] = []  # and the remedy
 
     def add(self, value: Value) -> int:
         """Add a value; return its index."""
@@ -198,7 +198,9 @@ class Tables:
         source = self.sources.setdefault(line, len(self.sources)) if line else -1
         dtypes = {self.values[i].dtype for i in (*refs(args), *outputs)}
         if self.kernels.find(op, dtypes, allocates=allocates) is None:
-            self._no_kernel.append(f"{op} for {', '.join(sorted(t.name for t in dtypes))} ({describe(node)})")
+            size = ", of a size that depends on data" if allocates else ""
+            missing = f"{op} for {', '.join(sorted(t.name for t in dtypes))}{size} ({describe(node)})"
+            self._no_kernel.append((missing, how_to_give(op, allocates=allocates)))
         return KernelCall(self.shared.operator(op), args, outputs, source)
 
     def kernel_of(self, call: KernelCall) -> Kernel | None:
@@ -210,10 +212,8 @@ class Tables:
         """Raise LoweringError if a call has no kernel."""
         if self._no_kernel:
             more = f" and {len(self._no_kernel) - 1} more" if len(self._no_kernel) > 1 else ""
-            raise LoweringError(
-                f"no backend and no kernel supports {self._no_kernel[0]}{more}",
-                remedy=HOW_TO_GIVE.format(op=self._no_kernel[0].split()[0]),
-            )
+            missing, remedy = self._no_kernel[0]
+            raise LoweringError(f"no backend and no kernel supports {missing}{more}", remedy=remedy)
 
     def is_view(self, op: str, results: Any) -> bool:
         """Return if the results of the operator's kernel are views of its first argument."""

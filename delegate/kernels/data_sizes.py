@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from delegate.kernels import views
 from delegate.kernels.copies import CONVERTIBLE
 from delegate.kernels.half_precision import Array
 from delegate.kernels.indexing import advanced
@@ -81,3 +82,9 @@ def unique_consecutive(x: Array, return_inverse: bool, return_counts: bool, dim:
 
 def _if_requested(result: Array, requested: bool) -> Array:
     return result if requested else np.empty(0, result.dtype)
+
+
+@TABLE.allocating("aten.slice.Tensor", dtypes=ANY)
+def slice_tensor(x: Array, dim: int, start: int | None, end: int | None, step: int) -> Array:
+    """Return a copy of the slice: its bounds are numbers of the data, so that a view of that size cannot be planned."""
+    return np.array(views.slice_tensor(x, dim, start, end, step), order="C")

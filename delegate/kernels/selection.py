@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from delegate.kernels.table import Kernel, KernelTable
     from delegate.registry import Registry
 
-HOW_TO_GIVE = (
-    "write a kernel (`@table.kernel({op!r})` of a delegate.KernelTable) and pass the table in kernels=[...], or "
-    "install a kernel library that has it (docs/reference/operators.md)"
-)
+
+def how_to_give(op: str, *, allocates: bool = False) -> str:
+    """Return the remedy for an operator without a kernel; `allocates`: the sizes of its results depend on data."""
+    decorator = f"@table.{'allocating' if allocates else 'kernel'}({op!r})"
+    return (
+        f"write a kernel (`{decorator}` of a delegate.KernelTable) and pass the table in kernels=[...], or "
+        "install a kernel library that has it (docs/reference/operators.md)"
+    )
 
 
 class Kernels:
@@ -87,7 +91,7 @@ class Kernels:
             raise KernelError(
                 f"no {'view' if kernel else 'kernel'} of {op} for {names}",
                 where=place(method, call),
-                remedy=HOW_TO_GIVE.format(op=op),
+                remedy=how_to_give(op),
             )
         return kernel
 

@@ -82,6 +82,13 @@ def test_functions_that_give_no_model(folder: Path, name: str, message: str) -> 
     assert "\n" not in str(caught.value)
 
 
+# The first bytes of files in the formats of others.
+FOREIGN = {
+    "model.gguf": b"GGUF\x03\0\0\0", "renamed.pt2": b"GGUF\x03\0\0\0", "model.safetensors": b"\x40\0\0\0\0\0\0\0{\"",
+    "model.h5": b"\x89HDF\r\n\x1a\n", "model.tflite": b"\x20\0\0\0TFL3", "model.pte": b"\x20\0\0\0ET12",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -93,6 +100,12 @@ def test_functions_that_give_no_model(folder: Path, name: str, message: str) -> 
         ("folder", "'folder' is a directory"),
         ("text.pt2", "'text.pt2' is not a .pt2 file: export it"),
         ("weights.pt", "'weights.pt' was written by torch.save"),
+        ("model.gguf", "'model.gguf' is in the format GGUF, not an exported program: export the model in PyTorch"),
+        ("model.safetensors", "'model.safetensors' is in the format safetensors, not an exported program"),
+        ("model.h5", "'model.h5' is in the format HDF5"),
+        ("model.tflite", "'model.tflite' is in the format LiteRT"),
+        ("model.pte", "'model.pte' is in the format ExecuTorch"),
+        ("renamed.pt2", "'renamed.pt2' is in the format GGUF"),
     ],
 )
 def test_what_is_no_model(folder: Path, text: str, message: str) -> None:
@@ -100,6 +113,8 @@ def test_what_is_no_model(folder: Path, text: str, message: str) -> None:
     (folder / "dividing.py").write_text("1 / 0")
     (folder / "folder").mkdir()
     (folder / "text.pt2").write_text("a program")
+    for name, start in FOREIGN.items():
+        (folder / name).write_bytes(start + b"\xff" * 40)
     torch.save(nn.Linear(2, 2).state_dict(), folder / "weights.pt")
     with pytest.raises(ExportError) as caught:
         load_model(text)

@@ -68,6 +68,7 @@ QUICK = ("qwen3",)
     [
         *(pytest.param(f, ["xnnpack"], marks=[] if f in QUICK else pytest.mark.slow) for f in FAMILIES),
         ("qwen3", []),
+        ("llama with parts of heads", []),
         pytest.param("gemma3_text", [], marks=pytest.mark.slow),
     ],
 )
@@ -468,7 +469,8 @@ def words(count: int) -> str:
         (lambda f: configuration(f, "llama", num_attention_heads=6), ExportError, "configuration .*not a multiple"),
         (lambda f: (f / "model.safetensors").write_bytes(b"no"), ExportError, "weights cannot be read"),
         (lambda f: (f / "tokenizer.json").write_text("no"), ExportError, "tokenizer"),
-        (lambda f: configuration(f, "llama", rope_parameters=DYNAMIC), ExportError, "rope 'dynamic'"),
+        (lambda f: configuration(f, "llama", rope_parameters=DYNAMIC), ExportError, "rope 'dynamic' depends"),
+        (lambda f: configuration(f, "llama", rope_parameters={"rope_type": "x"}), ExportError, "unknown rope 'x'"),
         (lambda f: (f / "generation_config.json").write_text("{"), ExportError, "not a generation configuration"),
         (lambda f: (f / "generation_config.json").write_text('{"eos_token_id": "end"}'), ExportError, "is 'end'"),
         (lambda f: (f / "tokenizer.json").write_text(words(301)), ExportError, "up to 300, but the model has 300"),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from delegate.errors import ExportError
 from delegate.llm.runtime.model import Model
 from delegate.testing import assert_same
 from tests.support.language_models import PROMPT, configuration
@@ -175,3 +176,9 @@ def test_an_export_needs_at_most_twice_the_weights(model, options, folders):
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) / (folder / "model.safetensors").stat().st_size < 2
+
+
+def test_a_file_in_the_format_of_others(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 40)
+    with pytest.raises(ExportError, match=r"a model in the format GGUF, not a folder .*pass the model's folder"):
+        read(tmp_path / "model.gguf")

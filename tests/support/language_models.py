@@ -43,6 +43,8 @@ FAMILIES = {
                                "head_dim": 24, "tie_word_embeddings": True, "rope_parameters": {"rope_type": "yarn",
                                "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32,
                                "attention_factor": 0.8}},
+    "llama with parts of heads": {"model_type": "llama", "rope_parameters": {
+                                  "rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
     "phi with norms": {"model_type": "phi", "qk_layernorm": True},
     "phi3 without groups": {"model_type": "phi3", "num_key_value_heads": 4, "sliding_window": 6, "rope_parameters": {
                             "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}},

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from delegate.errors import ExportError, ProgramError
-from delegate.files import read_bytes, require_regular
+from delegate.files import foreign_format, read_bytes, require_regular
 from delegate.llm.aot.chat_template import read_chat_format, read_object
 from delegate.llm.aot.decoder import ATTENTION
 from delegate.llm.aot.hugging_face import transformers
@@ -25,7 +25,7 @@ from delegate.llm.runtime.tokenizer_format import MOST_BYTES
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi", "phi3")
 HALF = {torch.bfloat16, torch.float16}  # float32 has all their numbers
 # Ropes whose angles do not depend on the length of the text; longrope's do above a length, which the export rejects.
-ROPES = ("default", "linear", "llama3", "yarn", "longrope")
+ROPES = ("default", "linear", "llama3", "yarn", "longrope", "proportional")
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,10 @@ def read(path: Path, without_tokenizer: bool = False) -> Source:
         ExportError: there is no model, its family is not supported, or a file is missing or damaged.
     """
     if os.path.isfile(path):
+        if name := foreign_format(path):
+            what = f"this is a model in the format {name}, not a folder or configuration of transformers"
+            remedy = "pass the model's folder with config.json, *.safetensors and tokenizer.json"
+            raise ExportError(what, where=str(path), remedy=remedy)
         model = _build(_config(path), path)
         return Source(model.config, lambda: copy.deepcopy(model, {id(p): p for p in model.parameters()}))
     for pattern in ("config.json", "*.safetensors", *(() if without_tokenizer else ("tokenizer.json",))):
@@ -111,8 +115,8 @@ def _check(config: transformers.PretrainedConfig, path: Path) -> None:
     for rope in [ropes, *ropes.values()]:
         kind = rope.get("rope_type", "default") if isinstance(rope, dict) else "default"
         if kind not in ROPES:
-            known = f"supported are {', '.join(ROPES)}"
-            raise ExportError(f"rope {kind!r} depends on the length of the text", where=str(path), remedy=known)
+            what = "rope 'dynamic' depends on the length of the text" if kind == "dynamic" else f"unknown rope {kind!r}"
+            raise ExportError(what, where=str(path), remedy=f"supported are {', '.join(ROPES)}")
     if getattr(config, "use_bidirectional_attention", False):
         raise ExportError(
             "its attention is bidirectional, which a cache does not support",
