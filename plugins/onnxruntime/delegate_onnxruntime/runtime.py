@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from delegate.backends.onnx.runtime.blob import OnnxModel, unpack
-from delegate.backends.onnx.runtime.provider import CPU, Provider
-from delegate.backends.onnx.runtime.session import FATAL, OnnxDelegate, open_session, session_options
+from delegate.backends.onnx.runtime.provider import Provider
+from delegate.backends.onnx.runtime.session import FATAL, OnnxDelegate, new_session, open_session, session_options
 from delegate.runtime.backend import BackendRuntime, Delegate
 from delegate_onnxruntime.providers import find
 
@@ -52,7 +52,7 @@ def products_saturate() -> bool:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, FATAL
-    session = onnxruntime.InferenceSession(_PRODUCT, options, providers=[CPU])
+    session = new_session(_PRODUCT, options)
     (sums,) = session.run(None, {"a": np.full((1, 4), 255, np.uint8), "b": np.full((4, 1), 127, np.int8)})
     return bool(sums[0, 0] != 4 * 255 * 127)
 

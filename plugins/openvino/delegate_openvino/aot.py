@@ -54,7 +54,7 @@ from delegate_openvino.integers import IN_INTEGERS, PATTERNS, group_of_region, o
 from delegate_openvino.nan import LOSING
 from delegate_openvino.patterns import check_conversion
 from delegate_openvino.schemes import SCHEMES
-from delegate_openvino.settings import settings
+from delegate_openvino.settings import compile_model, settings
 from delegate_openvino.weights import large_constants, with_holes, without
 
 # OpenVINO's CPU plugin computes int64 in 32 bits, and saturates where torch wraps around. So integers are only correct
@@ -227,7 +227,7 @@ def _try(model: openvino.Model, region: Region, options: OpenVinoOptions, group:
         return ()  # of a machine that this one need not be
     specs = {**options.model_dump(), "cache": "", "group": group}
     try:
-        compiled = openvino.Core().compile_model(model, "CPU", settings(specs, model))
+        compiled = compile_model(model, "CPU", settings(specs, model))
     except Exception as error:  # whatever OpenVINO raises across its boundary
         raise RegionFailed(f"OpenVINO cannot load it: {plain(error)}") from error
     if not (same := _same_types(compiled, region)):

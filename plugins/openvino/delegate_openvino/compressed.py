@@ -17,7 +17,7 @@ from openvino import opset13 as opset
 
 from delegate.backends.qdq import Array, Coded
 from delegate_openvino.executed import INTEGERS, executed_layers
-from delegate_openvino.settings import GROUPS
+from delegate_openvino.settings import GROUPS, compile_model
 
 _TYPES = {  # bits, signed
     (8, True): openvino.Type.i8,
@@ -96,7 +96,7 @@ def _is_right(inputs: int, block: int, bits: int, signed: bool) -> bool:
     rows, weights = draw.normal(size=(_ROWS, inputs)).astype(np.float32), held.decoded()
     for group in (0, *GROUPS):
         properties = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": group}
-        compiled = openvino.Core().compile_model(model, "CPU", properties)
+        compiled = compile_model(model, "CPU", properties)
         layers = (layer for layer in executed_layers(compiled) if layer.kind == "FullyConnected")
         if not all(layer.precision in INTEGERS for layer in layers):
             return False

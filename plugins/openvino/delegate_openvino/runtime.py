@@ -13,7 +13,8 @@ import openvino
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.program.raw import writable_view
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, ReportOperator, TensorType
-from delegate_openvino.settings import settings
+from delegate.runtime.float_environment import default_float_environment
+from delegate_openvino.settings import compile_model, settings
 from delegate_openvino.shared_weights import part_uses
 from delegate_openvino.weights import fill_holes, with_holes
 
@@ -60,7 +61,7 @@ class OpenVinoRuntime(BackendRuntime):
             fill_holes(model, weights.ctypes.data, starts, data)
             copies = part_uses(model)
             properties = settings(compile_specs, model) | ({} if report is None else {"PERF_COUNT": True})
-            compiled = self._core.compile_model(model, compile_specs["device"], properties)
+            compiled = compile_model(model, compile_specs["device"], properties, self._core)
             storage = (weights, *data, *copies)
             types = compile_specs["dtypes"], compile_specs["results"]
             ranges = compile_specs["indices"]
@@ -100,6 +101,8 @@ class OpenVinoDelegate(Delegate):
         self._indices, self._reopen = indices, reopen
         self._request = compiled.create_infer_request()
         self._dynamic = [n for n, port in enumerate(compiled.outputs) if port.partial_shape.is_dynamic]
+        self._has_open_sizes = any(port.partial_shape.is_dynamic for port in compiled.inputs)
+        self._shapes: Sequence[tuple[int, ...]] | None = None  # of the last call, if they may change
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
         for what, ports, names, tensors in (
@@ -118,7 +121,13 @@ class OpenVinoDelegate(Delegate):
                 request.set_input_tensor(number, _tensor(array, dtype))
             for number, (array, dtype) in enumerate(zip(outputs, self._results, strict=True)):
                 request.set_output_tensor(number, _tensor(array, dtype))
-            request.infer()
+            shapes = [array.shape for array in inputs] if self._has_open_sizes else ()
+            if shapes == self._shapes:
+                request.infer()
+            else:  # OpenVINO generates code for these sizes, which always flushes subnormal numbers if this thread does
+                with default_float_environment():
+                    request.infer()
+                self._shapes = shapes
             for number in self._dynamic:
                 actual, expected = tuple(request.get_output_tensor(number).shape), outputs[number].shape
                 if actual != expected:

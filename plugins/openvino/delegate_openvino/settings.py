@@ -11,6 +11,7 @@ import openvino
 from openvino import opset13 as opset
 
 from delegate.program.cores import library_threads
+from delegate.runtime.float_environment import default_float_environment
 
 GROUPS = (16, 32, 64, 128)  # numbers of activations that share a range, chosen at run time
 _HALF = ("f16", "bf16")
@@ -46,6 +47,14 @@ def settings(specs: Mapping[str, Any], model: Any) -> dict[str, Any]:
     return {name: value for name, value in properties.items() if value is not None}
 
 
+def compile_model(
+    model: openvino.Model, device: str, properties: Mapping[str, Any], core: openvino.Core | None = None
+) -> openvino.CompiledModel:
+    """Return a compiled model that keeps subnormal numbers: OpenVINO would flush them if this thread does so now."""
+    with default_float_environment():
+        return (core or openvino.Core()).compile_model(model, device, properties)
+
+
 @cache
 def products_saturate() -> bool:
     """Return true if sums of two products of uint8 and int8 saturate in 16 bits here, as on x86-64 without VNNI."""
@@ -55,6 +64,6 @@ def products_saturate() -> bool:
     one = opset.constant(np.float32(1))
     product = opset.matmul(opset.fake_quantize(x, *ends, 256), opset.multiply(weights, one), False, True)
     properties = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
-    compiled = openvino.Core().compile_model(openvino.Model([product], [x]), "CPU", properties)
+    compiled = compile_model(openvino.Model([product], [x]), "CPU", properties)
     (sums,) = compiled([np.full((1, _PRODUCTS), 255, np.float32)]).values()
     return bool(sums[0, 0] != _PRODUCTS * 255 * 127)

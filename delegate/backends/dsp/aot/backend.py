@@ -36,6 +36,7 @@ from delegate.backends.onnx.runtime.session import add_weights
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.edge.node import is_static, tensors
 from delegate.errors import LoweringError, did_you_mean
+from delegate.runtime.float_environment import default_float_environment
 from delegate.verdict import Reason, Verdict, no
 
 # y = relu(x) of 8 numbers as a ModelProto: what any target compiles.
@@ -210,7 +211,8 @@ def _context_binary(model: OnnxModel, settings: Any) -> bytes:
         embed_compiled_data_into_model=True,
         graph_optimization_level=_optimizations(),
     )
-    compiled = compiler.compile_to_bytes()
+    with default_float_environment():
+        compiled = compiler.compile_to_bytes()
     assert isinstance(compiled, bytes)
     return compiled
 

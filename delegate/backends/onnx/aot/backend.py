@@ -19,7 +19,7 @@ from delegate.backends.onnx.aot.translations import TRANSLATIONS, Operators
 from delegate.backends.onnx.aot.translations.row import Translation
 from delegate.backends.onnx.runtime.blob import unpack
 from delegate.backends.onnx.runtime.provider import Provider, one_line
-from delegate.backends.onnx.runtime.session import add_weights, may_hold_code
+from delegate.backends.onnx.runtime.session import add_weights, may_hold_code, new_session
 from delegate.edge.node import tensor
 from delegate.verdict import Reason, Verdict, no
 
@@ -162,14 +162,12 @@ def left_to_cpu(exported: ExportedModel, settings: Any, provider: Provider) -> M
     Raises:
         RegionFailed: the library does not load the model at all, or leaves only nodes of unknown origin.
     """
-    import onnxruntime
-
     name = provider.name
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     add_weights(settings, exported.model)
     try:
         with provider.lock:
-            session = onnxruntime.InferenceSession(exported.model.graph, settings, enable_fallback=0)
+            session = new_session(exported.model.graph, settings)
             parts = session.get_provider_graph_assignment_info()
             del session
     except Exception as error:  # the bindings raise classes of their own that share no base but Exception

@@ -19,6 +19,7 @@ from delegate.errors import BackendFailed, DelegateError
 from delegate.program.cores import library_threads
 from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, Delegate, ReportOperator, TensorType
+from delegate.runtime.float_environment import default_float_environment
 
 # ONNX's code of an element type -> the NumPy dtype of the same size that is bound for it (bfloat16: its bits).
 # https://onnx.ai/onnx/repo-docs/IR.html, TensorProto.DataType
@@ -32,6 +33,7 @@ _HOST = "cpu"  # the host's memory, as ONNX Runtime names it
 # https://onnxruntime.ai/docs/execution-providers/EP-Context-Design.html
 _COMPILED = b"EPContext"
 _OPERATOR = "_kernel_time"  # the end of names of operators' runs in a profile
+_GLOBAL_POOL = "use_per_session_threads must be false"  # what a refusal says of a session with its own threads
 FATAL = 4  # ONNX Runtime's level of logging: warnings are for its own developers, and errors are raised
 
 
@@ -59,8 +61,6 @@ def open_session(
     Raises:
         BackendFailed: the provider does not support all of the model, or the graph holds machine code.
     """
-    import onnxruntime
-
     if not is_code and may_hold_code(model.graph):
         raise BackendFailed("its graph holds machine code, which this backend never writes", remedy=_DAMAGED)
 
@@ -72,10 +72,28 @@ def open_session(
     add_weights(settings, model)
     try:
         with provider.lock:
-            # enable_fallback is of the Python bindings: they would try again without the provider.
-            return onnxruntime.InferenceSession(model.graph, settings, enable_fallback=0)
+            return new_session(model.graph, settings)
     except Exception as error:  # the bindings raise classes of their own that share no base but Exception
         raise BackendFailed(f"{provider.name} rejects the model", where=one_line(error)) from error
+
+
+def new_session(graph: bytes, settings: Any) -> Any:
+    """Return an InferenceSession of a serialized model; the first one of a process ends the thread's flush to zero.
+
+    If other code of this process has set ONNX Runtime's global thread pool, sessions may not have threads of their own.
+    Then this one uses the global pool, with as many threads as that code requested.
+    """
+    import onnxruntime
+
+    with default_float_environment():
+        try:
+            # enable_fallback is of the Python bindings: they would try again without the provider.
+            return onnxruntime.InferenceSession(graph, settings, enable_fallback=0)
+        except RuntimeError as error:
+            if _GLOBAL_POOL not in str(error):
+                raise
+            settings.use_per_session_threads, settings.intra_op_num_threads = False, 0
+            return onnxruntime.InferenceSession(graph, settings, enable_fallback=0)
 
 
 def session_options(
