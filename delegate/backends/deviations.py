@@ -28,15 +28,15 @@ class Deviation:
 
     Args:
         library: the library with the versions in which it was seen, e.g. "ONNX Runtime 1.31.1".
-        operators: e.g. "aten.sigmoid" for all its overloads, or "aten.div.Tensor_mode" for one.
+        operators: e.g. "aten.sigmoid" for all its overloads, or "aten.div.Tensor_mode" for one; empty: every operator.
         domain: the inputs that show it, e.g. "float32 below -15".
         behavior: what the library does, e.g. "returns 0"; continues a sentence that starts with its name.
         torch: what torch does, likewise, e.g. "returns 3e-7".
         handling: what the backend does about it.
         test: the test that holds it, e.g. "plugins/onnxruntime/tests/test_tails.py".
         advice: a sentence on what is computed instead, or on how to get torch's result.
-        points: of a kept difference, the groups of points or the kinds of differences that `make deviations` shows,
-            e.g. ("tails",) or ("signs of zero",).
+        points: of a kept difference, the groups of points or the kinds of differences that show it in
+            `make deviations`, e.g. ("tails",) or ("signs of zero",).
     """
 
     library: str
@@ -61,12 +61,12 @@ class Deviation:
 
 def deviations_of(deviations: Iterable[Deviation], operator: str) -> tuple[Deviation, ...]:
     """Return the deviations of an operator, e.g. "aten.sigmoid.default"."""
-    return tuple(d for d in deviations if any(_is(operator, name) for name in d.operators))
+    return tuple(d for d in deviations if not d.operators or any(_is(operator, name) for name in d.operators))
 
 
 def deviation_notes(deviations: Iterable[Deviation], operators: Iterable[str]) -> Iterator[str]:
     """Yield the note of a partition with operators whose differences are kept; nothing if there are none."""
-    kept = [d for d in deviations if d.handling is Handling.KEPT]
+    kept = [d for d in deviations if d.handling is Handling.KEPT and d.operators]
     names = sorted({operator.split(".")[1] for operator in operators if deviations_of(kept, operator)})
     if names:
         yield f"differs from torch for some inputs (`delegate ops NAME`): {', '.join(names)}"

@@ -185,7 +185,8 @@ def _differences(
     is_elementwise = _is_elementwise(name)
     worst: dict[tuple[str, str], tuple[Difference, Inputs]] = {}
     for group, inputs in inputs_by_group:
-        eager, exact = _run(lowered.module, inputs), _run(wide, _doubled(inputs))
+        plain = tuple(x.contiguous() for x in inputs)  # an exported program reads every input as contiguous
+        eager, exact = _run(lowered.module, plain), _run(wide, _doubled(plain))
         if isinstance(eager, Exception):
             continue  # torch refuses them
         if group in _OVERFLOWING and not is_elementwise and not _selects(eager, inputs):
@@ -196,12 +197,29 @@ def _differences(
             continue
         exact = eager if isinstance(exact, Exception) else exact
         terms = None if is_elementwise else _run(wide, tuple(x.abs() for x in _doubled(inputs)))
-        for found in differences(result, eager, exact, exact if isinstance(terms, Exception) else terms):
+        terms = exact if isinstance(terms, Exception) else terms
+        for found in differences(result, eager, exact, terms):
+            if found.kind != "values" and dtype is not torch.float32 and _is_right_in_float32(name, inputs, result):
+                continue  # computed in float32 and rounded at the border of the partition, as documented
             known = worst.get((group, found.kind))
             if known is None or found.error > known[0].error:
                 worst[group, found.kind] = (found, inputs)
     for (group, _), (found, inputs) in worst.items():
         yield _record(name, dtype, group, found, _is_theirs(lowered, inputs))
+
+
+def _is_right_in_float32(name: str, inputs: Inputs, result: Any) -> bool:
+    """Return true if results in 16 bits are those of float32, rounded."""
+    wide = _run(_module(_case(name, torch.float32)[0], torch.float32), tuple(_floats(x) for x in inputs))
+    if isinstance(wide, Exception):
+        return False
+    pairs = zip(torch.utils._pytree.tree_leaves(result), torch.utils._pytree.tree_leaves(wide), strict=True)
+    rounded = [(r, w.to(r.dtype)) for r, w in pairs]
+    return all(torch.equal(r.isnan(), w.isnan()) and torch.equal(r.isinf(), w.isinf()) for r, w in rounded)
+
+
+def _floats(x: Tensor) -> Tensor:
+    return x.float() if x.is_floating_point() else x
 
 
 def _record(name: str, dtype: torch.dtype, group: str, found: Difference, theirs: bool | None) -> dict[str, Any]:
@@ -239,7 +257,7 @@ def _run(function: Callable[..., Any] | None, inputs: Inputs) -> Any:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return function(*inputs)
-    except (RuntimeError, DelegateError, IndexError, ValueError, TypeError) as error:
+    except (RuntimeError, AssertionError, DelegateError, IndexError, ValueError, TypeError) as error:
         return error
 
 

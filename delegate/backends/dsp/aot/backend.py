@@ -23,6 +23,7 @@ from delegate.backends.dsp.aot.precision import (
     without_infinity,
 )
 from delegate.backends.dsp.aot.rewrite import rewritten
+from delegate.backends.dsp.deviations import DEVIATIONS
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.runtime.delegate import OPTIONS, backend_options, settings
 from delegate.backends.dsp.runtime.targets import DEFAULT, TARGETS, Target, require_consistent
@@ -107,6 +108,7 @@ class DspBackend(OnnxBackend):
     """Qualcomm's Hexagon HTP. Float programs run in float16 arithmetic."""
 
     name = "dsp"
+    deviations = DEVIATIONS
     Options = DspOptions
     library = PROVIDER
     may_crash = True  # QNN's compiler dereferences null at some graphs that it does not support

@@ -19,6 +19,7 @@ from delegate.backends.gpu.cuda.aot.conversions import with_transposed_weights
 from delegate.backends.gpu.cuda.aot.importing import factors, to_relax
 from delegate.backends.gpu.cuda.aot.operators import LOSING_NAN, TABLE
 from delegate.backends.gpu.cuda.aot.tuning import Tuner
+from delegate.backends.gpu.cuda.deviations import DEVIATIONS
 from delegate.backends.gpu.cuda.runtime import library
 from delegate.backends.gpu.cuda.runtime.delegate import Weight, host, pack, unpack
 from delegate.backends.gpu.cuda.runtime.library import ARCHITECTURES, HOST, Target
@@ -82,6 +83,7 @@ class CudaBackend(TableBackend):
     """The backend for NVIDIA's GPUs, by TVM."""
 
     name = "cuda"
+    deviations = DEVIATIONS
     library = "TVM"
     Options = CudaOptions
     table = TABLE

@@ -13,6 +13,7 @@ from torch.fx import Node
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.gpu.webgpu.aot.operators import LIMITS, OPERATORS
+from delegate.backends.gpu.webgpu.deviations import DEVIATIONS
 from delegate.backends.gpu.webgpu.runtime import provider
 from delegate.backends.inexact import Nan, keeps_nan, nan_notes, reads_floats
 from delegate.backends.onnx.aot.backend import OnnxBackend, provider_code
@@ -52,6 +53,7 @@ class WebGpuBackend(OnnxBackend):
     """GPUs by WebGPU."""
 
     name = "webgpu"
+    deviations = DEVIATIONS
     Options = WebGpuOptions
     library = provider.PROVIDER
     operators = OPERATORS
