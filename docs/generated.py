@@ -184,7 +184,13 @@ def known_differences() -> str:
     parts = []
     for name, backend in Catalogue(Registry()).backends.items():
         rows = [
-            (", ".join(f"`{o.removeprefix('aten.')}`" for o in d.operators) or "all", d.domain, d.behavior, d.torch, _handled(d))
+            (
+                ", ".join(f"`{o.removeprefix('aten.')}`" for o in d.operators) or "all",
+                d.domain,
+                d.behavior,
+                d.torch,
+                _handled(d),
+            )
             for d in backend.deviations
         ]
         if rows:

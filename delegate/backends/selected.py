@@ -44,7 +44,7 @@ from delegate.edge.decompose import WITHOUT_LIBRARIES
 from delegate.edge.node import describe, symbolic_numbers
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import BackendBroken, BackendFailed, DelegateError, LoweringError, PartitionError
-from delegate.interrupts import interruptible
+from delegate.interrupts import interruptible, raise_handler_error
 from delegate.option_rules import OptionRule
 from delegate.plugins import AUTHOR, BLOCK_VARIABLE, OWN, one_line
 from delegate.verdict import Reason, Verdict, no
@@ -116,6 +116,7 @@ class SelectedBackend:
         except DelegateError:
             raise
         except (Exception, SystemExit) as error:
+            raise_handler_error(error)
             what = f"the AOT part of backend {name!r} fails when it is created: {one_line(error)}"
             raise BackendBroken(what, where=f"{part.__module__}.{part.__qualname__}", remedy=AUTHOR) from error
 
@@ -151,6 +152,7 @@ class SelectedBackend:
         try:
             return self._part.reproduction(artifact)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
+            raise_handler_error(error)
             logging.getLogger(__name__).info("backend %s has no reproduction: %s", self.name, one_line(error))
             return None
 
@@ -182,6 +184,7 @@ class SelectedBackend:
         except SIZE_DECIDED as decided:
             return no(Reason.DYNAMIC_SHAPE, decided_by(self.name, decided))
         except (Exception, SystemExit) as error:  # a plugin may raise anything
+            raise_handler_error(error)
             fault = self._report(error, f"the support check of backend {self.name} failed", node)
             return no(Reason.REFUSED, fault.what)
 
@@ -199,6 +202,7 @@ class SelectedBackend:
         except SIZE_DECIDED:
             return ()  # the support check has this reason for the node itself
         except (Exception, SystemExit) as error:
+            raise_handler_error(error)
             self._report(error, f"the claims of backend {self.name} failed", node)
             return ()
 
@@ -330,6 +334,7 @@ class SelectedBackend:
         except DelegateError as error:
             raise error if _names_it(region.name, error.where) else error.at(f"partition {place}") from error
         except (Exception, SystemExit) as error:  # a plugin may raise anything
+            raise_handler_error(error)
             what = f"backend {self.name} failed to compile a partition: {one_line(error)}"
             raise LoweringError(what, where=region.name, remedy=AUTHOR) from error
         if not isinstance(result, PreprocessResult):
@@ -353,6 +358,7 @@ class SelectedBackend:
             if own is not None and not isinstance(own, str):
                 raise TypeError(f"it returns a {type(own).__name__}, not text or None")
         except (Exception, SystemExit) as error:
+            raise_handler_error(error)
             what = f"the AOT part of backend {self.name!r} fails in cache_key: {one_line(error)}"
             raise BackendBroken(what, remedy=AUTHOR) from error
         if own is None:

@@ -12,7 +12,7 @@ from delegate import vendor_output
 from delegate.backends.info import API_VERSION, Availability, BackendAlias, BackendInfo
 from delegate.errors import BackendUnavailable
 from delegate.field_checks import count, mapping, text, texts
-from delegate.interrupts import interruptible
+from delegate.interrupts import interruptible, raise_handler_error
 from delegate.plugins import Plugin, PluginState, full_traceback, load_object, misnamed, one_line, other_version
 
 IN_PROCESS = "this process"
@@ -85,6 +85,7 @@ def found(plugin: Plugin) -> BackendState | BackendAlias:
     try:
         info = plugin.load()
     except (Exception, SystemExit) as error:
+        raise_handler_error(error)
         return broken(plugin, f"fails to import: {one_line(error)}", full_traceback(error))
     if not isinstance(info, BackendInfo | BackendAlias):
         return broken(plugin, f"provides {type(info).__name__} at {plugin.value}, not a BackendInfo")
@@ -105,6 +106,7 @@ def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
         with interruptible():
             availability = info.probe()
     except (Exception, SystemExit) as error:
+        raise_handler_error(error)
         return broken(plugin, f"fails when it is probed: {one_line(error)}", full_traceback(error))
     if not isinstance(availability, Availability):
         return broken(plugin, f"returns {type(availability).__name__}, not Availability, when probed")
@@ -136,6 +138,7 @@ def load_part(info: BackendInfo, part: str) -> type:
     try:
         made = load_object(path)
     except (Exception, SystemExit) as error:
+        raise_handler_error(error)
         if part == "aot" and isinstance(error, ModuleNotFoundError) and error.name in _AOT_NEEDS:
             what = f"the AOT part of backend {info.name!r} needs {error.name}, which is not installed"
             raise BackendUnavailable(what, remedy=f"pip install 'delegate[{_AOT_NEEDS[error.name]}]'") from error

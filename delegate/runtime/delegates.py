@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delegate.errors import BackendFailed, DelegateError
-from delegate.interrupts import interruptible
+from delegate.interrupts import interruptible, raise_handler_error
 from delegate.listeners import emit
 from delegate.plugins import AUTHOR, one_line
 from delegate.program.instructions import walk
@@ -85,6 +85,7 @@ def _init_required(init: Init, spec: DelegateSpec, callers: Callable[[], str]) -
         with interruptible():
             return init(spec)
     except (Exception, SystemExit) as error:  # a plugin may raise anything
+        raise_handler_error(error)
         raise failed(spec, error, callers()) from error
 
 
@@ -103,6 +104,7 @@ def _with_fallback(init: Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Dele
         with interruptible():
             delegate = init(spec)
     except (Exception, SystemExit) as error:
+        raise_handler_error(error)
         return fallbacks.create_fallback(spec, error)
     return fallbacks.with_fallback(spec, delegate)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from delegate.errors import Stopped
+from delegate.interrupts import raise_handler_error
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Delegate, DeviceTensor, ReportOperator, TensorType
@@ -131,6 +132,7 @@ class _FallbackOnFailure(Delegate):
             if self._execute is self._own:
                 self._delegate.prepare(inputs, outputs)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
+            raise_handler_error(error)
             self.switch_to_fallback(error)
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -140,6 +142,7 @@ class _FallbackOnFailure(Delegate):
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             if execute is not self._own or isinstance(error, Stopped) or is_reentry(error):
                 raise
+            raise_handler_error(error)
             self.switch_to_fallback(error)
             self._execute(inputs, outputs)
 

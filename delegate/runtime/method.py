@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from delegate.errors import DelegateError, DeviceLost, InputError
+from delegate.interrupts import raise_handler_error
 from delegate.program import model
 from delegate.program.dtypes import DType
 from delegate.program.expr import SymbolValues
@@ -119,18 +120,26 @@ class Method(NotPicklable):
                     lock.owner = 0
         except InputError:  # inconsistent sizes, or sizes from data
             raise
-        except DelegateError as error:
-            self._resources.platform.abort(error)
-            raise
         except Exception as error:
-            translated = translate_run_errors(self.name).translate(error)
-            self._resources.platform.abort(translated)
-            raise translated from error
+            self._abort(error)
         if own:
             copy_back(own, self.written, arrays)
         for number in self._bits:
             results[number] = results[number].view()
         return results
+
+    def _abort(self, error: Exception) -> NoReturn:
+        """Report the error of a call to the platform, and raise it as one of this project.
+
+        What a signal handler of the program raised is raised unchanged, whatever a library has made of it.
+        """
+        raise_handler_error(error)
+        if isinstance(error, DelegateError):
+            self._resources.platform.abort(error)
+            raise error
+        translated = translate_run_errors(self.name).translate(error)
+        self._resources.platform.abort(translated)
+        raise translated from error
 
     def _recover_from_lost_device(self, error: DeviceLost) -> bool:
         from delegate.runtime.devices import switch_lost_devices

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from delegate.errors import BackendError, BackendFailed, DelegateError, KernelError
+from delegate.interrupts import raise_handler_error
 from delegate.plugins import AUTHOR, PORTABLE, one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate, TensorType
@@ -212,6 +213,7 @@ class SingleDelegateFastPath:
                 finally:
                     lock.owner = 0
         except (Exception, SystemExit) as error:
+            raise_handler_error(error)
             raise self._step.failed(error) from error
         return outputs
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from delegate.errors import DelegateError, ExecutionError, InputError, ProgramError
+from delegate.interrupts import raise_handler_error
 from delegate.plugins import one_line
 
 _REMEDY = "lower the model again; report it if that fails"
@@ -28,6 +29,7 @@ class ErrorTranslator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, DelegateError):
+            raise_handler_error(error)
             raise self.translate(error) from error
 
     def translate(self, error: Exception) -> DelegateError:

@@ -16,6 +16,7 @@ from delegate.backends.onnx.runtime.blob import OnnxModel, Shape, Tensor
 from delegate.backends.onnx.runtime.device_memory import OrtTensor
 from delegate.backends.onnx.runtime.provider import CPU, Provider, device, one_line
 from delegate.errors import BackendFailed, DelegateError
+from delegate.interrupts import raise_handler_error
 from delegate.program.cores import library_threads
 from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, Delegate, ReportOperator, TensorType
@@ -196,6 +197,7 @@ class OnnxDelegate(Delegate):
                     self._session = self._opened()
                 self._session.run(inputs, outputs)
             except Exception as error:  # see open_session
+                raise_handler_error(error)
                 error.with_traceback(None)  # which would keep the session
                 self._reset()
                 if isinstance(error, DelegateError):

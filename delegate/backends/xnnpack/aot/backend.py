@@ -73,7 +73,6 @@ class XnnpackBackend(TableBackend):
     """XNNPACK on the CPU, in float32 and in integers."""
 
     name = "xnnpack"
-    deviations = DEVIATIONS
     Options = XnnpackOptions
     table: LoweringTable[Any] = TABLE
     deviations = DEVIATIONS
