@@ -11,6 +11,10 @@ _INFINITY = "tests/backends/onnx/test_infinity.py"
 
 DEVIATIONS = (
     _row(
+        (), "NaN, infinities and values beyond float16, such as 1e6", "returns finite numbers of 65,504 or more",
+        "keeps them", test=_INFINITY, points=("NaN", "infinities", "only -infinity", "limits", "large"),
+    ),
+    _row(
         ("aten.eq", "aten.ne", "aten.lt", "aten.le", "aten.gt", "aten.ge"), "infinities",
         "compares them as numbers of 65,504 or more, or as NaN", "compares infinities", test=_INFINITY,
         points=("infinities", "only -infinity", "limits"),
