@@ -209,15 +209,16 @@ def rewritten(region: Region) -> Region:
 def _keeps_sigmoid(region: Region, node: Node) -> bool:
     """Return true if ONNX's Sigmoid computes a node, not the exponential that is exact for far negative numbers too.
 
-    Between quantized values it is one operator on integers. In a SiLU between convolutions, other operators would end
-    the blocked layout of ONNX Runtime, for half as much time again, and the next layer adds the results up.
+    Quantized results lose the digits anyway, and between quantized values it is one operator on integers. In a SiLU
+    between convolutions, other operators would end the blocked layout of ONNX Runtime, for half as much time again, and
+    the next layer adds the results up.
     """
     name = op_name(node)
     if name not in (_SIGMOID, _SILU) or tensor(node).dtype is not torch.float32:
         return False
     (source,) = node.all_input_nodes
-    if name == _SIGMOID and op_name(source) == DEQUANTIZE:
-        return all(op_name(user) == QUANTIZE for user in node.users)
+    if all(op_name(user) == QUANTIZE for user in node.users):
+        return True
     products = [node] if name == _SILU else [n for n in node.users if source in n.all_input_nodes]
     is_silu = name == _SILU or (len(products) == len(node.users) and all(op_name(n) == _PRODUCT for n in products))
     return is_silu and op_name(source) == _CONVOLUTION and not {node, *products} & {*region.outputs}

@@ -41,6 +41,23 @@ def test_silu_of_a_convolution(activation: Callable[[Tensor], Tensor], is_last: 
     assert partition.notes[0].startswith("4 ONNX operators") != is_last
 
 
+@pytest.mark.parametrize(("function", "count"), [(torch.sigmoid, 3), (F.silu, 4)], ids=["sigmoid", "silu"])
+def test_a_quantized_result_takes_no_more_operators(function: Callable[[Tensor], Tensor], count: int) -> None:
+    q = torch.ops.quantized_decomposed
+    ends = (-128, 127, torch.int8)
+
+    def module(x: Tensor) -> Tensor:
+        value = function(q.dequantize_per_tensor.default(x, 0.125, 3, *ends))
+        return q.quantize_per_tensor.default(value, 0.0625, -128, *ends)
+
+    x = torch.arange(-128, 128).to(torch.int8)
+    program = delegate.to_backend(torch.export.export(Function(module), (x,)), ["onnxruntime"])
+    (partition,) = program.report.partitions
+    assert partition.backend == "onnxruntime"
+    assert partition.notes[0].startswith(f"{count} ONNX operators")
+    assert_same(program(x), module(x), steps=1)
+
+
 @pytest.mark.parametrize("name", ["sigmoid", "silu", "glu", "softplus", "mish", "log_sigmoid", "expm1", "log1p"])
 def test_double_precision(name: str) -> None:
     function = (
