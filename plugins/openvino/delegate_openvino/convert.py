@@ -232,7 +232,7 @@ def _module(region: Region) -> GraphModule:
 
 
 def _squeeze_to_scalar(node: Node) -> None:
-    """Replace a view of no dimensions by a squeeze: after a product, OpenVINO 2026.4 crashes when it compiles it."""
+    """Replace a view of no dimensions by a squeeze, which OpenVINO 2026.4 compiles after every operator."""
     if op_name(node) in _VIEWS and tensor(node).dim() == 0 and (rank := tensor(node.all_input_nodes[0]).dim()):
         node.target, node.args, node.kwargs = torch.ops.aten.squeeze.dims, (node.args[0], list(range(rank))), {}
 

@@ -1,4 +1,4 @@
-"""Casts and signs as eager has them, and views of no dimensions, on which the compiler crashed."""
+"""Casts and signs as eager has them, and products to a scalar."""
 
 from __future__ import annotations
 

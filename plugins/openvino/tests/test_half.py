@@ -26,7 +26,7 @@ class Net(nn.Module):
 
 NETS: dict[str, Callable[[Net, torch.Tensor], torch.Tensor]] = {
     "two layers": lambda net, x: net.narrow(net.wide(x)),
-    "residual": lambda net, x: net.narrow(net.wide(x)) + x,  # OpenVINO 2026.4 crashed on these
+    "residual": lambda net, x: net.narrow(net.wide(x)) + x,
     "feed forward": lambda net, x: net.narrow(F.gelu(net.wide(net.norm(x)))) + x,
     "gated": lambda net, x: net.narrow(net.wide(x)) * torch.sigmoid(x),
     "attention": lambda net, x: F.scaled_dot_product_attention(x[None], x[None] * 2, net.norm(x)[None])[0],

@@ -15,6 +15,7 @@ from delegate.backends.dsp.runtime.targets import TARGETS, local_target
 from delegate.backends.onnx.runtime import session
 from delegate.errors import BackendFailed, ConfigError, LoweringError
 from delegate.runtime.loaded import LoadedProgram
+from delegate.verdict import Reason
 from tests.backends.onnx.models import Stages, image
 from tests.support.availability import require
 from tests.support.functions import NamedFunction
@@ -99,15 +100,27 @@ def test_long_integers_are_whole(name, backend):
     assert torch.equal(program(x), function(x))
 
 
-@pytest.mark.parametrize("backend", ["webgpu", "dsp"])
-def test_tensors_that_hold_nothing(backend):
-    """QNN's compiler ends the process where it meets one."""
-    require(backend)
+def test_tensors_that_hold_nothing():
+    require("webgpu")
     x = torch.empty(0, 4)
     portable = {"aten.relu.default": 1, "aten.sum.dim_IntList": 1}
-    program = compiled(_Nothing(), (x,), backends=backend, portable=portable)
-    assert answers(program, backend) == {"operator": 2}  # both are left to kernels
+    program = compiled(_Nothing(), (x,), backends="webgpu", portable=portable)
+    assert answers(program, "webgpu") == {"operator": 2}  # both are left to kernels
     assert_same(program(x), _Nothing()(x))
+
+
+# QNN's compiler has ended the process for these, so only the verdicts are tested: nothing is compiled.
+VERDICTS = {
+    "tensors that hold nothing": (_Nothing(), torch.empty(0, 4), [Reason.OPERATOR] * 2),
+    "pools": (nn.MaxPool2d((3, 1), 2), torch.ones(1, 2, 8, 8), [Reason.ATTRIBUTE]),
+}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_what_the_compiler_of_the_dsp_never_gets(name):
+    module, x, expected = VERDICTS[name]
+    report = delegate.explain(torch.export.export(module, (x,)), "dsp")
+    assert [n.verdicts["dsp"].reason for n in report.nodes] == expected
 
 
 class Gates(nn.Module):

@@ -60,9 +60,8 @@ PORTABLE: dict[str, dict[str, str]] = {
                 "aten.max_pool3d_with_indices.default",
                 "aten.adaptive_avg_pool3d.default, 2",
                 "aten.max_pool2d_with_indices.default, dilated",
-                "aten.max_pool2d_with_indices.default, skipping",
             ],
-            "QNN pools over 2 dimensions, not dilated, and no step skips pixels",
+            "QNN pools over 2 dimensions, not dilated",
         ),
         **dict.fromkeys(
             [f"aten.scatter_reduce.two, {how}{anew}" for how in ("amax", "amin") for anew in ("", " anew")],
@@ -112,6 +111,7 @@ PORTABLE: dict[str, dict[str, str]] = {
         **dict.fromkeys(IN_ORDER, "the exporter drops sums into constant places that are all in order"),
     },
 }
+VERDICTS_ALONE = {("dsp", "aten.max_pool2d_with_indices.default, skipping")}  # see test_backends: nothing compiles it
 # Largest error, of all cases ("") and of some. The HTP computes in float16, which has no 1e-6 to be relative to.
 TOLERANCE = {
     "dsp": {
@@ -135,7 +135,7 @@ JUMPS = {"aten.ceil.default", "aten.floor.default", "aten.round.default"}
 @pytest.mark.parametrize(("backend", "family"), every(2, ("dsp", "webgpu"), FAMILIES))
 def test_every_row_runs_on_the_library_and_is_right(backend, family):
     require(backend)
-    cases = FAMILIES[family]
+    cases = {name: case for name, case in FAMILIES[family].items() if (backend, name) not in VERDICTS_ALONE}
     module, inputs = All(cases).eval(), tuple(x.clone() for _, example in cases.values() for x in example)
     with torch.no_grad():
         config = {"backends": [backend], "partitioning": {"min_partition_size": 0}}

@@ -230,7 +230,7 @@ def test_memory_that_the_gpu_does_not_have(keep):
 
 
 def test_several_threads_on_several_partitions():
-    """WebGPU's plugin has one device for all sessions, and crashes where two run at once."""
+    """WebGPU's plugin has one device for all sessions, whose lock lets one run at a time."""
     require("webgpu")
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.Sigmoid(), nn.Linear(32, 32)).eval()
