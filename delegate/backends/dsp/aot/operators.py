@@ -155,7 +155,7 @@ def _no_volume(node: Node) -> Verdict:
 
 
 def _plain_pool(node: Node) -> Verdict:
-    """A pool has 2 dimensions and no dilation, and steps exceed no window of several pixels: QNN 2.7 fails at others."""
+    """A pool has 2 dimensions and no dilation, and steps exceed no window of several pixels: QNN 2.7 has no others."""
     source, args = node.all_input_nodes[0], arguments(node)
     if tensor(source).dim() != 4:
         return no(Reason.RANK, f"{source.name} has {tensor(source).dim()} dimensions, but QNN's pools have 4")
