@@ -8,6 +8,7 @@ from delegate.backends.deviations import Deviation, Handling
 from delegate.backends.resizing import nearest_deviations
 
 _row = partial(Deviation, "ONNX Runtime 1.31.1")
+_SPECIAL = "plugins/onnxruntime/tests/test_special_values.py"
 _RELATIVE = "plugins/onnxruntime/tests/test_relative_errors.py"
 
 DEVIATIONS = (
@@ -22,4 +23,11 @@ DEVIATIONS = (
          "keeps them", Handling.REWRITTEN, _RELATIVE, "With t = tanh(x / 2), it is computed as 2 t / (1 - t)."),
     _row(("aten.hardswish", "aten.hardsigmoid"), "inputs close to -3",
          "adds the rounded x / 6 to 1 / 2, so digits cancel", "computes x + 3 exactly", Handling.KEPT, _RELATIVE),
+    _row(("aten.hypot",), "infinity and NaN", "returns NaN", "returns infinity", Handling.KEPT, _SPECIAL,
+         points=("infinities", "only -infinity")),
+    _row(("aten.upsample_bicubic2d",), "NaN", "spreads it over other pixels", "spreads it over its neighbours",
+         Handling.KEPT, _SPECIAL, points=("NaN",)),
+    _row(("aten.where", "aten.masked_fill", "aten.expm1", "aten.log1p", "aten.trunc", "aten.lerp", "aten.nan_to_num",
+          "aten.remainder", "aten.floor_divide", "aten.tril", "aten.atan2"),
+         "-0.0", "may return 0.0", "keeps the sign", Handling.KEPT, _SPECIAL, points=("signs of zero",)),
 )  # fmt: skip
