@@ -28,6 +28,7 @@ from delegate.registry import Registry
 from delegate.report import Report
 from delegate.runtime.backend import Array
 from delegate.runtime.context import Context
+from delegate.runtime.fallback import FallbackEvent
 from delegate.runtime.lifecycle import NotPicklable
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
@@ -233,6 +234,12 @@ class CompiledProgram(CompiledContext):
     def loaded(self) -> LoadedProgram:
         """The same program in the runtime, called with NumPy arrays."""
         return LoadedProgram(self.program, self._registry, self._kernels, trust_code=True)  # it was compiled here
+
+    @property
+    def fallback_events(self) -> tuple[FallbackEvent, ...]:
+        """The partitions that fell back to kernels in this process, in order of time."""
+        loaded: LoadedProgram | None = vars(self).get("loaded")
+        return loaded.fallback_events if loaded else ()
 
     def context(self) -> CompiledContext:
         """Return a new context: the same methods, with their own states at their initial values."""

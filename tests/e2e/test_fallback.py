@@ -474,9 +474,10 @@ def test_the_report_of_a_program_that_was_just_compiled():
     program = lowered(fallback={"policy": "allow"})
     before = program.report
     assert not before.notes
+    assert program.fallback_events == ()
     vector_backend.FAULTS.add("execute")
     assert_same(program(x()), NET(x()))
-    assert program.report.notes == program.loaded.report.notes == tuple(map(str, program.loaded.fallback_events))
+    assert program.report.notes == program.loaded.report.notes == tuple(map(str, program.fallback_events))
     assert len(program.report.notes) == 2
     assert program.report.partitions == before.partitions
 
