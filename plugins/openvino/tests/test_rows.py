@@ -79,9 +79,8 @@ REFUSED: dict[str, list[str]] = {
         "aten.avg_pool2d.default, ceil_mode beyond",
     ],
     "counts no index from the end": [
-        "aten._upsample_nearest_exact2d.vec, twice", "aten._upsample_nearest_exact2d.vec, smaller",
-        "aten._upsample_nearest_exact3d.vec, twice", "aten.index.Tensor, two", "aten.index.Tensor, two from the end",
-        "aten.index.Tensor, two apart", "aten.index.Tensor, of images", "aten.index.Tensor, broadcast",
+        "aten.index.Tensor, two", "aten.index.Tensor, two from the end", "aten.index.Tensor, two apart",
+        "aten.index.Tensor, of images", "aten.index.Tensor, broadcast",
         "aten.im2col.default",
     ],
     "before the transposition": ["aten.as_strided.default"],
