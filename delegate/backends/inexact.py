@@ -15,7 +15,7 @@ have, or a number for its infinity. An example is `(x * 1000).float()` of float1
 
 NaN: a backend whose library loses NaN has a field `nan: Nan` among its options, and a predicate of the nodes that lose
 it. With `exact` it refuses these nodes, so that other backends run them, or lowers them to more operators that keep
-NaN. With `fast` it accepts them, and the report names them in each partition.
+NaN. With `fast` it accepts them, and the report names them in each partition, unless the program tests their results.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pydantic import Field
 from torch.fx import Node
 
 from delegate.backends.region import Region
+from delegate.backends.special_values import find_test
 from delegate.edge.node import arguments, base_name, is_constant, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -222,9 +223,20 @@ Nan = Annotated[
 
 
 def keeps_nan(node: Node, loses: Loses, nan: Nan) -> Verdict:
-    """Refuse a node that loses NaN if the option is `exact`."""
-    if nan == "exact" and loses(node):
+    """Refuse a node that loses NaN if the option is `exact`, or if the program tests its results for NaN or infinity.
+
+    Args:
+        node: a node of the program, with its users.
+        loses: returns true for nodes that lose NaN.
+        nan: the option.
+    """
+    if not loses(node):
+        return YES
+    if nan == "exact":
         return no(Reason.INACCURATE, "the library loses NaN there, but nan: exact is requested")
+    if (test := find_test(node)) is not None:
+        what = op_name(test).split(".")[1]
+        return no(Reason.INACCURATE, f"the library loses NaN there, and {what} tests its results for NaN or infinity")
     return YES
 
 

@@ -37,11 +37,17 @@ def _decode(x: Array, zeros: Array | None, scales: Array, out: Array) -> None:
     np.multiply(x, scales, out=out, casting="unsafe", dtype=scales.dtype)
 
 
+def _replace_nan(values: Array, number: Parameter) -> None:
+    """Replace NaN, if there is any, by a number."""
+    if np.isnan(np.minimum.reduce(values, axis=None, initial=0)):
+        np.copyto(values, number, where=np.isnan(values))
+
+
 @_kernel("quantize_per_tensor", "default", "tensor", "tensor2")
 def quantize_per_tensor(
     x: Array, scale: Parameter, zero_point: Parameter, low: Parameter, high: Parameter, _dtype: DType, *, out: Array
 ) -> None:
-    """Compute round(x / scale) + zero_point, clipped to low and high."""
+    """Compute round(x / scale) + zero_point, clipped to low and high; NaN is the integer 0, as in torch."""
     factor, zero = np.float32(1.0 / _number(scale)), np.float32(_number(zero_point))
     for source, target in blocks(x, out):
         values = np.multiply(source, factor)
@@ -50,6 +56,7 @@ def quantize_per_tensor(
             np.add(values, zero, out=values)
         np.maximum(values, level(_number(low), values), out=values)
         np.minimum(values, level(_number(high), values), out=values)
+        _replace_nan(values, 0)
         np.copyto(target, values, casting="unsafe")
 
 
@@ -135,6 +142,7 @@ def round_per_tensor(x: Array, scale: Parameter, zero_point: Parameter, low: int
         np.multiply(source, inverse, out=target)
         np.rint(target, out=target)
         target.clip(least, greatest, out=target)
+        _replace_nan(target, -_number(zero_point))
         np.add(target, _ZERO, out=target)  # integers have one zero
         np.multiply(target, factor, out=target)
 
@@ -177,12 +185,13 @@ def unpack(pairs: Array, *, out: Array) -> None:
 def choose_qparams(x: Array, low: int, high: int, eps: float, _dtype: DType, *, out: tuple[Array, Array]) -> None:
     """Compute the scale and the zero point that map the range of x, with 0, to low to high.
 
-    Here and below, the range of no elements is 0: torch raises an error, but a batch may be empty.
+    Here and below, the range of no elements is 0: torch raises an error, but a batch may be empty. With NaN or infinity
+    the scale is not finite, so that all of the range decodes to NaN, as in torch.
     """
     least, greatest = x.min(initial=0), x.max(initial=0)
     scale = np.maximum((greatest - least) / np.float32(high - low), np.float32(eps))
     out[0][...] = scale
-    out[1][...] = np.clip(low - np.rint(least / scale), low, high)
+    out[1][...] = np.nan_to_num(np.clip(low - np.rint(least / scale), low, high))
 
 
 @_kernel("choose_qparams_symmetric", "tensor")

@@ -17,11 +17,12 @@ from delegate.backends.inexact import Nan, floats_of, keeps_nan, nan_notes
 from delegate.backends.lowering import conditions, of_dtypes
 from delegate.backends.onnx.aot.backend import OnnxBackend, provider_code
 from delegate.backends.onnx.aot.model import ExportedModel
-from delegate.backends.onnx.aot.translations import TRANSLATIONS, table_of
+from delegate.backends.onnx.aot.translations import MOVES, TRANSLATIONS, table_of
 from delegate.backends.onnx.runtime.blob import pack
 from delegate.backends.onnx.runtime.provider import CPU, Provider
 from delegate.backends.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
 from delegate.backends.quantizable import QuantizationScheme
+from delegate.backends.special_values import PASSING, POOLS, keeps_infinity
 from delegate.edge.node import op_name
 from delegate.verdict import Verdict
 from delegate_onnxruntime.conversion import convertible
@@ -88,7 +89,8 @@ class OnnxRuntimeBackend(OnnxBackend):
             return run_time_ranges.outside_of_pattern(LIBRARY)
         if self._is_cpu and op_name(node) in _DECODED and is_known(node):
             return of_dtypes(node, _CODED, self.library)
-        return keeps_nan(node, _LOSES, self.options.nan) and super().check(node)
+        verdict = keeps_nan(node, _LOSES, self.options.nan) and keeps_infinity(node, POOLS, PASSING | MOVES)
+        return verdict and super().check(node)
 
     @classmethod
     def quantization(cls) -> Sequence[QuantizationScheme]:

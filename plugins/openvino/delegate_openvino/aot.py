@@ -31,10 +31,12 @@ from delegate.backends.inexact import (
     returns_to_half,
     unrounded,
 )
+from delegate.backends.onnx.aot.translations import MOVES
 from delegate.backends.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.backends.region import ranges_of_sizes, shape_without, size_range
 from delegate.backends.resizing import NEAREST, exact_factors, factors_of, known_or_multiplied, rounds_as_torch
+from delegate.backends.special_values import EXTREMES, PASSING, extremes_of_infinity, keeps_infinity
 from delegate.edge.node import arguments, is_static, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import NotConverted, plain, shape_of, to_openvino, whole_operators
@@ -81,6 +83,7 @@ _GROUP_NORMS = frozenset({"aten.group_norm.default", "aten.native_group_norm.def
 _CORRECTED = frozenset(f"aten.{name}.correction" for name in ("var", "std", "var_mean", "std_mean"))
 
 _LOSES = floats_of(LOSING)
+_PASSING = PASSING | MOVES
 _CONVERSIONS = frozenset((QUANTIZE, *DECODES))
 
 
@@ -142,6 +145,8 @@ class OpenVinoBackend(AskingBackend):
             return run_time_ranges.outside_of_pattern(self.library)
         if self._in_integers and op_name(node) in _CONVERSIONS:
             return check_conversion(node)
+        if not (verdict := keeps_nan(node, _LOSES, self.options.nan) and keeps_infinity(node, EXTREMES, _PASSING)):
+            return verdict
         return (
             returns_to_half(node)
             and keeps_zero(node)
@@ -159,8 +164,6 @@ class OpenVinoBackend(AskingBackend):
         for refused in (_integers(region), _otherwise(region), _not_compiled(region)):
             if refused is not None:
                 return refused
-        if not (nan_verdict := keeps_nan(region.calls[0], _LOSES, self.options.nan)):
-            return nan_verdict
         try:
             converted = to_openvino(region)
         except NotConverted as refusal:
@@ -169,6 +172,7 @@ class OpenVinoBackend(AskingBackend):
 
     def preprocess(self, region: Region) -> PreprocessResult:
         refused = constants_of_zero(region) | unrounded(region) | unknown_sizes(region)
+        refused |= extremes_of_infinity(region, EXTREMES, _PASSING)
         if refused := refused | collapsed_sizes(region, MEANS | PRODUCTS):
             raise RegionRefused(refused)
         try:

@@ -24,6 +24,7 @@ from torch.fx import Node
 
 from delegate.backends.onnx.aot.translations import MOVES
 from delegate.backends.region import Region
+from delegate.backends.special_values import NAMING, PADDING, PASSING, Held, held_infinities, infinities
 from delegate.edge.node import arguments, is_constant, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -161,32 +162,16 @@ def _passes(node: Node) -> bool:
 _FAR = 64  # operators that are looked at before or after a node
 _LARGEST_EXPONENT = 40.0  # of e: float16 has no greater number than exp(11.1), and no smaller one than exp(-17)
 
-# Operators whose arguments may be an infinity that they put into their results.
-_NAMING = frozenset(
-    f"aten.{name}"
-    for name in (
-        "constant_pad_nd.default", "masked_fill.Scalar", "full.default", "full_like.default", "new_full.default",
-        "scalar_tensor.default",
-    )
-)  # fmt: skip
-# Operators whose results have the infinities of their operands.
-_PASSING = MOVES | {
-    f"aten.{name}"
-    for name in (
-        "abs.default", "add.Tensor", "cumsum.default", "div.Tensor", "masked_fill.Scalar", "mean.default", "mean.dim",
-        "mul.Tensor", "neg.default", "sub.Tensor", "sum.default", "sum.dim_IntList", "where.self",
-    )
-}  # fmt: skip
+_NAMING = NAMING | {PADDING}
+_PASSING = PASSING | MOVES
 # Operators that give the same for the HTP's least number as for -infinity, beside any other number. Of nothing but
 # -infinity they give NaN or 0, so that none is shown: a maximum would show it.
 _SOFTMAX = frozenset({"aten._softmax.default", "aten._safe_softmax.default", "aten.softmax.int"})
 
-
-_Held = Mapping[Node, Set[float]]  # constant -> the infinities in it
 _WHY = "the HTP has no infinity, but the program has one here"
 
 
-def without_infinity(node: Node, held: _Held = MappingProxyType({})) -> Verdict:
+def without_infinity(node: Node, held: Held = MappingProxyType({})) -> Verdict:
     """Check that neither the operands nor the result have an infinity that the program names.
 
     An exception is -infinity that only softmax reads, as in a mask of attention.
@@ -195,42 +180,20 @@ def without_infinity(node: Node, held: _Held = MappingProxyType({})) -> Verdict:
         node: the node to check.
         held: the infinities of constants, if they are known.
     """
-    infinities = _infinities(node, held)
-    if not infinities:
+    found = infinities(node, _PASSING, held, _NAMING)
+    if not found:
         return YES
     is_passing = op_name(node) in _NAMING | _PASSING
     is_right = op_name(node) in _SOFTMAX or (is_passing and _is_for_softmax(node))
-    if infinities == {-math.inf} and is_right:
+    if found == {-math.inf} and is_right:
         return YES
     return no(Reason.INACCURATE, _WHY)
 
 
 def infinite_constants(region: Region) -> dict[str, str]:
     """Return the nodes of a region that get an infinity from a constant and show it: name -> reason, for a refusal."""
-    read = {n: v for n, v in region.constants.items() if any(op_name(user) in _PASSING for user in n.users)}
-    floats = {n: v for n, v in read.items() if v.is_floating_point() and bool(v.isinf().any())}
-    held = {n: frozenset(b for b in (-math.inf, math.inf) if bool((v == b).any())) for n, v in floats.items()}
+    held = held_infinities(region, _PASSING)
     return {n.name: _WHY for n in region.calls if held and not without_infinity(n, held)}
-
-
-def _infinities(node: Node, held: _Held) -> Set[float]:
-    """Return the infinities that a node names, or gets from operators that name one or pass one on."""
-    infinities, seen, stack = set(_named(node)), {node}, list(node.all_input_nodes)
-    while stack and len(seen) < _FAR:
-        source = stack.pop()
-        if source in seen:
-            continue
-        seen.add(source)
-        infinities.update(_named(source), held.get(source, ()))
-        if op_name(source) in _PASSING:
-            stack += source.all_input_nodes
-    return infinities
-
-
-def _named(node: Node) -> list[float]:
-    if op_name(node) not in _NAMING:
-        return []
-    return [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, float) and math.isinf(a)]
 
 
 def _is_for_softmax(node: Node) -> bool:

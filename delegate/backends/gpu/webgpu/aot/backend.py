@@ -21,6 +21,7 @@ from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import MOVES, table_of
 from delegate.backends.onnx.runtime.blob import pack
 from delegate.backends.onnx.runtime.provider import Provider
+from delegate.backends.special_values import EXTREMES, PASSING, keeps_infinity
 from delegate.edge.node import op_name, tensors
 from delegate.errors import BackendUnavailable
 from delegate.verdict import Reason, Verdict, no
@@ -79,7 +80,8 @@ class WebGpuBackend(OnnxBackend):
                     return no(Reason.SIZE, what, "split it in the model")
                 if self._here and tensor.dtype is torch.float16 and (why := provider.missing(provider.FLOAT16)):
                     return no(Reason.DTYPE, f"{other.name} is float16, which the GPU does not support: {why}")
-        return keeps_nan(node, _loses, self.options.nan) and super().check(node)
+        verdict = keeps_nan(node, _loses, self.options.nan) and keeps_infinity(node, EXTREMES, PASSING | MOVES)
+        return verdict and super().check(node)
 
     def provider(self) -> Provider:
         return provider.provider()

@@ -1,0 +1,137 @@
+"""What a program does with NaN and infinities: where it names them, and where it tests for them.
+
+A library that loses them must not run an operator whose results the program tests, or a maximum of numbers that the
+program has replaced by an infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+from types import MappingProxyType
+
+from torch.fx import Node
+
+from delegate.backends.region import Region
+from delegate.edge.node import op_name, tensors
+from delegate.verdict import YES, Reason, Verdict, no
+
+_FAR = 64  # operators that are looked at before or after a node
+_HUGE = 1e38  # comparisons with a number beyond this one tell infinities apart
+
+# Operators whose arguments may be an infinity that they put into their results.
+PADDING = "aten.constant_pad_nd.default"
+NAMING = frozenset(
+    f"aten.{name}"
+    for name in ("masked_fill.Scalar", "full.default", "full_like.default", "new_full.default", "scalar_tensor.default")
+)
+# Operators whose results have the infinities of their operands, beside those that copy elements.
+PASSING = frozenset(
+    f"aten.{name}"
+    for name in (
+        "abs.default", "add.Tensor", "cumsum.default", "div.Tensor", "masked_fill.Scalar", "mean.default", "mean.dim",
+        "mul.Tensor", "neg.default", "sub.Tensor", "sum.default", "sum.dim_IntList", "where.self",
+    )
+)  # fmt: skip
+Held = Mapping[Node, Set[float]]  # constant -> the infinities in it
+
+POOLS = frozenset(
+    f"aten.{name}.default"
+    for rank in (1, 2, 3)
+    for name in (f"max_pool{rank}d", f"max_pool{rank}d_with_indices", f"adaptive_max_pool{rank}d")
+)
+# Operators of whose result for nothing but infinities some libraries make their largest number.
+EXTREMES = POOLS | {
+    f"aten.{name}"
+    for name in ("amax.default", "amin.default", "max.default", "max.dim", "min.default", "min.dim", "aminmax.default")
+}
+
+_TESTS = frozenset(
+    f"aten.{name}.default" for name in ("isfinite", "isinf", "isnan", "isneginf", "isposinf", "nan_to_num", "nansum")
+) | {"aten.nanmean.default", "aten.nanmedian.default"}
+_COMPARISONS = frozenset(
+    f"aten.{name}.{form}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for form in ("Scalar", "Tensor")
+)
+# Behind a layer, most values of a network are results of all those before it.
+_LAYERS = frozenset(
+    f"aten.{name}.default"
+    for name in ("addmm", "bmm", "convolution", "linear", "matmul", "mm", "scaled_dot_product_attention")
+)
+
+
+def find_test(node: Node) -> Node | None:
+    """Return the node that tests for NaN or infinity what a node computes, without a layer between them; or None."""
+    seen, stack = {node}, list(node.users)
+    while stack and len(seen) < _FAR:
+        user = stack.pop()
+        if user in seen or user.op == "output":
+            continue
+        seen.add(user)
+        if _tests(user):
+            return user
+        if op_name(user) not in _LAYERS and any(t.dtype.is_floating_point for t in tensors(user)):
+            stack += user.users
+    return None
+
+
+def _tests(node: Node) -> bool:
+    name = op_name(node)
+    if name in _COMPARISONS:
+        first, second = node.args[:2]
+        if isinstance(second, Node):
+            return first is second or bool(named_infinities(second))
+        return isinstance(second, float) and abs(second) > _HUGE
+    return name in _TESTS
+
+
+def named_infinities(node: Node, naming: Set[str] = NAMING) -> list[float]:
+    """Return the infinities among the arguments of a node that puts them into its results."""
+    if op_name(node) not in naming:
+        return []
+    return [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, float) and math.isinf(a)]
+
+
+def held_infinities(region: Region, passing: Set[str]) -> Held:
+    """Return the infinities in the constants of a region that a passing operator reads."""
+    read = {n: v for n, v in region.constants.items() if any(op_name(user) in passing for user in n.users)}
+    floats = {n: v for n, v in read.items() if v.is_floating_point() and bool(v.isinf().any())}
+    return {n: frozenset(b for b in (-math.inf, math.inf) if bool((v == b).any())) for n, v in floats.items()}
+
+
+def infinities(
+    node: Node, passing: Set[str], held: Held = MappingProxyType({}), naming: Set[str] = NAMING
+) -> Set[float]:
+    """Return the infinities that a node names, or gets from operators that name one or pass one on."""
+    result, seen, stack = set(named_infinities(node, naming)), {node}, list(node.all_input_nodes)
+    while stack and len(seen) < _FAR:
+        source = stack.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        result.update(named_infinities(source, naming), held.get(source, ()))
+        if op_name(source) in passing:
+            stack += source.all_input_nodes
+    return result
+
+
+_LARGEST = "of nothing but infinities the library returns its largest number, and the program fills in an infinity"
+
+
+def keeps_infinity(node: Node, extremes: Set[str], passing: Set[str]) -> Verdict:
+    """Refuse a maximum or a pool of values that the program has replaced by an infinity; padding does not count.
+
+    Args:
+        node: a node of the program.
+        extremes: the operators that the library computes otherwise.
+        passing: the operators that pass infinities on.
+    """
+    if op_name(node) in extremes and infinities(node, passing):
+        return no(Reason.INACCURATE, _LARGEST)
+    return YES
+
+
+def extremes_of_infinity(region: Region, extremes: Set[str], passing: Set[str]) -> dict[str, str]:
+    """Return such nodes of a region whose infinity is in a constant: name -> reason, for a refusal."""
+    calls = [node for node in region.calls if op_name(node) in extremes]
+    held = held_infinities(region, passing) if calls else {}
+    return {node.name: _LARGEST for node in calls if held and infinities(node, passing, held)}
