@@ -38,15 +38,19 @@ EXPECTED = {
                 ", max of all, min of all, norm -inf along 1, norm 0 along 1, norm inf along 1"
             ),
             sorted=(
-                "argmax along 0, argmax along 1, argmax of absolute along 1, argmin along 0"
-                ", argmin along 1, argsort along 0, argsort along 1, kthvalue along 1, max along 0"
-                ", max along 1, max without indices along 1, min along 0, min along 1, scattered amax"
-                ", scattered amin, sort along 0, sort along 1, sorted downwards along 0"
-                ", sorted downwards along 1, the least along 1, topk along 1"
+                "argmax along 0, argmax along 1, argmax of absolute along 1, argmin along 0, argmin along 1"
+                ", max along 0, max along 1, max without indices along 1, min along 0, min along 1"
+                ", scattered amax, scattered amin"
             ),
             layers=("convolution and max pool, global max pool, max pool behind relu, padded max pool, sampled at NaN"),
         ),
         signs=_SIGNS,
+        some_cpus=named(  # from ONNX Runtime 1.32 on, TopK orders NaN as torch does
+            sorted=(
+                "argsort along 0, argsort along 1, kthvalue along 1, sort along 0, sort along 1"
+                ", sorted downwards along 0, sorted downwards along 1, the least along 1, topk along 1"
+            ),
+        ),
     ),
 }
 
