@@ -15,6 +15,7 @@ from delegate.accuracy.verification import MeasuredAccuracy, Verification, verif
 from delegate.cache.aot.programs import CompilationResult, ProgramCache
 from delegate.compiled import CompiledProgram
 from delegate.edge.control_flow import CONTROL_FLOW
+from delegate.edge.decompose import CannotDecompose
 from delegate.edge.keys import fingerprints
 from delegate.edge.restore_torch_on_error import restore_torch_on_error
 from delegate.edge.sources import Model, exported_programs
@@ -128,6 +129,17 @@ def _lower(request: LoweringRequest, model: Model, *, is_cacheable: bool, is_own
         is_cacheable: the program may come from the cache, and go there.
         is_owned: nothing else changes the weights of the model, so the program needs no copies of them.
     """
+    while True:
+        try:
+            return _lower_once(request, model, is_cacheable=is_cacheable, is_owned=is_owned)
+        except CannotDecompose as error:  # of one node. Torch may be able to do it while it converts the whole program
+            if error.operator in request.decomposed:
+                raise
+            request = replace(request, decomposed=request.decomposed | {error.operator})
+
+
+def _lower_once(request: LoweringRequest, model: Model, *, is_cacheable: bool, is_owned: bool) -> CompiledProgram:
+    """Lower a model, without preserving the compound operators in `request.decomposed`; see `_lower`."""
     sources, selection, strategy, registry = request.sources, request.selection, request.strategy, request.registry
 
     artifacts = open_artifact_cache(selection, registry, request.cache)

@@ -32,7 +32,7 @@ from torch.fx.node import map_arg
 from delegate.edge.build import fake_mode, inherited
 from delegate.edge.functional import HIDDEN_WRITES, functionalize
 from delegate.edge.graphs import CHECKS, graph_modules, has_effect, require_success
-from delegate.edge.node import SYMBOLIC, describe, results_used, shape_text, symbolic_numbers, writes_in_place
+from delegate.edge.node import SYMBOLIC, describe, op_name, results_used, shape_text, symbolic_numbers, writes_in_place
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.edge.training import with_dropout
 from delegate.errors import LoweringError
@@ -61,6 +61,19 @@ def core_decompositions(preserve_ops: Set[str] = frozenset()) -> Table:
     """Return torch's decompositions to core ATen, without those of preserved operators."""
     table = _override_decompositions(dict(_torch_decompositions()))
     return {op: how for op, how in table.items() if str(op) not in preserve_ops}
+
+
+class CannotDecompose(LoweringError):
+    """Torch cannot decompose one node alone.
+
+    Args:
+        what, where, remedy: see `DelegateError`.
+        operator: the node's operator.
+    """
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "", operator: str = "") -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.operator = operator
 
 
 @dataclass(frozen=True)
@@ -138,10 +151,11 @@ class Decomposer:
                 functionalize(body)
             require_success(body)
         except Exception as error:
-            raise LoweringError(
+            raise CannotDecompose(
                 f"torch cannot decompose an operator: {error}",
                 where=describe(node),
                 remedy="replace the operator in the model, or register a decomposition for it",
+                operator=op_name(node),
             ) from error
         if key is not None and _symbols(body) <= _symbols(values):
             self._traced[key] = body

@@ -161,7 +161,9 @@ def _program(region: Region, ranges: Mapping[Any, Any]) -> EdgeProgram:
 def has_kernel(node: Node, kernels: Kernels) -> bool:
     """Return if a kernel without torch runs the node's operator on its dtypes."""
     dtypes = {d for n in (node, *node.all_input_nodes) for t in tensors(n) if (d := dtype_of(t.dtype))}
-    return kernels.torch_free.find(op_name(node), dtypes, allocates=bool(introduced_symbols(node))) is not None
+    kernel = kernels.torch_free.find(op_name(node), dtypes, allocates=bool(introduced_symbols(node)))
+    # A view is made before a call, and so of one tensor alone: `expand_as` becomes `expand`.
+    return kernel is not None and not (kernel.is_view and len([n for n in node.all_input_nodes if tensors(n)]) > 1)
 
 
 def compounds_without_kernel(graph: Graph, kernels: Kernels) -> list[Node]:

@@ -95,6 +95,7 @@ class Compiler:
     The steps of a method are its edge program, a plan, regions, artifacts. Then the partitions are extracted.
 
     Attributes:
+        decomposed: compound operators that are not preserved for any backend.
         failures: the regions that backends failed to compile, so that nodes of them were moved.
     """
 
@@ -102,6 +103,7 @@ class Compiler:
     kernels: Kernels
     saved: SavedPlan | None = None
     artifact_cache: ArtifactCache | None = None
+    decomposed: frozenset[str] = frozenset()
     methods: dict[str, _Method] = field(default_factory=dict)
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -130,7 +132,7 @@ class Compiler:
         if self.saved is not None and self.saved.whole is not None:
             return frozenset((*self.saved.whole, *_WRITES))
         requested = (op for b in self.selection.backends.values() for op in b.preserve_ops)
-        return frozenset((*requested, *self.kernels.torch_free.whole_ops, *_WRITES))
+        return frozenset((*requested, *self.kernels.torch_free.whole_ops, *_WRITES)) - self.decomposed
 
     @property
     def plans(self) -> list[Plan]:
@@ -155,7 +157,7 @@ class Compiler:
 
         Both share their artifacts and failures.
         """
-        fork = Compiler(self.selection, self.kernels, None, self.artifact_cache)
+        fork = Compiler(self.selection, self.kernels, None, self.artifact_cache, self.decomposed)
         fork.share_artifacts_of(self)
         fork.methods.update((name, _Method(edges.get(name, method.edge))) for name, method in self.methods.items())
         return fork
@@ -175,7 +177,8 @@ class Compiler:
         """
         rules = self.selection.rules
         rules = replace(rules, min_partition_size=0) if keep_all else rules
-        fork = Compiler(replace(self.selection, rules=rules), self.kernels, None, self.artifact_cache)
+        selection = replace(self.selection, rules=rules)
+        fork = Compiler(selection, self.kernels, None, self.artifact_cache, self.decomposed)
         fork.methods[method] = _Method(self.methods[method].edge)
         fork.partitioners, fork.concurrency_plan = tuple(partitioners), plan
         fork.share_artifacts_of(self)

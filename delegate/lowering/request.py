@@ -49,6 +49,7 @@ class LoweringRequest:
         registry: the registry of backends.
         cache: use the caches on disk; None: as configured.
         progress: called with short progress texts; None: no progress.
+        decomposed: compound operators that are not preserved for any backend.
     """
 
     sources: dict[str, ExportedProgram]
@@ -58,6 +59,7 @@ class LoweringRequest:
     registry: Registry
     cache: bool | None
     progress: Callable[[str], None] | None
+    decomposed: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -97,7 +99,9 @@ class LoweringRequest:
         inputs, registry = self.check.inputs, self.registry
         exported, selection = self.strategy.quantize(self.sources, self.selection, registry, inputs, self.progress)
         references = self.sources if self.check.reference is None else exported_programs(self.check.reference)
-        compiler = Compiler(selection, kernels_of(registry, selection.kernels), self.strategy.plan, artifacts)
+        compiler = Compiler(
+            selection, kernels_of(registry, selection.kernels), self.strategy.plan, artifacts, self.decomposed
+        )
         prepare(compiler)
         compiler.add_methods(exported)
         placed = self.strategy.place(compiler, exported, PlacementInputs(references, inputs, self.cache, self.progress))
