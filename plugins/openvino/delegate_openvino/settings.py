@@ -17,7 +17,7 @@ GROUPS = (16, 32, 64, 128)  # numbers of activations that share a range, chosen 
 _HALF = ("f16", "bf16")
 # OpenVINO caches up to 5,000 compiled kernels and their memory, one for each operator and each set of sizes.
 _CACHE = 5000
-_CACHED_SIZES = 16  # sets of sizes that stay compiled
+_CACHED_SIZES = 64  # sets of sizes that stay compiled
 _PRODUCTS = 64  # that are added up to find out if they saturate
 
 
