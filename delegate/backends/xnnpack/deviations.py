@@ -7,6 +7,7 @@ from functools import partial
 from delegate.backends.deviations import Deviation, Handling
 
 _EDGES = "tests/backends/xnnpack/test_edges.py"
+_ROWS = "tests/backends/xnnpack/test_convolution.py"
 _SPECIAL = "tests/backends/test_special_values.py"
 _row = partial(Deviation, "XNNPACK in LiteRT 2.3.0", handling=Handling.KEPT)
 _ANYWHERE = ("example", "ordinary", "tails", "infinities", "NaN", "transposed")  # groups with some ordinary numbers
@@ -21,7 +22,7 @@ DEVIATIONS = (
     _row(("aten.log", "aten.log2", "aten.log10"), "numbers near 1 and from 2.4e38 on",
          "has an absolute error of 1e-7 near 1, and returns infinity from 2.4e38 on", "returns up to 88.7", test=_EDGES,
          points=(*_ANYWHERE, "limits")),
-    _row(("aten.sqrt", "aten.rsqrt"), "numbers from 8.5e37 on", "returns 3/2 or 2/3 of the result",
+    _row(("aten.sqrt", "aten.rsqrt", "aten.pow"), "numbers from 8.5e37 on", "returns 3/2 or 2/3 of the result",
          "returns the result", test=_EDGES, points=("limits",)),
     _row(("aten.sin", "aten.cos"), "results close to 0, and angles over 1e6",
          "has an absolute error of 1e-7, of 1e-4 at 1e8, and returns NaN from 1.5e8 on",
@@ -35,10 +36,15 @@ DEVIATIONS = (
          "returns the norm", test=_SPECIAL, points=("tiny",)),
     _row(("aten.where", "aten.tril", "aten.triu", "aten.masked_fill"),
          "NaN or infinity where a constant mask removes it", "returns NaN, since it multiplies by the mask",
-         "returns the other operand", test=_SPECIAL),
+         "returns the other operand", test=_SPECIAL, points=("NaN", "infinities", "only -infinity")),
+    _row(("aten.convolution",), "NaN or infinity in groups and gaps of a transposed convolution",
+         "spreads it, since its dense kernel has zeros there", "keeps it in its place", test=_ROWS,
+         points=("NaN", "infinities", "only -infinity")),
     _row(("aten.avg_pool2d", "aten.adaptive_avg_pool2d", "aten.upsample_bilinear2d", "aten.upsample_linear1d"),
-         "infinities", "may return NaN, which a note reports", "returns infinity", test=_SPECIAL,
-         points=("infinities", "only -infinity")),
+         "infinities, also of float16", "may return NaN, which a note reports", "returns infinity", test=_SPECIAL,
+         points=("infinities", "only -infinity", "large")),
+    _row(("aten.gelu",), "infinities and the largest numbers", "returns the limit", "returns NaN or infinity",
+         test=_SPECIAL, points=("infinities", "limits")),
     _row(("aten.var_mean",), "infinities", "returns an infinite mean", "returns NaN", test=_SPECIAL,
          points=("infinities", "only -infinity")),
     _row(("aten.sin", "aten.trunc", "aten.remainder", "aten.div", "aten.constant_pad_nd", "aten.leaky_relu",

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import delegate
 from delegate.verdict import Reason
 from tests.backends.xnnpack.harness import assert_as_eager, lower, refusal, run
 from tests.support.functions import Function
@@ -131,3 +132,13 @@ def test_refused(module, inputs, reason, words):
     verdict = refusal(module, inputs, "aten.convolution.default")
     assert verdict.reason is reason
     assert words in verdict.message
+
+
+def test_nan_spreads_over_the_groups_of_a_transposed_convolution():
+    """A row of the table of deviations: the dense kernel has zeros between the groups."""
+    module, x = nn.ConvTranspose2d(4, 4, 3, groups=2).eval(), torch.randn(1, 4, 5, 5)
+    x[0, 0, 2, 2] = float("nan")
+    program = delegate.to_backend(torch.export.export(module, (torch.randn(1, 4, 5, 5),)), "xnnpack")
+    assert [n.backend for n in program.report.nodes] == ["xnnpack"]
+    assert not module(x)[:, 2:].isnan().any()
+    assert program(x)[:, 2:].isnan().any()
