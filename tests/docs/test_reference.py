@@ -71,7 +71,7 @@ def test_keys_are_those_of_the_configuration(generated: ModuleType) -> None:
 def test_options_are_those_of_the_backends(generated: ModuleType) -> None:
     text = generated.backend_options()
     assert re.findall(r"^## `(\w+)`$", text, re.MULTILINE) == ["xnnpack", "webgpu", "cuda", "dsp"]
-    assert "| `soc` | text | `SM8550` |" in text
+    assert "| `half` | `border`, `every` | `border` |" in text
     assert "Options of `delegate.load`: `threads` (int), `weight_cache` (bool)." in text
     assert re.findall(r"^.*\|  +\|$", text, re.MULTILINE) == []  # an option without a description
 
