@@ -33,7 +33,7 @@ class Deviation:
         behavior: what the library does, e.g. "returns 0"; continues a sentence that starts with its name.
         torch: what torch does, likewise, e.g. "returns 3e-7".
         handling: what the backend does about it.
-        test: the test that holds it, e.g. "plugins/onnxruntime/tests/test_tails.py".
+        test: the test that holds it, e.g. "plugins/onnxruntime/tests/test_relative_errors.py".
         advice: a sentence on what is computed instead, or on how to get torch's result.
         points: of a kept difference, the groups of points or the kinds of differences that show it in
             `make deviations`, e.g. ("tails",) or ("signs of zero",).
