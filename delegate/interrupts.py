@@ -56,12 +56,19 @@ def _handler_error(error: BaseException) -> BaseException | None:
     if threading.current_thread() is not threading.main_thread():
         return None  # handlers run in the main thread alone
     codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in error_chain(error):
         if any(frame.f_code in codes for frame, _ in traceback.walk_tb(cause.__traceback__)):
             return cause
-        cause = cause.__cause__ or cause.__context__
     return None
+
+
+def error_chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it comes from, each once: an error that is raised again may be its own cause."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _code(handler: Any) -> CodeType | None:

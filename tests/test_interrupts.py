@@ -16,7 +16,7 @@ from delegate.backends.info import Availability, BackendInfo
 from delegate.backends.state import found, load_part, probed
 from delegate.cli.models import load_model
 from delegate.cli.options import import_module, import_modules
-from delegate.interrupts import interruptible
+from delegate.interrupts import error_chain, interruptible, raise_handler_error
 from delegate.plugins import Plugin, load_object
 from delegate.quantization.calibration import _call
 from delegate.runtime import delegates
@@ -139,3 +139,10 @@ def test_other_threads() -> None:
     thread.start()
     thread.join()
     assert results == [signal.getsignal(signal.SIGINT)]
+
+
+def test_an_error_that_is_its_own_cause_has_a_chain_that_ends() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert list(error_chain(first)) == [first, second]
+    raise_handler_error(first)

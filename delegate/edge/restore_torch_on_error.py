@@ -18,6 +18,8 @@ from torch._subclasses import fake_impls
 from torch.nn import Module
 from torch.utils import _python_dispatch
 
+from delegate.interrupts import error_chain
+
 _ops: Any = torch._ops  # these parts of torch have no types
 _overrides: Any = torch.overrides
 _KEYS = tuple(torch._C.DispatchKey.__members__.values())
@@ -142,8 +144,5 @@ def _operators() -> Iterator[OpOverload]:
 
 def _free_frames(error: BaseException | None) -> None:
     """Clear the frames of an exception, and of the exceptions before it."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
+    for cause in error_chain(error):
+        traceback.clear_frames(cause.__traceback__)

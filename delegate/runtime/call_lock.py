@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from threading import RLock, get_ident
 
 from delegate.errors import ExecutionError
+from delegate.interrupts import error_chain
 
 # The locks of calls that wait for this thread, since it runs some of their branches.
 _WAITING: ContextVar[tuple[CallLock, ...]] = ContextVar("waiting", default=())
@@ -66,11 +67,7 @@ def hold(lock: CallLock | None) -> AbstractContextManager[None]:
 
 def is_reentry(error: BaseException | None) -> bool:
     """Return True if an error is due to code of the user that used again what its call was using."""
-    while error is not None:
-        if isinstance(error, ReentryError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(isinstance(cause, ReentryError) for cause in error_chain(error))
 
 
 def wait_for_this_thread(lock: CallLock) -> None:
