@@ -38,6 +38,6 @@ def test_as_torchvision(samples: int, aligned: bool) -> None:
             assert_same(program(x, regions), module(x, regions), 1e-5)
     (align,) = (node for node in program.report.nodes if "roi_align" in node.op)
     if aligned and samples <= 0:
-        assert "an aligned region without area is NaN" in str(align.verdicts["openvino"])
+        assert "aligned regions without area" in str(align.verdicts["openvino"])
     else:
         assert align.backend == "openvino"
