@@ -49,6 +49,7 @@ OTHERS = {
     "delegate/placement/runtime/worker.py": "a file of its parent, and of the system",
     "delegate/plugins.py": "of an installed package",
     "delegate/probing/process.py": "of the system",
+    "delegate/program/cores.py": "files of the kernel below /proc and /sys",
     "delegate/program/source.py": "looks at the file itself",
     "delegate/runtime/isolation/process.py": "shared memory of this process",
     "delegate/testing/backend.py": "a file of this process",
