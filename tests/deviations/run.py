@@ -79,11 +79,11 @@ def compare(rows: Sequence[Deviation], records: Sequence[Record]) -> tuple[list[
     unknown: dict[tuple[str, str, str], Record] = {}
     for record in (r for r in records if "kind" in r):
         seen = {record.get("points"), record["kind"]}
-        known = [d for d in deviations_of(rows, _operator(record)) if seen & set(d.points)]
+        known = [d for d in deviations_of(rows, sweep.operator_of(record["case"])) if seen & set(d.points)]
         shown |= set(known)
         if not known:
             unknown.setdefault((record["case"], record.get("points", ""), record["kind"]), record)
-    swept = {operator for r in records for operator in r.get("operators", ())}
+    swept = _swept(records)
     lifted: dict[str, list[bool]] = defaultdict(list)
     for record in (r for r in records if r.get("runs")):
         lifted[record["row"]].append(record["differs"])
@@ -96,11 +96,16 @@ def compare(rows: Sequence[Deviation], records: Sequence[Record]) -> tuple[list[
     return list(unknown.values()), gone
 
 
+def _swept(records: Sequence[Record]) -> set[str]:
+    """Return the operators that the backend ran."""
+    return {operator for r in records for operator in r.get("operators", ())}
+
+
 def _summarize(backend: str, records: Sequence[Record]) -> int:
     """Print what a backend's table lacks and what it no longer needs, and return how much that is."""
     unknown, gone = compare(sweep.table(backend), records)
-    swept = {operator for r in records for operator in r.get("operators", ())}
-    print(f"\n{backend}: {len(swept)} operators swept, {len(unknown)} differences without a row, {len(gone)} rows gone")
+    swept = len(_swept(records))
+    print(f"\n{backend}: {swept} operators swept, {len(unknown)} differences without a row, {len(gone)} rows gone")
     for record in unknown:
         where = {True: "the library", False: "ours"}.get(record.get("theirs"), "")
         error = f"{record.get('dtype', '')} {record.get('error', 0):.2g}"
@@ -109,10 +114,6 @@ def _summarize(backend: str, records: Sequence[Record]) -> int:
     for row in gone:
         print(f"  no longer seen: {row.message} ({row.handling})")
     return len(unknown) + len(gone)
-
-
-def _operator(record: Record) -> str:
-    return str(record["case"]).partition(",")[0]
 
 
 if __name__ == "__main__":

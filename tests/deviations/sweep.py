@@ -71,7 +71,7 @@ def records(name: str, backend: str) -> Iterator[dict[str, Any]]:
 
     A rejection of a row of the table of deviations is lifted in turn, to see whether the library still differs.
     """
-    rejections = [d for d in deviations_of(table(backend), _operator(name)) if d.handling is Handling.REJECTED]
+    rejections = [d for d in deviations_of(table(backend), operator_of(name)) if d.handling is Handling.REJECTED]
     taken: set[str] = set()
     for dtype in DTYPES:
         lowered = _lowered(name, backend, dtype)
@@ -273,12 +273,13 @@ def _doubled(inputs: Sequence[Tensor]) -> Inputs:
     return tuple(x.double() if x.is_floating_point() else x for x in inputs)
 
 
-def _operator(name: str) -> str:
+def operator_of(name: str) -> str:
+    """Return the operator that a case is named after."""
     return name.partition(",")[0]
 
 
 def _is_elementwise(name: str) -> bool:
-    packet, _, overload = _operator(name).rpartition(".")
+    packet, _, overload = operator_of(name).rpartition(".")
     namespace, _, operator = packet.partition(".")
     target = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
     return torch.Tag.pointwise in target.tags

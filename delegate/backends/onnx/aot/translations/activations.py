@@ -7,6 +7,7 @@ from typing import Any
 from torch.fx import Node
 
 from delegate.backends.lowering import every, no_nan
+from delegate.backends.onnx.aot.translations.elementwise import log1p_series
 from delegate.backends.onnx.aot.translations.row import floating, ints, ops, row, scalar, typed
 from delegate.edge.node import arguments
 from delegate.verdict import YES, Reason, Verdict, no
@@ -69,17 +70,12 @@ def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
 
 
 def _log1p_exp(x: Any) -> Any:
-    """Return log(1 + exp(-|x|)): with e = exp(-|x|) the series of 2 atanh(e / (e + 2)), which has no sum close to 1."""
+    """Return log(1 + exp(-|x|)), by its series where the dtype has more digits than float16."""
     op, decay = ops(), ops().Neg(ops().Abs(x))
     last = _SERIES[x.dtype.name]
     if not last:
         return op.Log(op.Add(op.Exp(op.Max(decay, scalar(_VANISHED, x))), scalar(1.0, x)))
-    e = op.Exp(decay)
-    z = op.Div(e, op.Add(e, scalar(2.0, x)))
-    square, series = op.Mul(z, z), scalar(2 / last, x)
-    for exponent in range(last - 2, 0, -2):
-        series = op.Add(op.Mul(series, square), scalar(2 / exponent, x))
-    return op.Mul(series, z)
+    return log1p_series(typed(op.Exp(decay), x), last)
 
 
 def mish(x: Any) -> Any:

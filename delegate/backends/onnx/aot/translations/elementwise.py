@@ -95,12 +95,18 @@ def log1p(x: Any) -> Any:
     """Return log(1 + x); near 0, where the sum would lose digits, the series of 2 atanh(x / (x + 2))."""
     op = ops()
     is_small = op.Less(op.Abs(x), scalar(0.5, x))
+    series = log1p_series(x, 33 if x.dtype.name == "DOUBLE" else 15)
+    return op.Where(is_small, series, op.Log(op.Add(x, scalar(1.0, x))))
+
+
+def log1p_series(x: Any, last: int) -> Any:
+    """Return log(1 + x) by the series of 2 atanh(x / (x + 2)) up to an exponent, which has no sum close to 1."""
+    op = ops()
     s = op.Div(x, op.Add(x, scalar(2.0, x)))
-    last = 33 if x.dtype.name == "DOUBLE" else 15
-    square, series = op.Mul(s, s), scalar(1 / last, x)
+    square, series = op.Mul(s, s), scalar(2 / last, x)
     for exponent in range(last - 2, 0, -2):
-        series = op.Add(op.Mul(series, square), scalar(1 / exponent, x))
-    return op.Where(is_small, op.Mul(op.Add(s, s), series), op.Log(op.Add(x, scalar(1.0, x))))
+        series = op.Add(op.Mul(series, square), scalar(2 / exponent, x))
+    return op.Mul(series, s)
 
 
 def erfc(x: Any) -> Any:
