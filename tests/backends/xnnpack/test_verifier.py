@@ -27,7 +27,7 @@ from delegate.backends.xnnpack.runtime.interpreted import open_interpreter
 from delegate.backends.xnnpack.runtime.schema import OPERATORS, OPTIONS, Malformed
 from delegate.backends.xnnpack.runtime.verifier import FLOAT, Tensor, pads, verify
 from delegate.errors import BackendFailed
-from delegate.program.task import cores
+from delegate.program.cores import cores
 from delegate.runtime.backend import TensorType
 from tests.backends.xnnpack.harness import lower
 from tests.support.cases.integer_operators import case as integer_case
