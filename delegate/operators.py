@@ -131,6 +131,8 @@ class Catalogue:
     def matching(self, pattern: str) -> list[str]:
         """Return the operators that match a name or shell pattern: "aten.add.Tensor", "aten::add", "add", "aten.conv*".
 
+        A plain name also has the operators that it is part of and that compound ones decompose to: `_softmax` of "softmax".
+
         Raises:
             DelegateError: no operator matches.
         """
@@ -139,7 +141,7 @@ class Catalogue:
         patterns = dotted, f"{dotted}.*", f"aten.{dotted}.*"
         matches = [n for n in known if any(fnmatchcase(n, p) for p in patterns)]
         matches = matches or [n for n in known if any(fnmatchcase(n.casefold(), p.casefold()) for p in patterns)]
-        if not matches and self._exists(dotted):
+        if not matches and self._operator(dotted) is not None:
             return [dotted]
         if not matches:
             packets = {n.rpartition(".")[0] for n in known}
@@ -149,28 +151,35 @@ class Catalogue:
                 f"no operator is named {pattern!r}",
                 remedy=f"{remedy} (for a custom operator, --import the module that registers it)",
             )
+        if dotted.isidentifier():
+            matches += sorted({p for n in matches for p in self._parts(n) if dotted in p}.difference(matches))
         return matches
 
     def facts(self, name: str, *, expand: bool = False) -> OperatorFacts:
         """Return the facts about an operator; `expand` adds the decomposition of a compound one."""
-        facts: Operator | None = None
-        parts: tuple[str, ...] = ()
-        if self.has_torch:
-            from delegate.edge import operators
-
-            facts = operators.operator(name)
-            parts = operators.decomposition(name) if expand and facts is not None and facts.compound else ()
+        facts = self._operator(name)
+        parts = self._parts(name) if expand else ()
         kernels = tuple(k for table in self._tables if (k := _kernel(table, name)))
         taken = {n: b.conditions(name) for n, b in self.backends.items()}
         deviations = {n: rows for n, b in self.backends.items() if (rows := deviations_of(b.deviations, name))}
         return OperatorFacts(name, facts, kernels, {n: c for n, c in taken.items() if c is not None}, deviations, parts)
 
-    def _exists(self, name: str) -> bool:
+    def _operator(self, name: str) -> Operator | None:
+        """Return torch's facts about an operator; None without torch, or if torch has no such operator."""
         if not self.has_torch:
-            return False
+            return None
         from delegate.edge.operators import operator
 
-        return operator(name) is not None
+        return operator(name)
+
+    def _parts(self, name: str) -> tuple[str, ...]:
+        """Return what a compound operator decomposes to; nothing for another operator."""
+        facts = self._operator(name)
+        if facts is None or not facts.compound:
+            return ()
+        from delegate.edge.operators import decomposition
+
+        return decomposition(name)
 
 
 def dtype_text(dtypes: Iterable[DType]) -> str:

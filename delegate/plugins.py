@@ -25,6 +25,7 @@ AUTHOR = "report it to the backend's author"  # the remedy for a fault of a plug
 # The groups of entry points: backends, kernel libraries, ways to measure, and commands of `delegate`.
 BACKENDS, KERNELS = "delegate.backends", "delegate.kernels"
 MEASUREMENTS, COMMANDS = "delegate.measurements", "delegate.commands"
+NAME = re.compile(r"\w[\w.-]*")  # what backends and instances may be named
 BLOCK_VARIABLE = "DELEGATE_BLOCK_PLUGINS"  # environment variable: names separated by commas, or "*" for all
 
 
@@ -149,7 +150,7 @@ def is_blocked(name: str, blocked: Collection[str]) -> bool:
 def backend_of(name: str) -> str:
     """Return the backend of an instance name: "xnnpack" of "xnnpack:small"; other names unchanged."""
     backend, _, own = name.partition(INSTANCE)
-    return backend if re.fullmatch(r"\w[\w.-]*", own) else name
+    return backend if NAME.fullmatch(own) else name
 
 
 def in_known_spelling(name: str, known: Iterable[str]) -> str:

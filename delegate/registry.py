@@ -34,6 +34,7 @@ from delegate.plugins import (
     COMMANDS,
     KERNELS,
     MEASUREMENTS,
+    NAME,
     OWN,
     PORTABLE,
     Plugin,
@@ -273,8 +274,7 @@ class Registry:
             info, plugin = self._registered[name], Plugin(name, IN_PROCESS, "", "")
             return self._state_of(info if isinstance(info, BackendAlias) else probed(info, plugin), plugin)
         if name not in self._plugins:
-            several = "," in name and "pass several backends as a list, or with one `-b` each on the command line"
-            raise BackendNotFound(f"no backend is named {name!r}", remedy=several or did_you_mean(name, self.names()))
+            raise BackendNotFound(f"no backend is named {name!r}", remedy=self._remedy(name))
         claims = self._plugins[name]
         if is_blocked(name, self._blocked):
             owner = " and ".join(p.owner for p in claims)
@@ -289,6 +289,15 @@ class Registry:
                 name, PluginState.BROKEN, labels, "", None, None, detail, "uninstall all but one of them"
             )
         return probe(claims[0])
+
+    def _remedy(self, name: str) -> str:
+        """Return what to do about a name that no backend has."""
+        if "," in name:
+            return "pass several backends as a list, or with one `-b` each on the command line"
+        known = did_you_mean(name, self.names())
+        if known.startswith("did you mean") or not NAME.fullmatch(name):
+            return known
+        return f"{known}; if a plugin provides it, install its package, by convention delegate-{name}"
 
     @functools.cached_property
     def _prober(self) -> Prober:

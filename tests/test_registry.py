@@ -55,6 +55,15 @@ def test_not_found(site: Site) -> None:
         Registry().state("ader")
 
 
+def test_the_package_of_an_absent_plugin_is_named(site: Site) -> None:
+    site.backend("adder")
+    remedy = r"known: .*\badder\b.*; if a plugin provides it, install its package, by convention delegate-acme_sdk$"
+    with pytest.raises(BackendNotFound, match=remedy):
+        Registry().state("acme_sdk")
+    with pytest.raises(BackendNotFound, match="no backend is named '9 9': known: [^;]*$"):
+        Registry().state("9 9")
+
+
 def test_unavailable(site: Site) -> None:
     site.backend("absent", ok=False, reason="absent-sdk is not installed")
     registry = Registry()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from delegate.field_checks import expect, is_texts
-from delegate.plugins import PORTABLE
+from delegate.plugins import NAME, PORTABLE
 
 API_VERSION = (1, 2)  # (major, minor): a plugin of another major, or of a newer minor, is incompatible
 
@@ -73,7 +73,7 @@ class BackendInfo:
     def __post_init__(self) -> None:
         for field_ in ("name", "description", "aot", "runtime", "install", "licence"):
             expect(self, field_, isinstance(getattr(self, field_), str), "text")
-        expect(self, "name", re.fullmatch(r"\w[\w.-]*", self.name) is not None, "letters, digits, '_', '-' and '.'")
+        expect(self, "name", NAME.fullmatch(self.name) is not None, "letters, digits, '_', '-' and '.'")
         expect(self, "name", self.name != PORTABLE, "other than the name of the project's own kernels")
         version = self.api_version
         pair = isinstance(version, tuple) and [type(part) for part in version] == [int, int]

@@ -15,6 +15,7 @@ import torch
 from torch import _guards
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses import fake_impls
+from torch.fx import _symbolic_trace
 from torch.nn import Module
 from torch.utils import _python_dispatch
 
@@ -23,8 +24,16 @@ from delegate.interrupts import error_chain
 _ops: Any = torch._ops  # these parts of torch have no types
 _overrides: Any = torch.overrides
 _KEYS = tuple(torch._C.DispatchKey.__members__.values())
-_PATCHED = ("__call__", "__getattr__")  # methods of modules that torch.fx replaces while it traces
-_FLAGS = ("_is_compiling_flag", "_is_exporting_flag")  # of torch.compiler
+# What torch.fx replaces while it traces, where it notes what it replaced, and the flags of a trace. Dynamo takes noted
+# replacements off before it looks at a function and puts them on again after it, so stale notes spoil later traces.
+_ATTRIBUTES = (
+    (Module, "__call__"),
+    (Module, "__getattr__"),
+    (_symbolic_trace, "CURRENT_PATCHER"),
+    (_symbolic_trace, "_is_fx_tracing_flag"),
+    (torch.compiler, "_is_compiling_flag"),
+    (torch.compiler, "_is_exporting_flag"),
+)
 
 
 @contextmanager
@@ -50,8 +59,7 @@ class _State(NamedTuple):
     excluded: frozenset[Any]
     grad: bool
     context: dict[str, Any]
-    flags: dict[str, Any]
-    methods: dict[str, Any]
+    attributes: tuple[Any, ...]
     fake: dict[Any, Any]
     kernels: dict[int, dict[Any, Any]]  # of operators by identity, since their hash is slow
 
@@ -66,8 +74,7 @@ class _State(NamedTuple):
             excluded=_keys(torch._C._dispatch_tls_local_exclude_set()),
             grad=torch.is_grad_enabled(),
             context={name: value for name, value in vars(_guards._TLS).items() if value is not None},
-            flags={name: getattr(torch.compiler, name) for name in _FLAGS},
-            methods={name: getattr(Module, name) for name in _PATCHED},
+            attributes=tuple(getattr(owner, name) for owner, name in _ATTRIBUTES),
             fake=dict(fake_impls.op_implementations_dict),
             kernels={id(op): dict(op.py_kernels) for op in _operators()},
         )
@@ -107,10 +114,8 @@ class _State(NamedTuple):
                 op._dispatch_cache.clear()
         fake_impls.op_implementations_dict.clear()
         fake_impls.op_implementations_dict.update(self.fake)
-        for name, method in self.methods.items():
-            setattr(Module, name, method)
-        for name, flag in self.flags.items():
-            setattr(torch.compiler, name, flag)
+        for (owner, name), value in zip(_ATTRIBUTES, self.attributes, strict=True):
+            setattr(owner, name, value)
         vars(_guards._TLS).clear()
         vars(_guards._TLS).update(self.context)
         torch.set_grad_enabled(self.grad)

@@ -85,6 +85,19 @@ def test_a_pattern(pattern):
     assert "portable has kernels for" in text.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("name", "operators"),
+    {
+        "softmax": ["aten.softmax.int", "aten._softmax.default"],
+        "layer_norm": ["aten.layer_norm.default", "aten.native_layer_norm.default"],
+        "aten.softmax": ["aten.softmax.int"],
+        "relu": ["aten.relu.default"],
+    }.items(),
+)
+def test_a_plain_name_has_the_core_operator_too(name, operators):
+    assert [facts["name"] for facts in json.loads(invoke(name, "--json"))] == operators
+
+
 def test_an_unknown_operator():
     done = CliRunner().invoke(app, ["ops", "aten.permut"])
     assert done.exit_code == 1

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.export import exported_program
+from torch.fx._symbolic_trace import _Patcher
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -19,8 +20,14 @@ from tests.support.sampling import every
 
 
 class Branches(nn.Module):
+    """Branches, of which one is a module: dynamo traces it, so it has to see modules as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positive = nn.ReLU()
+
     def forward(self, a: torch.Tensor) -> torch.Tensor:
-        return torch.cond(a.sum() > 0, lambda b: torch.cumsum(b, 0), lambda b: b * 2, (a,))
+        return torch.cond(a.sum() > 0, self.positive, lambda b: torch.cumsum(b, 0) * 2, (a,))
 
 
 def at(count: int, function: Any, error: type[BaseException]) -> Any:
@@ -41,6 +48,8 @@ PLACES = {
     "leaving a later mode": (ProxyTorchDispatchMode, "__exit__", 2),
     "replacing the first kernels": (exported_program, "_get_decomp_for_cia", 1),
     "replacing later kernels": (exported_program, "_get_decomp_for_cia", 30),
+    "leaving the patches of modules": (_Patcher, "revert_all_patches", 1),
+    "leaving later patches of modules": (_Patcher, "revert_all_patches", 2),
 }
 
 
@@ -58,7 +67,8 @@ def test_interrupts(name, error, monkeypatch):
     assert _get_current_dispatch_mode_stack() == []
     assert torch.ops.aten.linear.default.py_kernels == kernels
     assert type(a + 1) is torch.Tensor
-    assert_same(delegate.to_backend(exported, [])(a), Branches()(a))
+    torch.compile(nn.ReLU(), backend="eager")(a)  # takes torch.fx's patches off and puts them on again
+    assert_same(delegate.to_backend(torch.export.export(Branches(), (a,)), [])(a), Branches()(a))
 
 
 def disturb() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 
 import pytest
@@ -34,7 +35,7 @@ class Every(nn.Module):
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.functions = [function for _, (function, _) in ALL]
+        self.functions = [copy.deepcopy(function) for _, (function, _) in ALL]  # other tests share their weights
         self.parts = nn.ModuleList(f for f in self.functions if isinstance(f, nn.Module))
         self.to(dtype)
 
