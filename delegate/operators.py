@@ -131,7 +131,8 @@ class Catalogue:
     def matching(self, pattern: str) -> list[str]:
         """Return the operators that match a name or shell pattern: "aten.add.Tensor", "aten::add", "add", "aten.conv*".
 
-        A plain name also has the operators that it is part of and that compound ones decompose to: `_softmax` of "softmax".
+        A plain name also has the operators with it in their names that compound ones decompose to: `_softmax` of
+        "softmax".
 
         Raises:
             DelegateError: no operator matches.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,18 @@ _DRIVER = Path(__file__).parents[1] / ".gpu-software/usr/lib/chromium/vk_swiftsh
 if _DRIVER.exists() and "VK_DRIVER_FILES" not in os.environ:
     os.environ.update(ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER="1", VK_DRIVER_FILES=str(_DRIVER))
     os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")  # where libwayland is installed it complains of its absence
+
+
+@pytest.fixture(autouse=True)
+def _no_trace_stays_open() -> Iterator[None]:
+    """Fail the test that leaves torch.fx's patches of modules behind, not later exports in the same process."""
+    yield
+    if (fx := sys.modules.get("torch.fx._symbolic_trace")) is not None:
+        module = fx.torch.nn.Module
+        patcher, call = fx.CURRENT_PATCHER, module.__call__
+        fx.CURRENT_PATCHER, module.__call__ = None, fx._orig_module_call
+        assert patcher is None
+        assert call is fx._orig_module_call
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_the_package_of_an_absent_plugin_is_named(site: Site) -> None:
     remedy = r"known: .*\badder\b.*; if a plugin provides it, install its package, by convention delegate-acme_sdk$"
     with pytest.raises(BackendNotFound, match=remedy):
         Registry().state("acme_sdk")
-    with pytest.raises(BackendNotFound, match="no backend is named '9 9': known: [^;]*$"):
+    with pytest.raises(BackendNotFound, match=r"no backend is named '9 9': known: [^;]*$"):
         Registry().state("9 9")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import row_blocks
 from delegate.kernels.table import FLOAT, TABLE
@@ -57,6 +58,8 @@ def _append_squares(x: Array, factor: int, *, last: bool) -> Array:
 @TABLE.kernel("aten._pdist_forward.default", "aten.pdist.default", dtypes=_FLOAT)
 def pdist(x: Array, p: float, *, out: Array) -> None:
     """Compute the distances of rows i < j of x (N, M), in that order."""
+    if out.size != len(x) * (len(x) - 1) // 2:
+        raise KernelError(f"{len(x)} rows do not have {out.size} pairs")
     start = 0
     for i in range(len(x) - 1):
         end = start + len(x) - 1 - i

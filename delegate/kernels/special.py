@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from delegate.errors import KernelError
 from delegate.kernels.erf import erfc, erfcx, polynomial, upper_quantile
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, Operand, blocked, cast
@@ -274,6 +275,7 @@ for _which, _name in enumerate(("igamma", "igammac")):
 
 
 _CLOSED = 6  # above this degree the closed form is used, if there is one
+_MAX_STEPS = 1 << 16  # of a recurrence; torch takes as many as the degree, which is for hours if it is not a real one
 _HERMITE = {np.dtype(np.float32): 128, np.dtype(np.float64): 512}  # above this degree torch returns NaN
 
 
@@ -315,6 +317,9 @@ def _evaluate(family: _Family, shifted: bool, x: Operand, n: Operand, *, out: Ar
     """Evaluate the polynomial of degree n at x, or at 2 x - 1; 0 for negative degrees.
 
     x and n broadcast; n is truncated to an integer.
+
+    Raises:
+        KernelError: a degree needs too many steps.
     """
     at, degree = np.broadcast_arrays(cast(x, out.dtype), np.asarray(n).astype(np.int64))
     at = 2 * at - 1 if shifted else at
@@ -334,6 +339,8 @@ def _evaluate(family: _Family, shifted: bool, x: Operand, n: Operand, *, out: Ar
         left &= ~ends
     k = 1
     while left.any():
+        if k == _MAX_STEPS:
+            raise KernelError(f"a polynomial of the degree {degree[left].max()} takes too many steps")
         before, now = now, np.asarray(family.step(k, at, now, before), out.dtype)
         k += 1
         np.copyto(out, now, where=left & ((degree == k) | np.isnan(now)))

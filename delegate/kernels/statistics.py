@@ -63,6 +63,8 @@ for _name, _skip in (("median", False), ("nanmedian", True)):
 def mode(x: Array, dim: int, keepdim: bool, *, out: tuple[Array, Array]) -> None:
     """Find the most frequent value, the least of several, and its last index."""
     values, indices = out
+    if values.shape != indices.shape:
+        raise KernelError(f"the results have the shapes {values.shape} and {indices.shape}")
     if values.size == 0:
         return
     line = np.moveaxis(x, axis_of(x, dim), -1) if x.ndim else x.reshape(1)

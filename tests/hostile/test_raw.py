@@ -8,6 +8,7 @@ import pytest
 
 import delegate
 from delegate.errors import KernelError
+from delegate.kernels.portable import TABLE
 from delegate.program import raw
 
 ROOM = "program/raw.py"
@@ -163,3 +164,21 @@ def test_a_diagonal_beside_the_matrix_is_empty():
 def test_values_of_too_many_dimensions_are_not_added():
     with pytest.raises(KernelError, match="4 dimensions cannot be written to places of 2"):
         raw.combine_at(np.add, np.zeros((1, 8)), (slice(None), np.arange(5)), np.zeros((5, 2, 3, 1)))
+
+
+@pytest.mark.parametrize(("op", "args", "shapes"), [
+    ("aten.pdist.default", (np.ones((1, 5), np.float32), 2.0), [(4,)]),
+    ("aten._pdist_forward.default", (np.ones((3, 5), np.float32), 2.0), [(9,)]),
+    ("aten.mode.default", (np.ones((5, 5), np.float32), -1, False), [(0,), (5,)]),
+])  # fmt: skip
+def test_results_that_would_not_be_filled_are_refused(op, args, shapes):
+    results = tuple(np.empty(shape, dtype) for shape, dtype in zip(shapes, (np.float32, np.int64), strict=False))
+    with pytest.raises(KernelError):
+        TABLE.rows(op)[0].function(*args, out=results if len(results) > 1 else results[0])
+
+
+@pytest.mark.parametrize("name", ["laguerre_polynomial_l", "legendre_polynomial_p"])
+def test_degrees_that_take_hours_are_refused(name):
+    x, out = np.full(3, 0.5, np.float32), np.empty(3, np.float32)
+    with pytest.raises(KernelError, match=f"a polynomial of the degree {2**62} takes too many steps"):
+        TABLE.rows(f"aten.special_{name}.n_scalar")[0].function(x, 2**62, out=out)
