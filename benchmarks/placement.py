@@ -1,271 +1,425 @@
-"""Measured placement beside the engines themselves: each engine's own library on the whole model, and the chosen plan.
+"""The default placement beside each backend alone, portable kernels alone, and torch eager, on more than 100 models.
 
-python -m benchmarks.placement [--models NAME ...] [--rounds N] [--budget S] [--repeat N] [--sqnr DB] [--threads N]
+python -m benchmarks.placement [--models NAME ...] [--ways WAY ...] [--rounds N] [--busy] [--budget S] [--json FILE]
+python -m benchmarks.placement --summary FILE
 
-Every engine runs in a process of its own, all take turns, and a turn begins with a call that does not count. A ratio is
-the median of the rounds' own ratios, over several such processes. XNNPACK has no library of its own for whole models of
-torch: it stands as this project's plan on it alone. Lowering is timed without what was kept, then with it, in fresh
-folders of the cache.
+A way to run a model is `default` (no list of backends), `measured` (placement by measurement), `portable` (kernels
+alone), the name of a backend (alone, with kernels for the rest), several names with "+" between them (in order of
+preference), `eager`, or `library:NAME`, which is an engine of `benchmarks.engines` without this project.
 
-Each model has a process of its own: one that fails, or is killed, is a row with the reason. Rows are printed as they
-are known; after a stop, `--models` takes those that are left.
+Each model is lowered once for each way, in a process of its own. A second process without torch loads and runs the
+saved program, so that the threads of several libraries meet only where one program has several. The processes take
+turns. A turn begins with a pause and a call that does not count; its figure is the median of its calls. A ratio is the
+median over the rounds of the ratios within each round. Results that differ from eager's by more than 40 dB SQNR are a
+failure of that way. The time of lowering excludes probes and imports of libraries, and the compile cache is off.
+
+With `--json` each model becomes one line of a file, and models that the file has are skipped.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import math
+import multiprocessing
 import os
-import subprocess
-import sys
-import tempfile
 import time
-import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.context import BaseContext
 from pathlib import Path
-from statistics import median
-from typing import Any
+from statistics import geometric_mean, median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from benchmarks import engines
-from benchmarks.engines import ENGINES, ROOT, Local
+from benchmarks.results import Table
 from delegate.probing.process import ended
-from tests.support import zoo
+from delegate.registry import default_registry
 
-CANDIDATES = ("xnnpack", "openvino", "onnxruntime")
-DIRECT = {"xnnpack": "delegate", "openvino": "openvino", "onnxruntime": "onnxruntime"}  # candidate -> its engine
-Array = np.ndarray[Any, np.dtype[Any]]
-SECONDS = 0.15  # of a turn
-PROCESSES = 5  # of each engine and program, one after another
+if TYPE_CHECKING:  # a process that runs a program does not import torch
+    from delegate.compiled import CompiledProgram
+    from delegate.report import Report
+
+Call = Callable[[], Any]
+Record = dict[str, Any]  # a line of the file; see `measure_model`
+
+FRESH = multiprocessing.get_context("spawn")
+WITH_TORCH = multiprocessing.get_context("forkserver")  # children start with torch imported, and none of its threads
+WITH_TORCH.set_forkserver_preload(["delegate.compile", "benchmarks.placement_models"])
+
+CHOOSING = ("default", "measured")  # ways without a list of backends
+PAUSE, TURN = 0.3, 0.15  # seconds
+MAX_CALLS = 200  # of a turn
+MIN_SQNR_DB = 40.0
+TIMEOUT, EXIT_TIMEOUT = 600.0, 5.0  # seconds until a process must have answered, or ended
+WORST = 20  # models in the last table
 
 
-class Worker:
-    """An engine, or a saved program, in a process of its own.
+class ChildFailed(Exception):
+    """A process that raised an error, died or did not answer in time."""
 
-    Args:
-        engine: its name, or the path of a program file.
-        model: of the zoo.
-        threads: that it runs on.
-    """
 
-    def __init__(self, engine: str, model: str, threads: int) -> None:
-        command = [sys.executable, "-m", "benchmarks.placement", "--worker", engine, model, "--threads", str(threads)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        self.error: float | None = self._answer()["error"]
+class Child:
+    """A function in a process of its own, whose later answers are turns if its result can be called."""
 
-    def turn(self) -> float:
-        """The median of the calls of a turn, in seconds."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("turn\n")
-        self._process.stdin.flush()
-        return float(self._answer()["seconds"])
+    def __init__(self, context: BaseContext, function: Callable[..., Any], *arguments: Any) -> None:
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, function, arguments), daemon=True)  # type: ignore[attr-defined]
+        self._process.start()
+        theirs.close()
+
+    def receive(self) -> Any:
+        """Return the next answer; raises ChildFailed."""
+        if not self._connection.poll(TIMEOUT):
+            raise ChildFailed(f"no answer in {TIMEOUT:.0f} s")
+        try:
+            error, value = self._connection.recv()
+        except EOFError:
+            self._process.join()
+            raise ChildFailed(f"its process {ended(self._process.exitcode)}") from None
+        if error:
+            raise ChildFailed(error)
+        return value
+
+    def take_turn(self) -> float:
+        """Return the median latency of a turn in seconds; raises ChildFailed."""
+        with contextlib.suppress(BrokenPipeError):  # then `receive` raises
+            self._connection.send(None)
+        return float(self.receive())
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:  # libraries print too
-            if line.startswith("{"):
-                return dict(json.loads(line))
-        raise RuntimeError("a worker stopped: what it said is above")
+        self._connection.close()  # which ends `_serve`
+        self._process.join(EXIT_TIMEOUT)
+        self._process.kill()
+        self._process.join()
 
 
-def relative_error(given: Sequence[Array], expected: Sequence[Array]) -> float | None:
-    """The greatest difference over the greatest of the reference, by the output that is the farthest off.
-
-    Returns:
-        None where the reference of an output is all zeros, which tells nothing of what is before it.
-
-    Raises:
-        ValueError: an output has another shape, or is not finite.
-    """
-    found = []
-    for number, (actual, wanted) in enumerate(zip(given, expected, strict=True)):
-        if actual.shape != wanted.shape or not np.isfinite(actual).all() or not np.isfinite(wanted).all():
-            raise ValueError(f"output {number} has another shape than torch's, or is not finite")
-        if not wanted.any():
-            return None
-        found.append(float(np.abs(actual - wanted).max() / np.abs(wanted).max()))
-    return max(found)
-
-
-def work(engine: str, model: str) -> None:
-    """The other side of a Worker."""
-    module, inputs = zoo.make(model)
-    if engine.endswith(".dlg"):
-        import delegate
-
-        program = delegate.load(engine)
-        arrays = [x.numpy() for x in inputs]
-        made = Local(lambda: program(*arrays))
-    else:
-        made = ENGINES[engine](zoo.export(model), module, inputs)
-        assert isinstance(made, Local)
-    expected = ENGINES["eager"](None, module, inputs).outputs()  # type: ignore[arg-type]
-    given = made.outputs()
-    print(json.dumps({"error": relative_error(given, expected)}), flush=True)
-    for _ in sys.stdin:
-        made.call()
-        print(json.dumps({"seconds": engines.median_latency(made.call, SECONDS)}), flush=True)
+def _serve(connection: Any, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    """Send the result of a function. If it can be called, send its results, and a figure for each request."""
+    try:
+        result = function(*arguments)
+        if not callable(result):
+            connection.send(("", result))
+            return
+        connection.send(("", [np.asarray(output) for output in result()]))
+        while True:
+            try:
+                connection.recv()
+            except EOFError:
+                return
+            connection.send(("", median_latency(result)))
+    except Exception as error:
+        connection.send((f"{type(error).__name__}: {str(error)[:300]}", None))
 
 
-@dataclass(frozen=True)
-class Lowered:
-    """What lowering by measuring gave."""
+def median_latency(call: Call) -> float:
+    """Call once, then for the length of a turn; return the median latency in seconds."""
+    call()
+    times: list[float] = []
+    end = time.perf_counter() + TURN
+    while len(times) < 3 or (len(times) < MAX_CALLS and time.perf_counter() < end):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return median(times)
 
-    chosen: str
-    path: Path
-    seconds: float
-    again: float  # with what was kept
-    replayed: float  # as a plan, and nothing kept
-    plain: float  # by preference, and nothing kept
+
+def run_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a function in a process with torch; raises ChildFailed."""
+    child = Child(WITH_TORCH, function, *arguments)
+    try:
+        return child.receive()
+    finally:
+        child.close()
 
 
-def lower(model: str, folder: Path, budget: float, threads: int, sqnr: float | None) -> Lowered:
-    """Lower with a cache of its own, by measuring and by preference."""
+# -- in the children ---------------------------------------------------------------------------------------------------
+
+
+def export_model(model: str, folder: Path) -> int:
+    """Write a model as exported program, its inputs and eager's outputs; return the number of operators."""
+    import torch
+
+    from benchmarks import placement_models
+
+    module, inputs, exported = placement_models.export(model)
+    torch.export.save(exported, folder / "model.pt2")
+    with torch.no_grad():
+        outputs = module(*inputs)
+    for name, tensors in (("inputs", inputs), ("outputs", outputs)):
+        np.savez(folder / f"{name}.npz", *(x.numpy() for x in tensors))
+    return sum(node.op == "call_function" for node in exported.graph.nodes)
+
+
+def lower_model(way: str, folder: Path, budget: float) -> Record:
+    """Write the program of one way; return the time of lowering and the plan."""
+    import torch
+
     import delegate
 
-    exported = zoo.export(model)
-    backends: list[dict[str, Any]] = [{"name": n, "options": {"threads": threads}} for n in CANDIDATES]
-    section: dict[str, Any] = {"policy": "measured", "budget": budget}
-    if sqnr is not None:
-        backends.append({"name": "openvino:bf16", "options": {"threads": threads, "precision": "bf16"}})
-        quantized = {"name": "xnnpack", "quantization": {"scheme": "dynamic_int8"}}
-        section |= {"accuracy": {"sqnr_db": sqnr}, "candidates": [*(b["name"] for b in backends), quantized]}
-
-    def timed(placement: Any, cache: str) -> tuple[Any, float]:
-        config = {"backends": backends, "placement": section, "cache": {"folder": str(folder / cache)}}
-        start = time.perf_counter()
-        made = delegate.to_backend(exported, config=config, placement=placement)
-        return made, time.perf_counter() - start
-
-    program, seconds = timed(delegate.Measured(), "measured")
-    path = folder / f"{model}.dlg"
-    program.save(path)
-    _, again = timed(delegate.Measured(), "measured")
-    _, replayed = timed(program.plan, "replayed")
-    _, plain = timed(delegate.ByPreference(), "plain")
-    chosen = program.report.placements[0].chosen
-    print(*program.report.placements[0].lines(), sep="\n", file=sys.stderr, flush=True)
-    return Lowered(chosen, path, seconds, again, replayed, plain)
+    backends = None if way in CHOOSING else [] if way == "portable" else way.split("+")
+    tiny = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
+    delegate.to_backend(tiny, backends, cache=False)  # probes and imports the libraries
+    exported = torch.export.load(folder / "model.pt2")
+    placement = delegate.Measured(budget=budget) if way == "measured" else None
+    start = time.perf_counter()
+    program: CompiledProgram = delegate.to_backend(exported, backends, placement=placement, cache=False)
+    seconds = time.perf_counter() - start
+    program.save(folder / f"{way}.dlg")
+    return {"lowering": seconds, **describe_plan(program.report)}
 
 
-def measure(
-    model: str, paths: Sequence[Path], rounds: int, threads: int
-) -> tuple[dict[str, list[float]], float | None]:
-    """Seconds of every round of each engine and program, and the programs' greatest error, if the references tell any.
+def describe_plan(report: Report) -> Record:
+    """Return what a record holds of a report: the numbers of partitions by backend, and of nodes on kernels.
 
-    Where its memory lies makes a process faster or slower than the next of the same program by some percent, for as
-    long as it lives. So rounds are shared among several processes of each.
+    Latencies that a report predicts belong here, beside the measured ones.
     """
-    names = {**DIRECT, **{str(path): str(path) for path in paths}}
-    times: dict[str, list[float]] = {name: [] for name in names}
-    errors = []
-    for part in range(min(PROCESSES, rounds)):
-        workers = {name: Worker(engine, model, threads) for name, engine in names.items()}
-        try:
-            for turn in range(part, rounds, PROCESSES):
-                for name in list(names)[:: 1 if turn % 2 else -1]:
-                    times[name].append(workers[name].turn())
-        finally:
-            for worker in workers.values():
-                worker.close()
-        errors += [workers[str(path)].error for path in paths]
-    told = [error for error in errors if error is not None]
-    return times, max(told) if len(told) == len(errors) else None
+    return {
+        "partitions": Counter(partition.backend for partition in report.partitions),
+        "on_kernels": sum(node.backend == "portable" for node in report.nodes),
+    }
 
 
-def over_best(times: Mapping[str, Sequence[float]], program: str) -> tuple[str, float]:
-    """The best engine, and the ratio of a program to it."""
-    best = min(DIRECT, key=lambda name: median(times[name]))
-    return best, median(a / b for a, b in zip(times[program], times[best], strict=True))
+def load_program(path: Path, inputs: Path) -> Call:
+    """Return the call of a saved program, in a process without torch."""
+    import delegate
+
+    program = delegate.load(path)
+    arrays = load_arrays(inputs)
+    return lambda: program(*arrays)
 
 
-def row(model: str, chosen: argparse.Namespace) -> list[float]:
-    """Print the rows of one model; gives the ratios over its best engine."""
-    ratios = []
-    with tempfile.TemporaryDirectory() as folder:
-        made = []
-        for number in range(chosen.repeat):
-            own = Path(folder) / str(number)
-            own.mkdir()
-            made.append(lower(model, own, chosen.budget, chosen.threads, chosen.sqnr))
-        times, error = measure(model, [m.path for m in made], chosen.rounds, chosen.threads)
-    for one in made:
-        best, ratio = over_best(times, str(one.path))
-        ratios.append(ratio)
-        cells = [model, *(f"{median(times[n]) * 1e3:.2f}" for n in CANDIDATES), one.chosen]
-        cells += [f"{median(times[str(one.path)]) * 1e3:.2f}", f"{ratio:.3f} of {best}"]
-        cells += ["reference is zero" if error is None else f"{error:.0e}"]
-        cells += [f"{seconds:.1f}" for seconds in (one.seconds, one.again, one.replayed, one.plain)]
-        print("| " + " | ".join(cells) + " |", flush=True)
-    return ratios
+def load_engine(model: str, engine: str) -> Call:
+    """Return the call of torch, or of another engine without this project."""
+    from benchmarks import placement_models
+    from benchmarks.engines import ENGINES, Local
+
+    module, inputs, exported = placement_models.export(model)
+    local = ENGINES[engine](exported, module, inputs)
+    assert isinstance(local, Local), engine
+    return local.call
 
 
-def apart(model: str) -> list[float]:
-    """The rows of one model by a process of its own; gives the ratios over its best engine, none where it fails."""
-    command = [sys.executable, "-m", "benchmarks.placement", *sys.argv[1:], "--models", model, "--row"]
-    ratios: list[float] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("{"):
-                ratios = json.loads(line)["ratios"]
-            elif line.startswith("|"):
-                print(line, end="", flush=True)
-    if process.returncode:
-        print(f"| {model} | failed: its process {ended(process.returncode)} |", flush=True)
-    return ratios
+def load_arrays(path: Path) -> list[np.ndarray]:
+    with np.load(path) as stored:
+        return list(stored.values())
 
 
-def told(model: str, chosen: argparse.Namespace) -> None:
-    """The other side of `apart`."""
+def spin() -> None:
+    while True:
+        pass
+
+
+# -- measurement -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def busy_cores(is_wanted: bool) -> Iterator[None]:
+    """Keep every core that this process may use busy, if wanted."""
+    spinners = [FRESH.Process(target=spin, daemon=True) for _ in os.sched_getaffinity(0)] if is_wanted else []
+    for spinner in spinners:
+        spinner.start()
     try:
-        print(json.dumps({"ratios": row(model, chosen)}))
-    except Exception as error:
-        print(f"| {model} | failed: {type(error).__name__}: {str(error)[:200]} |", flush=True)
-        traceback.print_exc()
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+
+
+def sqnr_db(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """Return the signal-to-noise ratio of results, of the worst output; minus infinity if they cannot be compared."""
+    import torch
+
+    from delegate.accuracy.figures import difference
+
+    found = difference([torch.from_numpy(x) for x in actual], [torch.from_numpy(x) for x in expected])
+    return -np.inf if found is None else found.sqnr_db
+
+
+def measure_model(model: str, ways: Sequence[str], chosen: argparse.Namespace) -> Record:
+    """Measure the ways of one model.
+
+    Returns:
+        Under "ways", way -> "seconds" (one of each round), "sqnr_db", and of lowered programs "lowering" (seconds),
+        "partitions" (backend -> number) and "on_kernels" (nodes); or "failed", the reason. "busy": other processes used
+        all cores.
+
+    Raises:
+        ChildFailed: torch cannot export the model.
+    """
+    found: dict[str, Record] = {}
+    children: dict[str, Child] = {}
+    with TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        nodes = run_once(export_model, model, folder)
+        expected = load_arrays(folder / "outputs.npz")
+        for way in ways:
+            with _failure_in(found, way):
+                engine = way.removeprefix("library:")
+                if way == "eager" or engine != way:
+                    found[way], child = {}, Child(WITH_TORCH, load_engine, model, engine)
+                else:
+                    found[way] = run_once(lower_model, way, folder, chosen.budget)
+                    child = Child(FRESH, load_program, folder / f"{way}.dlg", folder / "inputs.npz")
+                stack.callback(child.close)
+                found[way]["sqnr_db"] = sqnr_db(child.receive(), expected)
+                if not found[way]["sqnr_db"] >= MIN_SQNR_DB:
+                    raise ChildFailed(f"wrong results: {found[way]['sqnr_db']:.0f} dB")
+                found[way]["seconds"] = []
+                children[way] = child
+        with busy_cores(chosen.busy):
+            for number in range(chosen.rounds):
+                for way in list(children)[:: -1 if number % 2 else 1]:
+                    with _failure_in(found, way):
+                        if "failed" not in found[way]:
+                            time.sleep(PAUSE)
+                            found[way]["seconds"].append(children[way].take_turn())
+    return {"model": model, "busy": chosen.busy, "nodes": nodes, "ways": found}
+
+
+@contextlib.contextmanager
+def _failure_in(found: dict[str, Record], way: str) -> Iterator[None]:
+    """Record the failure of a way, so that the other ways go on."""
+    try:
+        yield
+    except ChildFailed as error:
+        found[way] = {"failed": str(error)}
+
+
+# -- summary -----------------------------------------------------------------------------------------------------------
+
+
+def valid_ways(record: Record) -> list[str]:
+    return [way for way, figures in record["ways"].items() if "failed" not in figures]
+
+
+def latency(record: Record, way: str) -> float:
+    """Return the median of the rounds in seconds."""
+    return median(record["ways"][way]["seconds"])
+
+
+def ratio(record: Record, way: str, other: str) -> float:
+    """Return the median over the rounds of one way's latency over another's."""
+    seconds = (record["ways"][name]["seconds"] for name in (way, other))
+    return median(a / b for a, b in zip(*seconds, strict=True))
+
+
+def may_mix(way: str) -> bool:
+    """Return whether a way may use several backends."""
+    return way in CHOOSING or "+" in way
+
+
+def best_single(record: Record) -> str:
+    """Return the fastest way that uses one backend at most; empty if there is none."""
+    singles = [w for w in valid_ways(record) if "lowering" in record["ways"][w] and not may_mix(w)]
+    return min(singles, key=lambda way: latency(record, way), default="")
+
+
+def plan_text(figures: Mapping[str, Any]) -> str:
+    """Return e.g. "xnnpack 3, openvino 1; 4 on kernels"."""
+    if "failed" in figures:
+        return str(figures["failed"])
+    partitions = ", ".join(f"{backend} {count}" for backend, count in figures["partitions"].items())
+    return "; ".join(filter(None, [partitions, f"{figures['on_kernels']} on kernels" * bool(figures["on_kernels"])]))
+
+
+def summary_of(records: Sequence[Record], mix: str) -> Iterator[str]:
+    """Yield the lines of the summary of one way that mixes backends."""
+    rows = [(ratio(r, mix, best), r, best) for r in records if mix in valid_ways(r) and (best := best_single(r))]
+    if not rows:
+        return
+    ratios = [value for value, _, _ in rows]
+    yield f"\n{mix} over the best single backend, {len(rows)} models: geometric mean {geometric_mean(ratios):.3f}"
+    over = " / ".join(str(sum(value > limit for value in ratios)) for limit in (1.1, 1.3, 2.0))
+    yield f"slower than the best single backend by more than 1.1 / 1.3 / 2.0: {over}"
+    eager = [r for _, r, _ in rows if "eager" in valid_ways(r)]
+    slower = sorted(r["model"] for r in eager if ratio(r, mix, "eager") > 1)
+    yield f"slower than eager: {len(slower)} of {len(eager)}: {', '.join(slower)}"
+    several = [(v, r) for v, r, _ in rows if len(r["ways"][mix]["partitions"]) > 1 and v < 0.95]
+    won = ", ".join(f"{r['model']} {v:.2f}" for v, r in several)
+    yield f"a mix of backends beats the best single one by more than 5 %: {len(several)}: {won}"
+    by_lowering = [r["ways"][mix]["lowering"] / r["ways"][best]["lowering"] for _, r, best in rows]
+    yield f"lowering over that of the best single backend: geometric mean {geometric_mean(by_lowering):.2f}"
+    cells = [
+        [
+            r["model"],
+            f"{value:.2f}",
+            f"{best} {latency(r, best) * 1e3:.3f}",
+            f"{latency(r, mix) * 1e3:.3f}",
+            f"{latency(r, 'eager') * 1e3:.3f}" if "eager" in valid_ways(r) else "",
+            plan_text(r["ways"][mix]),
+            " / ".join(f"{way}: {plan_text(f)}" for way, f in r["ways"].items() if way != mix and "partitions" in f),
+        ]
+        for value, r, best in sorted(rows, key=lambda row: -row[0])[:WORST]
+    ]
+    heads = ["model", "ratio", "best single, ms", f"{mix}, ms", "eager, ms", "partitions", "partitions of other ways"]
+    yield "\n" + Table(heads, cells).markdown()
+
+
+def print_summary(records: Sequence[Record]) -> None:
+    """Print the figures over all models, and the models on which each mix of backends is the worst."""
+    ways = list(dict.fromkeys(way for record in records for way in record["ways"]))
+    for mix in filter(may_mix, ways):
+        for line in summary_of(records, mix):
+            print(line)
+    print("\nmedian time of lowering, s:")
+    for way in ways:
+        lowering = [f["lowering"] for r in records if "lowering" in (f := r["ways"].get(way, {}))]
+        if lowering:
+            print(f"  {way}: {median(lowering):.2f}, at most {max(lowering):.2f}")
+    for record in records:
+        for way, figures in record["ways"].items():
+            if "failed" in figures:
+                print(f"failed: {record['model']}, {way}: {figures['failed']}")
+
+
+def read_records(path: Path) -> list[Record]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def row_text(record: Record) -> str:
+    """Return one line about a model: the latency of each way in milliseconds."""
+    cells = [
+        f"{way} failed" if "failed" in figures else f"{way} {latency(record, way) * 1e3:.3f}"
+        for way, figures in record["ways"].items()
+    ]
+    return f"{record['model']}: " + ", ".join(cells)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=[*zoo.ZOO, *zoo.WIDER], choices=[*zoo.ZOO, *zoo.WIDER])
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--budget", type=float, default=60.0)
-    parser.add_argument("--repeat", type=int, default=1, help="choose so often, each time without what was kept")
-    parser.add_argument("--sqnr", type=float, help="let less precision in that keeps so many dB")
-    parser.add_argument("--threads", type=int, default=engines.THREADS)
-    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--models", nargs="+", help="default: all")
+    parser.add_argument("--ways", nargs="+", help="default: default, each backend, portable, eager")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--busy", action="store_true", help="other processes use all cores during measurement")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of `measured` for a model")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="add a line for each model")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="print the summary of a file, measure nothing")
     chosen = parser.parse_args()
-    engines.THREADS = chosen.threads
-    torch.set_num_threads(chosen.threads)
-    if chosen.worker:
-        work(*chosen.worker)
+    if chosen.summary:
+        print_summary(read_records(chosen.summary))
         return
-    if chosen.row:
-        told(chosen.models[0], chosen)
-        return
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "ai-edge-litert", "openvino", "onnxruntime"))
-    print(f"{time.strftime('%Y-%m-%d')}; threads: {chosen.threads}, of {os.cpu_count()} cores; {libraries}\n")
-    heads = ("model", *(f"{n}, ms" for n in CANDIDATES), "chosen", "ms", "over the best", "rel. error", "lowering, s")
-    print("| " + " | ".join((*heads, "again", "as a plan", "by preference")) + " |")
-    print("|---" * (len(heads) + 3) + "|")
-    ratios: list[float] = []
-    for model in chosen.models:
-        ratios += apart(model)
-    if not ratios:
-        sys.exit("not one model was measured")
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    print(f"\nover the best engine: geometric mean {mean:.3f}, at most {max(ratios):.3f}")
+    from benchmarks import placement_models
+
+    ways = chosen.ways or ["default", *default_registry().available(), "portable", "eager"]
+    records = read_records(chosen.json) if chosen.json else []
+    measured = {record["model"] for record in records}
+    for model in chosen.models or placement_models.NAMES:
+        if model in measured:
+            continue
+        try:
+            record = measure_model(model, ways, chosen)
+        except ChildFailed as error:
+            print(f"{model}: {error}", flush=True)
+            continue
+        print(row_text(record), flush=True)
+        records.append(record)
+        if chosen.json:
+            with chosen.json.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+    print_summary(records)
 
 
 if __name__ == "__main__":
