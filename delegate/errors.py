@@ -15,7 +15,7 @@
     |   |-- BackendUnavailable    its library or its device is absent here
     |   `-- BackendFailed         it accepted the work and then failed at it
     |       |-- DeviceLost        its device's memory cannot be read or written any more
-    |       `-- Stopped           its call was ended, since the call that it is a part of was interrupted
+    |       `-- Stopped           its process was ended, since another call of the program was interrupted
     |-- ListenerError        a listener of events failed
     `-- ExecutionError
         |-- InputError            the caller's inputs do not fit the method
@@ -118,7 +118,7 @@ class DeviceLost(BackendFailed):
 
 
 class Stopped(BackendFailed):
-    """A call of a delegate, or a branch, was ended since a call of the program was interrupted, without a fault."""
+    """A call of a delegate was ended without a fault, because another call in its process was interrupted."""
 
 
 class ListenerError(DelegateError):

@@ -77,12 +77,6 @@ class Partitioning(_Model):
     node_pins: dict[str, str] = Field(
         default={}, description="Node name pattern: the only place where the node may run. Applied before `pins`."
     )
-    together: Annotated[tuple[Patterns, ...], Field(strict=False)] = Field(
-        default=(),
-        description="Groups of module path patterns, e.g. [[text.*, image.*]]. Modules of different patterns of a "
-        "group share no partition and run concurrently, on threads. Each pattern gets a share of the cores, unless "
-        "the options of its backend set the number of threads.",
-    )
 
 
 class Policy(_Model):
@@ -442,5 +436,4 @@ class Config(_Model):
             backend_exclude={c.name: c.exclude for c in self.backends or () if c.exclude},
             pins={pattern: place for pattern, place in p.pins.items() if place not in left_out},
             node_pins={pattern: place for pattern, place in p.node_pins.items() if place not in left_out},
-            together=p.together,
         )

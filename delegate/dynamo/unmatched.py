@@ -7,7 +7,7 @@ from typing import Any
 
 from delegate.config.model import Partitioning
 from delegate.errors import did_you_mean
-from delegate.partitioner.rules import RulePattern, branches, module_pins, node_pins, with_parents
+from delegate.partitioner.rules import RulePattern, module_pins, node_pins, with_parents
 from delegate.report_rows import NodeReport
 from delegate.user_warnings import warn_user
 
@@ -20,7 +20,7 @@ class Patterns:
     """
 
     def __init__(self, partitioning: Partitioning) -> None:
-        self._modules = [*module_pins(partitioning.pins), *branches(partitioning.together)]
+        self._modules = module_pins(partitioning.pins)
         self._nodes = node_pins(partitioning.node_pins)
         self._known: dict[str, set[str]] = {"module": set(), "node": set()}
         self._graphs = 0

@@ -190,11 +190,7 @@ def draws(node: Node) -> bool:
     target = node.target
     if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
         return False
-    return may_draw(arguments(node))
-
-
-def may_draw(args: Mapping[str, Any]) -> bool:
-    """Return true if an operator that torch marks as random draws with these arguments, by name."""
+    args = arguments(node)
     if args.get("train", args.get("training", True)) is False:
         return False
     share = args.get("p") if "train" in args else args.get("dropout_p", args.get("dropout"))

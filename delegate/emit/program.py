@@ -19,7 +19,6 @@ from delegate.edge.node import dtype_of, introduced_symbols, op_name, tensors
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.emit.device_memory import assign_device_memory
 from delegate.emit.method import emit_method
-from delegate.emit.parallel import form_parallel_regions
 from delegate.emit.tables import SharedTables
 from delegate.errors import LoweringError
 from delegate.kernels.selection import Kernels
@@ -57,7 +56,6 @@ def emit(
 
     Raises:
         LoweringError: see `emit_method` and `emit_fallback`.
-        PartitionError: see `form_parallel_regions`.
     """
     shared = SharedTables()
     emitted = [assign_device_memory(emit_method(lowered, shared, kernels), shared) for lowered in methods]
@@ -72,9 +70,6 @@ def emit(
         on_fallback=on_fallback,
         spaces=tuple(shared.spaces),
     )
-    emitted = [
-        form_parallel_regions(program, m, part.together, kernels) for m, part in zip(emitted, methods, strict=True)
-    ]
     planned = program._replace(
         methods=tuple(_planned(program, m, kernels) for m in emitted),
         fallbacks=tuple(_planned(program, m, kernels) for m in fallbacks),

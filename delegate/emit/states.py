@@ -92,7 +92,7 @@ class _Reads:
             if value.storage.kind is StorageKind.STATE:
                 self.owner[index] = states.setdefault(value.storage.index, index)
         for place, call in enumerate(instructions):
-            self._read(place, read_by(call))
+            self._read(place, _read_by(call))
             for output in call.outputs:
                 self.computed_at[output] = place
             if isinstance(call, KernelCall) and (kernel := tables.kernel_of(call)) and kernel.is_view:
@@ -116,11 +116,11 @@ class _Reads:
         return not late or (in_place and late == [(place, value)])
 
 
-def read_by(call: Instruction) -> Iterator[int]:
+def _read_by(call: Instruction) -> Iterator[int]:
     """Yield all values that an instruction reads, also inside blocks."""
     yield from reads(call)
     if isinstance(call, StructuredCall):
         for block in call.blocks:
             yield from block.outputs
             for inner in block.instructions:
-                yield from read_by(inner)
+                yield from _read_by(inner)

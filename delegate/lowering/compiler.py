@@ -110,10 +110,9 @@ class Compiler:
     failures: list[CompileFailure] = field(default_factory=list)
     artifacts: Artifacts = field(init=False)
     partitioners: Sequence[Partitioner] = field(init=False)
-    concurrency_plan: SavedPlan | None = field(init=False)  # names the modules that run in parallel
 
     def __post_init__(self) -> None:
-        self.partitioners, self.concurrency_plan = self.selection.partitioners, None
+        self.partitioners = self.selection.partitioners
         if self.saved is not None:
             self.apply(self.saved, BY_THE_PLAN)
         backends = self.selection.backends.items()
@@ -162,9 +161,7 @@ class Compiler:
         fork.methods.update((name, _Method(edges.get(name, method.edge))) for name, method in self.methods.items())
         return fork
 
-    def fork_for_method(
-        self, method: str, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, *, keep_all: bool = False
-    ) -> Compiler:
+    def fork_for_method(self, method: str, partitioners: Sequence[Partitioner], *, keep_all: bool = False) -> Compiler:
         """Return a compiler of one method, in its present form, with other partitioners.
 
         Both share their artifacts and failures.
@@ -172,7 +169,6 @@ class Compiler:
         Args:
             method: the name of the method.
             partitioners: the partitioners in order of preference.
-            plan: names the modules that run in parallel.
             keep_all: keep small partitions too.
         """
         rules = self.selection.rules
@@ -180,7 +176,7 @@ class Compiler:
         selection = replace(self.selection, rules=rules)
         fork = Compiler(selection, self.kernels, None, self.artifact_cache, self.decomposed)
         fork.methods[method] = _Method(self.methods[method].edge)
-        fork.partitioners, fork.concurrency_plan = tuple(partitioners), plan
+        fork.partitioners = tuple(partitioners)
         fork.share_artifacts_of(self)
         return fork
 
@@ -213,7 +209,7 @@ class Compiler:
             plan: of the present graphs.
             refusal: the verdict on a node that a backend supports but the plan assigns to another one.
         """
-        self.partitioners, self.concurrency_plan = plan.partitioners(self.selection.partitioners, refusal), plan
+        self.partitioners = plan.partitioners(self.selection.partitioners, refusal)
 
     def compile(self) -> tuple[Program, list[LoweredProgram]]:
         """Lower the methods that are not lowered yet, and return the program and its methods; raises as `lower`."""
@@ -314,10 +310,6 @@ class Compiler:
             method.regions.clear()
 
     def _plan_once(self, method: _Method) -> Plan:
-        plan = self._plan_ungrouped(method)
-        return plan if self.concurrency_plan is None else self.concurrency_plan.with_parallel_groups(plan)
-
-    def _plan_ungrouped(self, method: _Method) -> Plan:
         others = (m.plan for m in self.methods.values() if m is not method and m.plan is not None)
         return plan_graph(
             method.edge,

@@ -97,8 +97,8 @@ def _place(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[in
 
 def _alive_on_average(lifetimes: Sequence[Lifetime]) -> float:
     """Return the number of live blocks, on average over their starts."""
-    starts = sorted(b.span[0] for b in lifetimes if b.size)
-    ends = sorted(b.span[1] for b in lifetimes if b.size)
+    starts = sorted(b.start for b in lifetimes if b.size)
+    ends = sorted(b.end for b in lifetimes if b.size)
     ended = pairs = 0
     for started, start in enumerate(starts, 1):
         while ends[ended] < start:
@@ -111,12 +111,12 @@ def _sweep(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     """Place blocks in the order of their starts, each in the smallest gap that holds it; return offsets and size."""
     offsets = [0] * len(lifetimes)
     free_list, ends = FreeList(), list[tuple[int, int]]()
-    for index in sorted((i for i, b in enumerate(lifetimes) if b.size), key=lambda i: lifetimes[i].span[0]):
-        while ends and ends[0][0] < lifetimes[index].span[0]:
+    for index in sorted((i for i, b in enumerate(lifetimes) if b.size), key=lambda i: lifetimes[i].start):
+        while ends and ends[0][0] < lifetimes[index].start:
             _, ended = heappop(ends)
             free_list.free(offsets[ended], align(lifetimes[ended].size))
         offsets[index] = free_list.take(align(lifetimes[index].size))
-        heappush(ends, (lifetimes[index].span[1], index))
+        heappush(ends, (lifetimes[index].end, index))
     return offsets, free_list.total
 
 
@@ -166,10 +166,7 @@ class FreeList:
 
 
 def largest_live_sum(lifetimes: Sequence[Lifetime]) -> int:
-    """Return the largest sum of the sizes of blocks alive at one step. No arena can be smaller.
-
-    Branches that may run at the same time count with their steps one after another.
-    """
+    """Return the largest sum of the sizes of blocks alive at one step. No arena can be smaller."""
     changes: dict[int, int] = defaultdict(int)
     for block in lifetimes:
         changes[block.start] += block.size
@@ -182,8 +179,7 @@ def largest_live_sum(lifetimes: Sequence[Lifetime]) -> int:
 
 
 def _buckets(block: Lifetime) -> Iterator[int]:
-    start, end = block.span
-    return iter(range(start // _STEPS_PER_BUCKET, end // _STEPS_PER_BUCKET + 1))
+    return iter(range(block.start // _STEPS_PER_BUCKET, block.end // _STEPS_PER_BUCKET + 1))
 
 
 def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:

@@ -19,7 +19,7 @@ from delegate.edge.graphs import META_ORIGIN, copy_node, extracted, gc_paused
 from delegate.edge.node import is_compute, is_number, op_name
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import LoweringError
-from delegate.partitioner.plan import Group, Partition, Plan
+from delegate.partitioner.plan import Partition, Plan
 from delegate.verdict import Reason, Verdict
 
 
@@ -57,12 +57,10 @@ class LoweredProgram:
         program: its graph has nodes `call_delegate(name, *inputs)`. Nodes of operator.getitem pick their results, with
             the names and `meta` of the replaced nodes. Constants that only delegates used are removed.
         delegates: by name, including delegates in control flow.
-        together: groups of delegates that run in parallel.
     """
 
     program: EdgeProgram
     delegates: Mapping[str, LoweredDelegate]
-    together: tuple[Group, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +234,7 @@ def lower(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> LoweredProgra
             if partition.name not in delegates:
                 raise LoweringError(f"partition {partition.name} has no delegate", where=part.program.name)
     with gc_paused():
-        together = tuple(group for part in plan.walk() for group in part.together)
-        return LoweredProgram(_lowered(plan, delegates), dict(delegates), together)
+        return LoweredProgram(_lowered(plan, delegates), dict(delegates))
 
 
 def _lowered(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> EdgeProgram:

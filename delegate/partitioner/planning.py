@@ -21,7 +21,7 @@ from delegate.events import Placed, SupportChecked
 from delegate.listeners import emit, is_heard
 from delegate.partitioner.assign import CostThreshold, NodeGroup, Verdicts, assign
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
-from delegate.partitioner.plan import NodePlan, Partition, Place, Plan, Unit, with_parallel_groups
+from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
 from delegate.partitioner.state_writes import writes_of_large_states
 from delegate.partitioner.support_query import SupportQuery, computing, not_for_delegates
@@ -69,13 +69,9 @@ def plan(
     start = time.perf_counter_ns()
     with gc_paused():
         result = planner.plan(program)
-    if rules.together:
-        result = with_parallel_groups(result, planner.place)
     if is_heard():
         emit(_placed(result, start, time.perf_counter_ns() - start))
-    return replace(
-        result, notes=(*program.notes, *result.notes, *planner.book.unused(), *_missing_groups(rules, result))
-    )
+    return replace(result, notes=(*program.notes, *result.notes, *planner.book.unused()))
 
 
 def _placed(plan: Plan, start: int, duration: int) -> Placed:
@@ -108,13 +104,13 @@ class _Planner:
         verdicts: dict[Node, Verdicts] = {n: {} for n in checked}
         in_place = {n: v for n, v in writes_of_large_states(program, self.has_kernel).items() if n not in pins}
         queries = self._queries(pins, not_for_delegates(checked) | in_place)
-        collected: dict[str, Sequence[Claim]] = {}
+        claims: dict[str, Sequence[Claim]] = {}
         for partitioner, query in zip(self.partitioners, queries, strict=True):
             start = time.perf_counter_ns()
             with query.backend.unchanged(program):
-                collected[partitioner.backend] = self._collect(partitioner, query, program, verdicts)
+                claims[partitioner.backend] = self._collect(partitioner, query, program, verdicts)
             if query.backend.dropped is not None:  # also in its last checks
-                collected[partitioner.backend] = ()
+                claims[partitioner.backend] = ()
                 refusal = no(Reason.REFUSED, query.backend.dropped.what)
                 for by_backend in verdicts.values():
                     by_backend[partitioner.backend] = by_backend[partitioner.backend] and refusal
@@ -122,7 +118,6 @@ class _Planner:
                 name, duration = partitioner.backend, time.perf_counter_ns() - start
                 supported = sum(bool(own[name]) for own in verdicts.values())
                 emit(SupportChecked(program.name, name, len(verdicts), supported, start, duration))
-        claims = self._by_branch(verdicts, collected)
         decomposed = self._partly_supported(checked, verdicts, queries, claims)
         for node in decomposed:
             verdicts[node] = {name: v and no(Reason.OPERATOR, "it is decomposed") for name, v in verdicts[node].items()}
@@ -180,30 +175,6 @@ class _Planner:
             if (tagged := _with_tags(claim, answers)) is not None
         ]
 
-    def place(self, plan: Plan, partition: Partition) -> Place | None:
-        """Return the group and branch of `together` that a partition is in."""
-        return next((at for node in partition.nodes if (at := self.book.branch(node)) is not None), None)
-
-    def _by_branch(
-        self, verdicts: Mapping[Node, Verdicts], claims: Mapping[str, Sequence[Claim]]
-    ) -> Mapping[str, Sequence[Claim]]:
-        """Tag nodes of parallel branches, so that they never share a partition with other nodes."""
-        if not self.rules.together:
-            return claims
-        for node, by_backend in verdicts.items():
-            if (branch := self.book.branch(node)) is not None:
-                by_backend.update({name: _tagged(v, branch) for name, v in by_backend.items() if v})
-        tagged: dict[str, list[Claim]] = {name: [] for name in claims}
-        for name, own in claims.items():
-            for claim in own:
-                branches = {self.book.branch(n) for n in claim.nodes if n in verdicts}
-                branch = branches.pop() if len(branches) == 1 else None
-                if branch is not None:
-                    tagged[name].append(replace(claim, verdict=_tagged(claim.verdict, branch)))
-                elif not branches:
-                    tagged[name].append(claim)
-        return tagged
-
     def _partly_supported(
         self,
         nodes: Iterable[Node],
@@ -247,17 +218,6 @@ class _Planner:
         self.taken.add(name)
         self.numbering[backend] += 1
         return name
-
-
-def _missing_groups(rules: PartitionRules, plan: Plan) -> list[str]:
-    """Return a note if groups of `together` have no parallel branches in the plan."""
-    missing = len(rules.together) - sum(len(part.together) for part in plan.walk())
-    what = "fewer than two of its patterns have partitions in this method"
-    return [f"together: {missing} of {len(rules.together)} groups run nothing at the same time: {what}"] * (missing > 0)
-
-
-def _tagged(verdict: Verdict, branch: tuple[int, int]) -> Verdict:
-    return replace(verdict, tag=f"{verdict.tag} {branch[0]}.{branch[1]}")
 
 
 def _with_tags(claim: Claim, answers: Mapping[Node, Verdict]) -> Claim | None:

@@ -34,8 +34,6 @@ class PartitionRules:
         backend_include, backend_exclude: the same per backend, by name.
         pins: module pattern -> name of a backend, or "portable".
         node_pins: pattern over names of nodes -> name of a backend, or "portable".
-        together: groups of module patterns. Nodes of different patterns never share a partition. The partitions of
-            different patterns of a group run in parallel.
     """
 
     min_partition_size: int = 1
@@ -45,7 +43,6 @@ class PartitionRules:
     backend_exclude: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pins: Mapping[str, str] = field(default_factory=dict)
     node_pins: Mapping[str, str] = field(default_factory=dict)
-    together: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -82,15 +79,6 @@ def node_pins(pins: Mapping[str, str]) -> list[RulePattern]:
     return [RulePattern("node_pins", pattern, "node", place) for pattern, place in pins.items()]
 
 
-def branches(groups: Iterable[Iterable[str]]) -> dict[RulePattern, tuple[int, int]]:
-    """Return the patterns of `together` -> the number of the group, and of the pattern in it."""
-    return {
-        RulePattern("together", pattern, "module"): (group, branch)
-        for group, patterns in enumerate(groups)
-        for branch, pattern in enumerate(patterns)
-    }
-
-
 class RuleBook:
     """The rules of one method and the graphs of its control flow.
 
@@ -114,8 +102,6 @@ class RuleBook:
         self._own_exclude = {b: _operators(p, f"{b}.exclude") for b, p in rules.backend_exclude.items()}
         self.restricts = any((self._include, self._exclude, *self._own_include.values(), *self._own_exclude.values()))
         self._modules, self._nodes = module_pins(rules.pins), node_pins(rules.node_pins)
-        self._branches = branches(rules.together)
-        self._branch_of: dict[str, tuple[int, int] | None] = {}
         self._by_operator: dict[tuple[str, str], Verdict | None] = {}
         self._by_module: dict[str, RulePattern | None] = {}
         self._node_names: set[str] = set()
@@ -129,14 +115,6 @@ class RuleBook:
         if path not in self._by_module:
             self._by_module[path] = _first(self._modules, with_parents(path)) if path else None
         return by_node or self._by_module[path]
-
-    def branch(self, node: Node) -> tuple[int, int] | None:
-        """Return the group of `together` and its pattern for a node, by number; the first matching pattern decides."""
-        path = module_path(node) if self._branches else ""
-        if path not in self._branch_of:
-            match = _first(list(self._branches), with_parents(path)) if path else None
-            self._branch_of[path] = None if match is None else self._branches[match]
-        return self._branch_of[path]
 
     def excluded(self, op: str, backend: str) -> Verdict | None:
         """Return the refusal of an operator if a rule excludes it from a backend; else None."""
@@ -160,10 +138,10 @@ class RuleBook:
     def unused(self) -> list[str]:
         """Return a note for every pattern that has matched nothing."""
         own = [p for patterns in (*self._own_include.values(), *self._own_exclude.values()) for p in patterns]
-        patterns = [*self._include, *self._exclude, *own, *self._modules, *self._nodes, *self._branches]
+        patterns = [*self._include, *self._exclude, *own, *self._modules, *self._nodes]
         known = {
             "operator": {name for op, _ in self._by_operator for name in _names(op)},
-            "module": {name for path in (*self._by_module, *self._branch_of) for name in with_parents(path)},
+            "module": {name for path in self._by_module for name in with_parents(path)},
             "node": self._node_names,
         }
         return [

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,18 +17,15 @@ from delegate.errors import PartitionError
 from delegate.field_checks import fault, items
 from delegate.files import read_text, write_text
 from delegate.partitioner.partitioner import Partitioner
-from delegate.partitioner.plan import Group, Partition, Place, Plan, with_parallel_groups
+from delegate.partitioner.plan import Partition, Plan
 from delegate.partitioner.support_query import Check
 from delegate.verdict import Reason, Verdict, no
 
-_FORMAT = 4  # 1 had no preserved operators, 2 no parallel groups, 3 no decompositions
+_FORMAT = 4  # 1 had no preserved operators, 2 no parallel groups (refused now), 3 no decompositions
 _AFTER = (str(Reason.TOO_SMALL), str(Reason.SLOWER))  # reasons that may follow from other nodes of the partition
 BY_THE_PLAN = no(Reason.PINNED, "by the plan")
 _EDIT = "save a plan again, of this model with these backends and options, or edit this one"
-_NO_GROUP = (-1, -1)  # the group and branch of a partition that is in none
 _NAMED = 3  # most nodes that a message names
-
-_Groups = Sequence[Sequence[Sequence[str]]]  # of branches of partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +58,11 @@ class SavedPlan:
         partitions: in the order of methods and graphs.
         whole: the compound operators that were preserved, also those of nodes that were folded. They depend on the
             queried backends. The plan names nodes of such graphs. None: not known.
-        together: groups of branches of partitions, by name; the branches of a group run in parallel.
         decompositions: the compound nodes that were decomposed before the planned graphs were complete, in rounds.
     """
 
     partitions: tuple[SavedPartition, ...]
     whole: tuple[str, ...] | None = None
-    together: tuple[Group, ...] = ()
     decompositions: tuple[DecompositionRound, ...] = ()
 
     @classmethod
@@ -79,7 +72,6 @@ class SavedPlan:
         return cls(
             tuple(_saved(part.program.name, p) for part in parts for p in part.partitions),
             tuple(sorted({op for program in programs for op in program.preserved})),
-            tuple(group for part in parts for group in part.together),
             tuple(each for program in programs for each in program.decompositions),
         )
 
@@ -94,9 +86,8 @@ class SavedPlan:
         """Return the plan as JSON, one partition per line; equal plans have equal texts."""
         lines = ",\n".join(json.dumps(asdict(p), ensure_ascii=False) for p in self.partitions)
         whole = "" if self.whole is None else f'"whole": {json.dumps(self.whole)}, '
-        together = f'"together": {json.dumps(self.together)}, ' if self.together else ""
         rounds = f'"decompositions": {json.dumps(self.decompositions)}, ' if self.decompositions else ""
-        return f'{{"format": {_FORMAT}, {whole}{together}{rounds}"partitions": [\n{lines}\n]}}\n'
+        return f'{{"format": {_FORMAT}, {whole}{rounds}"partitions": [\n{lines}\n]}}\n'
 
     @classmethod
     def from_json(cls, text: str, where: str = "") -> SavedPlan:
@@ -108,11 +99,13 @@ class SavedPlan:
             whole = data.get("whole")
             if whole is not None and not _is_texts(whole):
                 raise ValueError("whole should be a list of operators")
+            if data.get("together", []) != []:
+                what = "the plan runs partitions at the same time (`together`), which is no longer supported"
+                raise PartitionError(what, where=where, remedy="remove `together` from it, or save a plan again")
             partitions = tuple(_partition(p) for p in items(data, "partitions"))
             _require_unique_nodes(partitions)
-            together = _groups(data.get("together", []), {p.name for p in partitions})
             rounds = tuple(map(_round, items({"decompositions": [], **data}, "decompositions")))
-            return cls(partitions, None if whole is None else tuple(whole), together, rounds)
+            return cls(partitions, None if whole is None else tuple(whole), rounds)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"the plan cannot be read, {fault(error)}"
             raise PartitionError(what, where=where, remedy="save it again: `program.plan.save(path)`") from error
@@ -142,8 +135,7 @@ class SavedPlan:
     def differences(self, other: SavedPlan) -> tuple[str, ...]:
         """Return the nodes that moved from this plan to another, one line per node, without names of partitions.
 
-        The partitions that no longer run in parallel follow, then those that do now, at most one line per partition. If
-        the plans preserve different operators, their nodes differ, and the first line reports this. The time and the
+        If the plans preserve different operators, their nodes differ, and the first line reports this. The time and the
         text are linear in the plans.
         """
         mine, others = self.places(), other.places()
@@ -153,34 +145,8 @@ class SavedPlan:
             for graph, node in dict.fromkeys((*mine, *others))
             if mine.get((graph, node)) != others.get((graph, node))
         ]
-        for word, before, after in (("no longer", other, self), ("now", self, other)):
-            moved += sorted(_concurrent(word, before._concurrency(), after._concurrency()))
         note = f"operators that only one of the plans preserves, so that nodes differ: {', '.join(in_one)}"
         return (note, *moved) if moved and in_one and None not in (self.whole, other.whole) else tuple(moved)
-
-    def _concurrency(self) -> list[list[list[str]]]:
-        """Return the groups as sorted branches of partitions, each named by its first node, not by its own name."""
-        first = {p.name: f"{p.graph}: {p.nodes[0]}" for p in self.partitions if p.nodes}
-        groups = ([sorted(first[n] for n in names if n in first) for names in group] for group in self.together)
-        return [sorted(filter(None, group)) for group in groups]
-
-    def with_parallel_groups(self, plan: Plan) -> Plan:
-        """Return a plan of this plan's partitioners with the parallel groups of this plan.
-
-        Raises:
-            PartitionError: a partition needs a result of another branch.
-        """
-        if not self.together:
-            return plan
-        partition_of = {(p.graph, node): p.name for p in self.partitions for node in p.nodes}
-        branches = [(g, b, names) for g, group in enumerate(self.together) for b, names in enumerate(group)]
-        places = {name: (g, b) for g, b, names in branches for name in names}
-
-        def place(part: Plan, partition: Partition) -> Place | None:
-            own = (partition_of.get((part.program.name, identity(n))) for n in partition.nodes if is_compute(n))
-            return next((places[name] for name in own if name in places), None)
-
-        return with_parallel_groups(plan, place)
 
     def partitioners(
         self, partitioners: Iterable[Partitioner], refusal: Verdict = BY_THE_PLAN
@@ -258,53 +224,6 @@ class AsPlanned(Partitioner):
         return Verdict(tag=f"{verdict.tag}{partition}", in_parts=verdict.in_parts) if verdict else verdict
 
 
-def _concurrent(word: str, before: _Groups, after: _Groups) -> Iterator[str]:
-    """Yield lines on the pairs of partitions that run in parallel in the groups `after` and not in `before`.
-
-    Two partitions run in parallel if they are in different branches of one group. A line covers partitions of one
-    branch and all in later branches. It names only a few and counts the others, as the number of pairs is quadratic.
-
-    Args:
-        word: "now" or "no longer".
-        before, after: see `SavedPlan._concurrency`.
-    """
-    places = {name: (g, b) for g, group in enumerate(before) for b, branch in enumerate(group) for name in branch}
-    for group in after:
-        total = 0  # partitions of later branches
-        counts: Counter[int | tuple[int, int]] = Counter()  # of them, by group in `before` and by place
-        same: dict[tuple[int, int], list[str]] = {}  # the first of them by place
-        others: dict[int, list[str]] = {}  # the first of them of two groups: at least one is not the partition's group
-        for branch in reversed(group):
-            own: dict[tuple[int, int], list[str]] = {}
-            for name in branch:
-                own.setdefault(places.get(name, _NO_GROUP), []).append(name)
-            for place, names in own.items():
-                count = total - counts[place[0]] + counts[place]
-                distant = next((o for g, o in others.items() if g != place[0]), [])
-                if count:
-                    verb = "runs" if len(names) == 1 else "run"
-                    partners = _few([*same.get(place, []), *distant], count)
-                    yield f"{_few(names, len(names))} {word} {verb} at the same time as {partners}"
-            total += len(branch)
-            for place, names in own.items():
-                counts.update({place[0]: len(names), place: len(names)})
-                _extend(same.setdefault(place, []), names)
-                if len(others) < 2 or place[0] in others:
-                    _extend(others.setdefault(place[0], []), names)
-
-
-def _few(names: Sequence[str], count: int) -> str:
-    """Return the first names as text, with the number of the others."""
-    named = names[:_NAMED]
-    more = f" and {count - len(named)} more" if count > len(named) else ""
-    return ", ".join(named) + more
-
-
-def _extend(known: list[str], names: Iterable[str]) -> None:
-    """Add names to a list, up to the most that a message names."""
-    known += itertools.islice(names, _NAMED - len(known))
-
-
 def _saved(graph: str, partition: Partition) -> SavedPartition:
     nodes = tuple(identity(n) for n in partition.nodes if is_compute(n))
     return SavedPartition(graph, partition.name, partition.backend, nodes)
@@ -322,21 +241,6 @@ def _round(data: Mapping[str, Any]) -> DecompositionRound:
     if not data or not all(_is_texts(nodes) and nodes for nodes in data.values()):
         raise ValueError("a round of decompositions should have lists of nodes by graph")
     return {graph: tuple(nodes) for graph, nodes in data.items()}
-
-
-def _groups(data: Any, names: Set[str]) -> tuple[Group, ...]:
-    """Return the parallel groups of a saved plan; raise if a partition is in several branches or does not exist."""
-    if not isinstance(data, list) or not all(isinstance(group, list) and all(map(_is_texts, group)) for group in data):
-        raise ValueError("together should be a list of groups of branches, each branch a list of names of partitions")
-    for group in data:
-        if len(group) < 2 or not all(group):
-            raise ValueError("a group of together should have at least two branches, and each branch a partition")
-    seen: set[str] = set()
-    for name in (name for group in data for branch in group for name in branch):
-        if name not in names or name in seen:
-            raise ValueError(f"together names {name!r}, {'twice' if name in names else 'which is not a partition'}")
-        seen.add(name)
-    return tuple(tuple(map(tuple, group)) for group in data)
 
 
 def _is_texts(value: Any) -> bool:

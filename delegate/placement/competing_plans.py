@@ -1,7 +1,7 @@
 """The plans that compete in a search.
 
 Single-backend plans are the plan that prefers a candidate, and that plan with kernels for other backends. Combined
-plans have several candidates: by segment, chosen by dynamic programming over costs, or by parallel branch.
+plans have several candidates by segment, chosen by dynamic programming over costs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from delegate.errors import DelegateError
 from delegate.measured import PlanCost
-from delegate.placement.branches import compose_branches, find_branches
 from delegate.placement.plans import Candidate, Lowered, MethodPlan, saved_plans
 from delegate.placement.runtime.costs import SegmentCosts
 from delegate.placement.search import Search
@@ -81,7 +80,7 @@ def _without_others(candidate: Candidate, lowered: Lowered) -> Lowered | None:
     """
     plan = lowered.plan
     own = tuple(p for p in plan.partitions if p.backend == candidate.backend)
-    if not own or len(own) == len(plan.partitions) or plan.together:
+    if not own or len(own) == len(plan.partitions):
         return None
     try:
         return candidate.lowering.compile_plan(replace(plan, partitions=own))
@@ -176,7 +175,7 @@ def _compile(search: Search, choices: Sequence[SegmentChoice], plans: Mapping[st
         name = " | ".join(_runs(choice.candidates))
         name = name if all(name != p.name for p in compiled_plans) else f"{name} ({len(compiled_plans) + 1})"
         plan = compose_segments(saved_plans(plans), search.state.segments, choice.candidates)
-        compiled = search.compile(name, plan, choice.candidates, plans, choice=choice.candidates)
+        compiled = search.compile(name, plan, choice.candidates, plans)
         compiled_plans += [] if compiled is None else [compiled]
     return compiled_plans
 
@@ -231,36 +230,3 @@ def _border(costs: SegmentCosts, before: str, after: str, border: int) -> float:
     if before == after:
         return -costs.savings[before][border]
     return costs.crossing.get((before, after), 0.0)
-
-
-SEPARATOR = " + "  # between the candidates of branches that run at the same time, in the name of a plan
-_MAX_CANDIDATES = 3  # candidates, on each of which all branches run
-
-
-def compile_parallel_plans(search: Search, best: str) -> list[MethodPlan]:
-    """Compile plans with parallel branches: all on one candidate, or one of two branches on the second best."""
-    first = search.state.plans[best]
-    if not search.is_timed or first.lowered.plan.together:  # the rules decide what runs in parallel
-        return []
-    search.state.branches = find_branches(first.candidate.lowering.edge())
-    count = len(search.state.branches)
-    if count < 2:
-        return []
-    plans: dict[str, MethodPlan] = {}
-    for plan in search.competitive_plans(best):  # of a candidate's own plans the fastest
-        plans.setdefault(plan.candidate.name, plan)
-    ways = [(name,) * count for name in list(plans)[:_MAX_CANDIDATES]]
-    other = next((n for n, p in plans.items() if p.candidate.backend != first.candidate.backend), None)
-    if other is not None and count == 2:
-        ways += [(first.candidate.name, other), (other, first.candidate.name)]
-    compiled = (_compile_branches(search, way, plans) for way in ways)
-    return [plan for plan in compiled if plan is not None]
-
-
-def _compile_branches(search: Search, way: tuple[str, ...], plans: Mapping[str, MethodPlan]) -> MethodPlan | None:
-    """Compile the plan with one candidate per branch, or return None if nothing runs in parallel."""
-    plan = compose_branches(saved_plans(plans), search.state.branches, way, way[0])
-    if not plan.together:
-        return None
-    compiled = search.compile(SEPARATOR.join(way), plan, way, plans, branch_choice=way)
-    return compiled if compiled is not None and compiled.lowered.plan.together else None

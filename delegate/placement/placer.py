@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from delegate.placement.competing_plans import (
     compile_cross_backend_plans,
-    compile_parallel_plans,
     compile_single_backend_plans,
     survey_all_backends,
 )
@@ -65,7 +64,7 @@ class Placer:
             state.not_tried.append("a measured choice: no plan that may be chosen was measured")
             return self._result(self._choose_unmeasured())
         raced = search.spent
-        others = [*compile_cross_backend_plans(search, best), *compile_parallel_plans(search, best)]
+        others = compile_cross_backend_plans(search, best)
         again = [p for name, p in state.plans.items() if name == best or self._is_rival(name, best)]
         if others or (len(again) > 1 and search.is_timed and self._pause is not None):
             best = self._confirm(best, again, others, raced)

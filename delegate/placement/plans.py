@@ -131,7 +131,6 @@ class MethodPlan:
         lowered: the compiled plan.
         candidate: its candidate; the first one of a combined plan.
         choice: the candidate of each segment of a combined plan.
-        branch_choice: the candidate of each branch if branches run in parallel.
         options: of `delegate.load`, by name of a backend.
     """
 
@@ -139,7 +138,6 @@ class MethodPlan:
     lowered: Lowered
     candidate: Candidate
     choice: tuple[str, ...] = ()
-    branch_choice: tuple[str, ...] = ()
     options: Options = field(default_factory=dict)
 
 
@@ -197,11 +195,11 @@ class MethodCompiler(Protocol):
         """The plans of all methods that have one."""
 
     def fork_for_method(
-        self, method: str, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, *, keep_all: bool = False
+        self, method: str, partitioners: Sequence[Partitioner], *, keep_all: bool = False
     ) -> MethodCompiler:
         """Return a compiler of one method with other partitioners. Both compile each partition once.
 
-        Branches run in parallel as in the plan, if there is one. `keep_all` keeps small partitions too.
+        `keep_all` keeps small partitions too.
         """
 
     def fork_with(self, edges: Mapping[str, EdgeProgram]) -> MethodCompiler:
@@ -232,12 +230,10 @@ class Alternatives:
 
     def compile_plan(self, plan: SavedPlan, *, keep_all: bool = False) -> Lowered:
         """Compile a plan. Nodes that the plan cannot place run on kernels. Raises DelegateError."""
-        return self._compile(plan.partitioners(self.compiler.partitioners), plan, keep_all)
+        return self._compile(plan.partitioners(self.compiler.partitioners), keep_all=keep_all)
 
-    def _compile(
-        self, partitioners: Sequence[Partitioner], plan: SavedPlan | None = None, keep_all: bool = False
-    ) -> Lowered:
-        other = self.compiler.fork_for_method(self.method, partitioners, plan, keep_all=keep_all)
+    def _compile(self, partitioners: Sequence[Partitioner], *, keep_all: bool = False) -> Lowered:
+        other = self.compiler.fork_for_method(self.method, partitioners, keep_all=keep_all)
         program, _ = other.compile()
         self.compiler.methods[self.method].edge = other.methods[self.method].edge
         return Lowered(SavedPlan.of(other.plans), program)

@@ -286,12 +286,7 @@ def _merge_placements(kept: Placement, other: Placement) -> Placement:
 def _merge_plans(plans: Sequence[SavedPlan]) -> SavedPlan:
     """Merge the plans of several methods into one with unique partition names."""
     partitions = tuple(replace(p, name=f"{i}_{p.name}") for i, plan in enumerate(plans) for p in plan.partitions)
-    parallel = tuple(
-        tuple(tuple(f"{i}_{name}" for name in branch) for branch in group)
-        for i, plan in enumerate(plans)
-        for group in plan.together
-    )
-    return SavedPlan(partitions, tuple(sorted({op for plan in plans for op in plan.whole or ()})), parallel)
+    return SavedPlan(partitions, tuple(sorted({op for plan in plans for op in plan.whole or ()})))
 
 
 def _create_comparator(name: str, base: BaseProgram, context: PlacementContext) -> ReferenceComparator:

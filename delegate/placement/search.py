@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any
 
 from delegate.errors import DelegateError
 from delegate.measured import Placement, PlanCost, SegmentCost
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.branches import Branch
 from delegate.placement.plans import Comparator, MethodPlan, Progress, Task, make_trial, merge_options
 from delegate.placement.runtime.costs import Record, Segment, SegmentCosts
 from delegate.placement.runtime.elimination import measure_until_decided
@@ -34,7 +32,6 @@ class SearchState:
         failed: plans that could not be compiled.
         not_tried: what was left out, and why.
         segments, costs, survey: of the method, if its segments were measured.
-        branches: that can run in parallel.
     """
 
     plans: dict[str, MethodPlan] = field(default_factory=dict)
@@ -46,7 +43,6 @@ class SearchState:
     segments: list[Segment] = field(default_factory=list)
     costs: SegmentCosts | None = None
     survey: Survey | None = None
-    branches: list[Branch] = field(default_factory=list)
 
     def records_of(self, plan: str) -> dict[str, Record]:
         """Return the records of the last measurement of a plan."""
@@ -107,11 +103,7 @@ def _by_cost(row: PlanCost) -> tuple[bool, float]:
 
 
 def _cost_rows(state: SearchState, plan: MethodPlan) -> Iterator[SegmentCost]:
-    """Yield the branches of a plan, or its segments, with consecutive ones of one candidate joined."""
-    if plan.branch_choice:
-        for branch, candidate in zip(state.branches, plan.branch_choice, strict=True):
-            yield SegmentCost(branch.name, candidate, len(branch.nodes))
-        return
+    """Yield the segments of a plan, with consecutive ones of one candidate joined."""
     choice = plan.choice or (plan.candidate.name,) * len(state.segments)
     for candidate, group in groupby(range(len(state.segments)), key=choice.__getitem__):
         yield _segment_row(state, candidate, list(group))
@@ -205,29 +197,28 @@ class Search:
         return failed
 
     def compile(
-        self, name: str, plan: SavedPlan, candidates: Sequence[str], plans: Mapping[str, MethodPlan], **fields: Any
+        self, name: str, plan: SavedPlan, choice: tuple[str, ...], plans: Mapping[str, MethodPlan]
     ) -> MethodPlan | None:
         """Compile a plan of several candidates, or return None if that fails or the time is over.
 
         Args:
             name: for the report.
             plan: the plan.
-            candidates: of the plan; the lowering of the first one compiles it.
+            choice: the candidate of each segment; the lowering of the first one compiles the plan.
             plans: candidate -> its single-backend plan.
-            fields: other fields of the `MethodPlan`.
         """
         if not self.has_time():
             self.state.not_tried.append(f"{name}: the budget was spent before it was compiled")
             return None
-        first = plans[candidates[0]].candidate
+        first = plans[choice[0]].candidate
         self.progress(f"compiling for {name}")
         try:
             lowered = first.lowering.compile_plan(plan)
         except DelegateError as error:
             self.state.failed.append(PlanCost(name, 0, why=one_line(error)))
             return None
-        options = merge_options(plans[c] for c in dict.fromkeys(candidates))
-        return MethodPlan(name, lowered, first, options=options, **fields)
+        options = merge_options(plans[c] for c in dict.fromkeys(choice))
+        return MethodPlan(name, lowered, first, choice, options)
 
     def competitive_plans(self, best: str) -> list[MethodPlan]:
         """Return the single-backend plans whose segments may be useful, the fastest first.

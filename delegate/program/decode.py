@@ -59,6 +59,7 @@ _OPS = {o.value: o for o in Op}
 _DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
 _STORAGE_KINDS = {h.value: h for h in StorageKind}
 _STRUCTURES = {s.value: s for s in Structure}
+_PARALLEL = 4  # a structure of versions 5 and 6 that was removed
 _TREE_KINDS = {code: name for name, code in vars(schema.TreeKind).items() if not name.startswith("_")}
 
 _FORGED = {RecursionError: "too deeply nested", MemoryError: "too large", StopIteration: "too short"}
@@ -281,6 +282,9 @@ class _Decoder:
     ) -> StructuredCall:
         if depth == 0:
             raise ValueError("control flow is nested too deeply")
+        if item.Kind() == _PARALLEL:
+            what = "the program has partitions that run at the same time, which is no longer supported"
+            raise ProgramError(what, remedy="lower the model again: its partitions then run one after another")
         blocks = tuple(self._block(b, reader, depth - 1) for b in self._items(item, "Blocks"))
         return StructuredCall(_STRUCTURES[item.Kind()], operands, item.Carried(), blocks, outputs, item.Sequences())
 

@@ -9,10 +9,6 @@ In addition:
 - operands and outputs of a structured call live during the whole call;
 - inputs and outputs of a block live until the block ends, its inputs from its start;
 - a value made outside of a loop and read inside lives until the loop ends.
-
-Branches that may run at the same time (PARALLEL) have their steps one after another, like other blocks. A value of one
-branch overlaps in time with all values of another branch, whatever their steps are. A value made before and read in a
-branch lives until all branches end.
 """
 
 from __future__ import annotations
@@ -37,41 +33,16 @@ from delegate.program.model import (
 _BUCKET = 512  # blocks in a bucket of _Memory, at most twice as many
 
 
-class BranchSteps(NamedTuple):
-    """One of several branches that may run at the same time, all between step `start` and step `end`."""
-
-    start: int
-    end: int
-    number: int
-
-
 class Lifetime(NamedTuple):
-    """A block of `size` bytes that is alive from step `start` to step `end`, both inclusive.
-
-    Args:
-        branch: the branch of the block. Blocks of another branch of the same call may be alive at the same time,
-            whatever their steps are.
-    """
+    """A block of `size` bytes that is alive from step `start` to step `end`, both inclusive."""
 
     size: int
     start: int
     end: int
-    branch: BranchSteps | None = None
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The first and the last step at which it may be alive."""
-        if self.branch is None:
-            return self.start, self.end
-        return min(self.start, self.branch.start), max(self.end, self.branch.end)
 
     def overlaps(self, other: Lifetime) -> bool:
         """Return True if both may be alive at the same time."""
-        if self.start <= other.end and other.start <= self.end:
-            return True
-        if self.branch is None or other.branch is None:
-            return False
-        return self.branch.start == other.branch.start and self.branch.number != other.branch.number
+        return self.start <= other.end and other.start <= self.end
 
 
 def check_memory(method: Method, bounds: ExpressionBounds) -> None:
@@ -94,12 +65,6 @@ def check_memory(method: Method, bounds: ExpressionBounds) -> None:
                 spaces.setdefault(value.storage.index, []).append(index)
     for indices in spaces.values():
         _sweep(method, lifetimes, sizes, sorted(indices, key=lambda i: lifetimes.start[i]))
-        by_branches: dict[int, list[int]] = {}  # the first step of branches -> their values
-        for index in indices:
-            if (branch := lifetimes.branch.get(index)) is not None:
-                by_branches.setdefault(branch.start, []).append(index)
-        for values in by_branches.values():
-            _check_branches(method, lifetimes, sizes, values)
 
 
 def _sweep(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], indices: Iterable[int]) -> None:
@@ -119,23 +84,6 @@ def _sweep(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], indic
         heapq.heappush(ends, (lifetimes.end[index], index))
 
 
-def _check_branches(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], values: Iterable[int]) -> None:
-    """Walk through memory and check that values of different branches do not overlap."""
-    farthest = other = (0, -1, -1)  # end, branch and value of the farthest one, and of the farthest in another branch
-    for index in sorted(values, key=lambda i: method.values[i].storage.offset):
-        offset, branch = method.values[index].storage.offset, lifetimes.branch[index].number
-        before = farthest if farthest[1] != branch else other
-        if before[0] > offset:
-            _fail(method, before[2], index)
-        reach = (offset + sizes[index], branch, index)
-        if branch == farthest[1]:
-            farthest = max(farthest, reach)
-        elif reach[0] > farthest[0]:
-            farthest, other = reach, farthest
-        else:
-            other = max(other, reach)
-
-
 def _fail(method: Method, first: int, second: int) -> None:
     names = " and ".join(f"%{i} {method.values[i].name!r}" for i in sorted((first, second)))
     what = f"values {names} are in the same memory at the same time"
@@ -151,15 +99,12 @@ class Lifetimes:
 
     Attributes:
         start, end: the steps, by value; -1 for one that no instruction makes.
-        branch: the branch that makes a value, if others may run at the same time.
     """
 
     def __init__(self, method: Method, storages: Sequence[Storage]) -> None:
         self._owner = list(range(len(method.values)))
         self._storages = storages
         self._step = 0
-        self._defined: list[int] = []  # the values that own memory, in order of definition
-        self.branch: dict[int, BranchSteps] = {}
         self.start = [-1] * len(method.values)
         self.end = [-1] * len(method.values)
         self._instructions(method.instructions, ())
@@ -178,29 +123,9 @@ class Lifetimes:
 
     def lifetime(self, index: int, size: int) -> Lifetime:
         """Return the lifetime of a value of `size` bytes."""
-        return Lifetime(size, self.start[index], self.end[index], self.branch.get(index))
-
-    def _parallel(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:
-        begin = self._step
-        read: set[int] = set()
-        defined: list[list[int]] = []
-        for block in call.blocks:
-            self._step += 1
-            first = len(self._defined)
-            self._instructions(block.instructions, (*loops, read))
-            self._step += 1
-            self._read(block.outputs, (*loops, read))
-            defined.append(self._defined[first:])
-        self._step += 1
-        for number, values in enumerate(defined):
-            self.branch.update(dict.fromkeys(values, BranchSteps(begin, self._step, number)))
-        outside = [index for index in read if self.start[index] < begin]
-        self._read((*outside, *call.outputs), loops)
+        return Lifetime(size, self.start[index], self.end[index])
 
     def _structured(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:
-        if call.kind is Structure.PARALLEL:
-            self._parallel(call, loops)
-            return
         self._make(call.outputs)
         begin = self._step
         read: set[int] = set()
@@ -222,7 +147,6 @@ class Lifetimes:
                 self._owner[index] = self._owner[storage.index]
             else:
                 self.start[index] = self.end[index] = self._step
-                self._defined.append(index)
 
     def _read(self, values: Iterable[int], loops: tuple[set[int], ...]) -> None:
         for index in values:

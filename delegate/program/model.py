@@ -130,11 +130,11 @@ class Structure(Enum):
         2  # operands: carried values, then sequences, then captured ones; block: body. Outputs: carried, then stacked
     )
     MAP = 3  # operands: sequences, then captured values; block: body. Outputs: stacked
-    PARALLEL = 4  # no operands; blocks: branches that may run at the same time. Outputs: those of all blocks
+    # 4 was PARALLEL, branches that ran at the same time; `decode` refuses it
 
 
 class Block(NamedTuple):
-    """A body of control flow; its values stand in the method's one table. Branches of PARALLEL take no inputs."""
+    """A body of control flow; its values stand in the method's one table."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]

@@ -215,8 +215,7 @@ class _MethodText:
         return f"{shorten(self._program.operators[call.operator])}({args}){source}"
 
     def _blocks(self, call: StructuredCall, indent: str) -> Iterator[str]:
-        names = _BLOCK_NAMES.get(call.kind) or [f"branch {number}" for number in range(len(call.blocks))]
-        for name, block in zip(names, call.blocks, strict=True):
+        for name, block in zip(_BLOCK_NAMES[call.kind], call.blocks, strict=True):
             yield f"{indent}{name}({_refs(block.inputs)}):"
             yield from self._instructions(block.instructions, f"{indent}  ")
             yield f"{indent}  yield {_refs(block.outputs)}"

@@ -6,7 +6,6 @@ It takes time linear in the program, apart from the sorting of arena blocks (see
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from typing import NoReturn
 
@@ -33,7 +32,6 @@ from delegate.program.model import (
     Program,
     Ref,
     State,
-    Storage,
     StorageKind,
     Structure,
     StructuredCall,
@@ -322,15 +320,6 @@ class _DeclarationChecker(_Checker):
 _BLOCKS = {Structure.IF: 2, Structure.WHILE: 2, Structure.SCAN: 1, Structure.MAP: 1}
 _READ_ONLY = {StorageKind.INPUT, StorageKind.CONSTANT}  # but for `written_input`
 _INITIAL = {StorageKind.INPUT, StorageKind.CONSTANT, StorageKind.STATE}  # available before the first instruction
-_LEAST_BRANCHES = 2
-
-
-class _Branch:
-    """The memory that a branch of PARALLEL reads, and the older memory that it writes, by storage kind and index."""
-
-    def __init__(self) -> None:
-        self.read: set[tuple[StorageKind, int]] = set()
-        self.written: set[tuple[StorageKind, int]] = set()
 
 
 class _FlowChecker(_Checker):
@@ -348,7 +337,6 @@ class _FlowChecker(_Checker):
         self._readable = [v.storage.kind in _INITIAL for v in method.values]
         self._defined = list(self._readable)
         self._owner = list(range(len(method.values)))  # the value that owns the memory
-        self._branch: _Branch | None = None  # the current one
 
     def verify(self) -> None:
         """Raise ProgramError if an instruction is invalid."""
@@ -389,16 +377,10 @@ class _FlowChecker(_Checker):
         fetch_count = int(across and not uploads)
         self._args(call.args[:fetch_count], None)
         self._args(call.args[fetch_count:])
-        if (number := written_input(self.program, self.method, call)) is not None:
-            self._write(Storage(StorageKind.INPUT, number))
+        if written_input(self.program, self.method, call) is not None:
             return
         self._check_aliases(call)
         self._make(call.outputs, aliases=True, space=None if uploads else 0)
-
-    def _write(self, storage: Storage) -> None:
-        """Record that an instruction writes memory that existed before."""
-        if self._branch is not None:
-            self._branch.written.add((storage.kind, storage.index))
 
     def _check_aliases(self, call: KernelCall) -> None:
         """Check that a kernel returns views of its first argument alone. Lifetimes depend on it."""
@@ -434,49 +416,7 @@ class _FlowChecker(_Checker):
             if dtypes != [values[i].dtype for i in indices]:
                 self.fail(f"the {what} of the fallback {fallback.name!r} do not match its delegate")
 
-    def _parallel_call(self, call: StructuredCall, path: str) -> None:
-        if self._branch is not None or self._is_fallback:
-            inside = "a fallback" if self._is_fallback else "another such branch"
-            self.fail(f"branches that may run at the same time cannot be in {inside}")
-        if call.operands or call.carried or call.sequences:
-            self.fail("PARALLEL must have no operands: its branches read values directly")
-        if len(call.blocks) < _LEAST_BRANCHES:
-            self.fail(f"PARALLEL has {len(call.blocks)} blocks, but needs {_LEAST_BRANCHES}")
-        if call.outputs != tuple(o for block in call.blocks for o in block.outputs):
-            self.fail("the outputs of PARALLEL differ from those of its branches")
-        branches: list[_Branch] = []
-        for number, block in enumerate(call.blocks):
-            self.where = place = f"{self.name}, {path}, block {number}"
-            self._branch = _Branch()
-            branches.append(self._branch)
-            if block.inputs:
-                self.fail("a branch must have no inputs: it reads values directly")
-            self._instructions(block.instructions, f"{path}, block {number}, instruction")
-            self.where = place
-            self._read(block.outputs)
-            defined = {o for inner in block.instructions for o in inner.outputs}
-            for index in block.outputs:
-                if index not in defined or self.method.values[index].storage.kind in _INITIAL:
-                    self.fail(f"the branch returns value %{index}, which it does not compute")
-            for inner in block.instructions:
-                self._forget(inner.outputs)
-        self._branch = None
-        for index in call.outputs:
-            self._readable[index] = True
-        self.where = f"{self.name}, {path}"
-        self._check_writes(branches)
-
-    def _check_writes(self, branches: Sequence[_Branch]) -> None:
-        """Check that no branch uses an older state or input that another branch writes."""
-        touched = Counter(memory for branch in branches for memory in branch.read | branch.written)
-        for memory in sorted({m for b in branches for m in b.written}, key=lambda m: (m[0].value, m[1])):
-            if touched[memory] > 1:
-                self.fail(f"{memory[0].name} {memory[1]} is written in one branch and used in another")
-
     def _structured_call(self, call: StructuredCall, path: str) -> None:
-        if call.kind is Structure.PARALLEL:
-            self._parallel_call(call, path)
-            return
         self._read(call.operands)
         if len(call.blocks) != _BLOCKS[call.kind]:
             self.fail(f"{call.kind.name} has {len(call.blocks)} blocks, not {_BLOCKS[call.kind]}")
@@ -543,9 +483,6 @@ class _FlowChecker(_Checker):
             self.index(index, self.method.values, "value")
             if not self._readable[index]:
                 self.fail(f"value %{index} {self.method.values[index].name!r} is read before it is computed")
-            if self._branch is not None:
-                storage = self.method.values[self._owner[index]].storage
-                self._branch.read.add((storage.kind, storage.index))
             self._check_reach(index, space)
 
     def _check_reach(self, index: int, space: int | None) -> None:
@@ -569,7 +506,6 @@ class _FlowChecker(_Checker):
             if kind in _READ_ONLY:
                 self.fail(f"{name} is written, but {kind.name} is read-only")
             if kind is StorageKind.STATE:
-                self._write(value.storage)
                 continue
             if self._defined[index]:
                 self.fail(f"{name} is computed twice")

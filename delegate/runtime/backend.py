@@ -150,13 +150,6 @@ class Delegate(ABC):
         """
         return None
 
-    def interrupt(self) -> None:  # noqa: B027 - most calls end by themselves
-        """Make a call of `execute` in another thread raise `delegate.errors.Stopped` soon, if there is one.
-
-        It is called when the user interrupts a program whose partitions run in parallel. The program waits for all of
-        them. Only a delegate that may run forever must implement it.
-        """
-
     def close(self) -> None:  # noqa: B027 - most delegates have nothing to free
         """Free the resources of the vendor library. It is called at most once; `execute` is not called afterwards.
 
@@ -172,7 +165,7 @@ class BackendRuntime(ABC):
             creates all delegates again; those of the parent are neither run nor closed.
         load_options: compile specs that `delegate.load(..., options=...)` may replace, with their types (int, bool,
             str or float). They need no other blob. `threads` is the number of threads of a call; absent or 0 means all
-            cores. Partitions that run at the same time share the cores.
+            cores.
         blob_format: the format of its blobs, if they have such a header. The tests of every backend then make blobs of
             other versions.
     """

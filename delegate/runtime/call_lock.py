@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
 from threading import RLock, get_ident
 
 from delegate.errors import ExecutionError
 from delegate.interrupts import error_chain
-
-# The locks of calls that wait for this thread, since it runs some of their branches.
-_WAITING: ContextVar[tuple[CallLock, ...]] = ContextVar("waiting", default=())
 
 
 class ReentryError(ExecutionError):
@@ -53,8 +49,8 @@ class CallLock:
                 self.owner = 0
 
     def refuse_reentry(self) -> None:
-        """Raise ExecutionError if this thread holds the lock, or another one for a call that waits for this thread."""
-        if self.owner == get_ident() or self in _WAITING.get():
+        """Raise ExecutionError if this thread holds the lock."""
+        if self.owner == get_ident():
             what = f"{self.what} is used by a listener, kernel, signal handler or __del__ in a call that is using it"
             remedy = "use it when the call has returned: let a handler set a flag; listeners can use another context"
             raise ReentryError(what, remedy=remedy)
@@ -68,8 +64,3 @@ def hold(lock: CallLock | None) -> AbstractContextManager[None]:
 def is_reentry(error: BaseException | None) -> bool:
     """Return True if an error is due to code of the user that used again what its call was using."""
     return any(isinstance(cause, ReentryError) for cause in error_chain(error))
-
-
-def wait_for_this_thread(lock: CallLock) -> None:
-    """Record, in the present `contextvars.Context`, that the call that holds a lock waits for this thread."""
-    _WAITING.set((*_WAITING.get(), lock))

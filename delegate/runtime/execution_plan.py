@@ -16,7 +16,7 @@ from delegate.errors import KernelError
 from delegate.kernels.selection import base_of, place
 from delegate.memory.storage import call_view, check_view
 from delegate.program.expr import Expr, Number
-from delegate.program.instructions import refs, walk
+from delegate.program.instructions import refs
 from delegate.program.model import (
     Arg,
     DelegateCall,
@@ -25,12 +25,9 @@ from delegate.program.model import (
     Method,
     Ref,
     StorageKind,
-    Structure,
-    StructuredCall,
 )
 from delegate.runtime.arrays import Arena, Arrays, Slot
 from delegate.runtime.backend import Array, DeviceTensor
-from delegate.runtime.parallel import ParallelStep, Stop
 from delegate.runtime.platform import no_memory
 from delegate.runtime.resources import Resources
 from delegate.runtime.steps import CompactStep, DelegateStep, SingleDelegateFastPath, Step, kernel_step, run_steps
@@ -81,7 +78,6 @@ class ExecutionPlan:
         self._empty = resources.platform.empty
         self._call_views: list[_CallView] = []
         self.steps: list[Step] = []
-        self._begin: tuple[Step, ...] = ()  # the first steps of every block
         self._lazy = resources.lazy_constants.of(resources.program, method, resources.kernels, self._arrays.storage)
         self._lazy_steps: list[Step] = []
         for position, instruction in enumerate(method.instructions):
@@ -184,7 +180,7 @@ class ExecutionPlan:
 
     def _steps_of(self, instructions: Iterable[Instruction]) -> list[Step]:
         """Return the steps of a block."""
-        outside, self.steps = self.steps, [*self._begin]
+        outside, self.steps = self.steps, []
         for instruction in instructions:
             self._bind(instruction)
         inside, self.steps = self.steps, outside
@@ -195,21 +191,10 @@ class ExecutionPlan:
             self._bind_kernel(instruction)
         elif isinstance(instruction, DelegateCall):
             self._bind_delegate(instruction)
-        elif instruction.kind is Structure.PARALLEL:
-            self._bind_parallel(instruction)
         else:
             from delegate.runtime.control_flow import structured_step  # not needed by most programs
 
             self.steps.append(structured_step(self._arrays, instruction, self._steps_of, self._method.name))
-
-    def _bind_parallel(self, call: StructuredCall) -> None:
-        called = (c.delegate for block in call.blocks for c in walk(block.instructions) if isinstance(c, DelegateCall))
-        stop = Stop([self._resources.delegate(number)[0].interrupt for number in dict.fromkeys(called)])
-        outside, self._begin = self._begin, (stop,)
-        branches = [self._steps_of(block.instructions) for block in call.blocks]
-        self._begin = outside
-        place = f"method {self._method.name}, {call.kind.name.lower()}"
-        self.steps.append(ParallelStep(place, branches, stop, self._resources.workers, self._resources.lock))
 
     def _bind_kernel(self, call: KernelCall) -> None:
         kernel = self._resources.kernels.of(self._resources.program, self._method, call)

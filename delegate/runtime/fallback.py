@@ -150,9 +150,6 @@ class _FallbackOnFailure(Delegate):
         inner = self._delegate.profiled(report) if self._execute is self._own else None
         return None if inner is None else _FallbackOnFailure(self.spec, inner, self._fallbacks)
 
-    def interrupt(self) -> None:
-        self._delegate.interrupt()
-
     def close(self) -> None:
         try:
             self._delegate.close()

@@ -54,9 +54,6 @@ class GuardedDelegate(Delegate):
         profiled = self._delegate.profiled(report)
         return type(self)(profiled) if isinstance(profiled, Delegate) else profiled
 
-    def interrupt(self) -> None:
-        self._delegate.interrupt()
-
     def close(self) -> None:
         self._delegate.close()
 

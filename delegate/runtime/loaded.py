@@ -29,7 +29,6 @@ from delegate.runtime.context import Context
 from delegate.runtime.delegates import InProcess, announce, close_delegates, lock_of, make_delegates
 from delegate.runtime.lazy_constants import LazyConstantTable
 from delegate.runtime.lifecycle import closed_error, follow_forks, leak
-from delegate.runtime.parallel import Workers, split_threads
 from delegate.runtime.platform import DEFAULT, Platform
 from delegate.runtime.resources import Resources
 from delegate.runtime.states import zeros
@@ -230,7 +229,6 @@ class LoadedProgram(Context):
             states=_initial_states(program),
             lazy_constants=LazyConstantTable(),
             lock=CallLock("the program"),
-            workers=Workers(),
             portable_shares={},
         )
         self._fallbacks = _fallbacks(self._shared, program.on_fallback if fallback is None else fallback)
@@ -277,8 +275,8 @@ class LoadedProgram(Context):
         if not self._methods:
             return
         leak((self._shared, self._init))
-        unbound = self._shared._replace(delegates=(), delegate_locks=(), spaces=(), lazy_constants=LazyConstantTable())
-        self._shared = unbound._replace(workers=Workers())  # the old ones have no threads in this process
+        fresh = LazyConstantTable()
+        self._shared = self._shared._replace(delegates=(), delegate_locks=(), spaces=(), lazy_constants=fresh)
         if self._fallbacks is not None:
             self._fallbacks.forget_delegates()
         self._forked, self._making = True, CallLock(_DELEGATES)
@@ -286,7 +284,7 @@ class LoadedProgram(Context):
             context.mark_forked(self.ready)
 
     def _make_delegates(self, *, forked: bool) -> None:
-        program = split_threads(self.program, self._registry)
+        program = self.program
         if self._isolate:
             from delegate.runtime.isolation.process import Isolated  # not needed by most programs
 
@@ -362,7 +360,6 @@ class LoadedProgram(Context):
         for context in contexts:
             context.close()
         super().close()
-        self._shared.workers.close()
         self._close_delegates()
 
     def __enter__(self) -> Self:

@@ -10,7 +10,6 @@ from delegate.kernels.selection import Kernels
 from delegate.program.model import Program
 from delegate.runtime.backend import Array, Delegate
 from delegate.runtime.call_lock import CallLock
-from delegate.runtime.parallel import Workers
 from delegate.runtime.platform import Platform
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ class Resources(NamedTuple):
         states: an array per state.
         lazy_constants: values that methods compute from constants alone.
         lock: held during a call.
-        workers: threads for parallel branches.
         watch: observes the instructions; None without a listener.
         profiled: number of a delegate -> the delegate and lock in its place, which report the library's operators.
         spaces: memory of devices, as `Program.spaces`.
@@ -48,7 +46,6 @@ class Resources(NamedTuple):
     states: tuple[Array, ...]
     lazy_constants: LazyConstantTable
     lock: CallLock
-    workers: Workers
     portable_shares: dict[str, float]
     watch: Watch | None = None
     profiled: Mapping[int, tuple[Delegate, CallLock | None]] = MappingProxyType({})

@@ -101,9 +101,6 @@ KEYS: dict[str, tuple[dict[str, Any], Callable[[CompiledProgram], bool] | str]] 
     "partitioning.exclude": ({"partitioning": {"exclude": ["aten.linear*"]}}, at(HEAD, "portable")),
     "partitioning.pins": ({"partitioning": {"pins": {"head": "portable"}}}, at(HEAD, "portable")),
     "partitioning.node_pins": ({"partitioning": {"node_pins": {"linear_2": "portable"}}}, at(HEAD, "portable")),
-    "partitioning.together": (
-        {"partitioning": {"together": [["body", "head"]]}}, "cannot run at the same time: the second needs"
-    ),
     "policy.unavailable": (
         {"backends": ["blocked", "xnnpack"], "policy": {"unavailable": "skip"}},
         lambda program: any("blocked" in note for note in program.report.notes),

@@ -52,7 +52,6 @@ CASES: dict[str, tuple[type[nn.Module], dict[str, Any], list[list[str]]]] = {
     "whole": (Whole, MODULE, [[MODULE_TEXT.format(ONE)], []]),
     "a node": (Whole, NODE, [[NODE_TEXT.format(ONE)], []]),
     "both": (Whole, {**MODULE, **NODE}, [[MODULE_TEXT.format(ONE), NODE_TEXT.format(ONE)], []]),
-    "together": (Whole, {"together": [["sten", "head"]]}, [[r"together 'sten' .* mean 'stem'\?"], []]),
     "no near name": (Whole, {"pins": {"zzz": "portable"}}, [[r"'zzz' .*: known: head, stem$"], []]),
     "split": (Split, MODULE, [[MODULE_TEXT.format(TWO)], []]),
     "ended": (Ended, MODULE, [[], [MODULE_TEXT.format(ONE)], []]),

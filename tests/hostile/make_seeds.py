@@ -13,10 +13,6 @@ from torch.export import Dim, export
 
 import delegate
 from delegate.program import file
-from delegate.program.dtypes import DType
-from delegate.program.model import Block as Body
-from delegate.program.model import Ref, Storage, StorageKind, Structure, StructuredCall
-from tests.support.program_builder import Builder
 
 SEEDS = Path(__file__).parent / "seeds"
 
@@ -137,32 +133,11 @@ def programs():
         yield name, export(module.eval(), inputs, dynamic_shapes=None if shapes is None else {"args": shapes})
 
 
-def _towers(m, x):
-    return m.first(m.one(x).cumsum(1)) + m.second(m.two(x).cumsum(0))
-
-
-def _kept(exported, **partitioning):
+def _kept(exported):
     """A program whose partitions all run on their fallbacks: their blobs go to no vendor's parser."""
     config = {"version": 1, "backends": ["xnnpack"], "fallback": {"keep": True, "policy": "allow"}}
-    kept = delegate.to_backend(exported, config=config | {"partitioning": partitioning}).program
+    kept = delegate.to_backend(exported, config=config).program
     return kept._replace(delegates=tuple(spec._replace(backend="absent") for spec in kept.delegates))
-
-
-def _beside():
-    """Branches that may run at the same time, of which one writes a state and one has a loop."""
-    build = Builder()
-    x, state = build.input(), build.value(storage=Storage(StorageKind.STATE, 0))
-    new, inside, more, halved, body, out = (build.value() for _ in range(6))
-    build.values[more] = build.values[more]._replace(dtype=DType.bool, shape=())
-    first = (
-        build.call("add.Tensor", Ref(state), Ref(x), 1, out=new),
-        build.call("copy.default", Ref(state), Ref(new), False, out=state),
-    )
-    condition = Body((inside,), (more,), (build.call("any.default", Ref(inside), out=more),))
-    turn = Body((halved,), (body,), (build.call("trunc.default", Ref(halved), out=body),))
-    loop = StructuredCall(Structure.WHILE, (x,), 1, (condition, turn), (out,))
-    blocks = Body((), (new,), first), Body((), (out,), (loop,))
-    return build.program([StructuredCall(Structure.PARALLEL, (), 0, blocks, (new, out))], [new, out])
 
 
 def main() -> None:
@@ -173,10 +148,6 @@ def main() -> None:
         delegate.to_backend(exported, []).save(SEEDS / f"{name}.dlg")
     given = (X[:8].view(2, 4),)
     file.save(_kept(export(nn.Sequential(nn.Linear(4, 8), nn.ReLU()).eval(), given)), SEEDS / "fallback.dlg")
-    towers = Block(_towers, **{name: nn.Linear(4, 4) for name in ("first", "second", "one", "two")}).eval()
-    groups = [["one", "two"], ["first", "second"]]
-    file.save(_kept(export(towers, given), together=groups), SEEDS / "towers.dlg")
-    file.save(_beside(), SEEDS / "beside.dlg")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def run(module: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_seeds_run():
     data, programs = files.seeds()
-    assert len(data) == len(programs) == 18
+    assert len(data) == len(programs) == 16
     for program in programs:
         assert all(isinstance(result, bytes | type) for result in files._results(program, 0))
 

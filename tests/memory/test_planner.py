@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from delegate.memory.planner import largest_live_sum, plan_buffers, plan_memory
-from delegate.program.lifetimes import BranchSteps, Lifetime
+from delegate.memory.planner import largest_live_sum, plan_memory
+from delegate.program.lifetimes import Lifetime
 from delegate.program.segments import ALIGNMENT, align
 
 
@@ -45,34 +45,6 @@ def test_chain_with_residuals_needs_no_more_than_is_alive():
     offsets, total = plan_memory(lifetimes)
     assert not overlaps(lifetimes, offsets)
     assert total == largest_live_sum(lifetimes) == 72 << 10
-
-
-@pytest.mark.parametrize("plan", [plan_memory, plan_buffers], ids=lambda p: p.__name__)
-@pytest.mark.parametrize("count", [40, 900])
-def test_blocks_of_branches_that_may_run_at_the_same_time(plan, count):
-    """So many of them, too, that not each is compared with all others. Within a branch memory is used again."""
-    draw = random.Random(count)
-    lifetimes = []
-    for _ in range(count):
-        call = draw.choice([0, 100])
-        number = draw.randrange(3)
-        start = call + 30 * number + draw.randrange(28)
-        branch = draw.choice([None, BranchSteps(call, call + 90, number)])
-        lifetimes.append(Lifetime(draw.choice([0, 64, 100, 4096]), start, start + draw.choice([0, 1, 2, 90]), branch))
-    offsets, total = plan(lifetimes)
-    for i, (a, x) in enumerate(zip(lifetimes, offsets, strict=True)):
-        assert x + a.size <= total
-        for b, y in zip(lifetimes[:i], offsets[:i], strict=True):
-            beside = a.branch and b.branch and a.branch[:2] == b.branch[:2] and a.branch != b.branch
-            meet = bool(beside) or (a.start <= b.end and b.start <= a.end)
-            assert a.overlaps(b) == b.overlaps(a) == meet
-            if a.size and b.size and meet:
-                assert x >= y + b.size or y >= x + a.size
-
-
-def test_a_branch_uses_its_own_memory_again():
-    chains = [Lifetime(64, 10 * n + i, 10 * n + i + 1, BranchSteps(0, 20, n)) for n in range(2) for i in range(8)]
-    assert plan_memory(chains)[1] == 2 * 2 * 64
 
 
 def test_nothing():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from delegate.errors import ProgramError
 from delegate.program.file import READABLE, load
 from delegate.program.model import FORMAT_VERSION
 from delegate.program.text import program_lines
@@ -28,3 +29,8 @@ def test_an_old_file_means_what_it_meant(path):
 def test_every_older_version_that_is_read_has_its_files():
     kept = {int(path.stem.split("_")[0][1:]) for path in SAVED.iterdir()}
     assert kept >= READABLE - {FORMAT_VERSION}
+
+
+def test_a_file_with_partitions_that_run_at_the_same_time_is_refused():
+    with pytest.raises(ProgramError, match=r"at the same time, which is no longer supported .*: lower the model again"):
+        load(SAVED.parent / "v5_parallel.dlg")

@@ -116,44 +116,11 @@ fallback xnnpack_0:
 """
 )
 
-PARALLEL = """program, format version 6
-states:
-  #0 cache: float32[4], segment 0, 16 bytes
-
-method forward:
-  arguments: ((x=%0,), {})
-  result: %8
-  arenas: 256 bytes
-  %0: float32[4] input #0 x
-  %1: float32[4] state #0 cache
-  %2: float32[4] arena[0] before
-  %3: float32[4] arena[64] first
-  %4: float32[4] arena[128] second
-  %5: float32[4] arena[64] third
-  %6: float32[4] alias of %5 view
-  %7: float32[4] arena[192] other
-  %8: float32[4] output #0 out
-  %2 = aten.add.Tensor(%0, %0)
-  %6, %7 = parallel()
-    branch 0():
-      %3 = aten.add.Tensor(%2, %2)
-      %4 = aten.add.Tensor(%3, %2)
-      %5 = aten.add.Tensor(%4, %2)
-      %6 = aten.view.default(%5, [4])
-      yield %6
-    branch 1():
-      %7 = aten.add.Tensor(%0, %2)
-      %1 = aten.copy.default(%1, %7)
-      yield %7
-  %8 = aten.add.Tensor(%6, %7)
-"""
-
 TEXTS = {
     "static": STATIC,
     "fallback": FALLBACK,
     "dynamic": DYNAMIC,
     "structured": STRUCTURED,
-    "parallel": PARALLEL,
     "empty": "program, format version 6\n",
 }
 

@@ -15,7 +15,6 @@ from delegate.program.model import (
     Block,
     DelegateCall,
     Input,
-    Instruction,
     KernelCall,
     Program,
     Ref,
@@ -35,7 +34,6 @@ from tests.support.programs import (
     empty,
     fallback,
     in_tree,
-    parallel,
     replace_instruction,
     replace_method,
     replace_value,
@@ -79,68 +77,6 @@ def loop(**changes) -> Program:
     call = structured().methods[0].instructions[1].blocks[1].instructions[0]
     return in_branch(1, instructions=(call._replace(**changes),))
 
-
-def beside(**changes) -> Program:
-    """`parallel` with its branches changed."""
-    return replace_instruction(parallel(), 1, **changes)
-
-
-def in_beside(number: int, *more: Instruction, outputs: tuple[int, ...] | None = None, **changes) -> Program:
-    """`parallel` with more instructions in one of its branches, or another change of it."""
-    blocks = list(parallel().methods[0].instructions[1].blocks)
-    old = blocks[number]
-    blocks[number] = old._replace(instructions=(*old.instructions, *more), **changes)
-    if outputs is not None:
-        blocks[number] = blocks[number]._replace(outputs=outputs)
-    return beside(blocks=tuple(blocks), outputs=tuple(o for block in blocks for o in block.outputs))
-
-
-def with_value(program: Program, *storage) -> Program:
-    """The program with one more value of its first method, number 9 of `parallel`."""
-    return replace_method(program, values=(*program.methods[0].values, value("more", (4,), *storage)))
-
-
-NESTED = StructuredCall(Structure.PARALLEL, (), 0, (Block((), (), ()), Block((), (), ())), ())
-PARALLEL_CASES = {
-    "one branch": (beside(blocks=parallel().methods[0].instructions[1].blocks[:1]), "PARALLEL has 1 blocks"),
-    "operands": (beside(operands=(0,)), "PARALLEL must have no operands"),
-    "carried": (beside(carried=1), "PARALLEL must have no operands"),
-    "sequences": (beside(sequences=1), "PARALLEL must have no operands"),
-    "block inputs": (in_beside(0, inputs=(0,)), "a branch must have no inputs.*block 0"),
-    "gives less": (beside(outputs=(6,)), "outputs of PARALLEL differ from those of its branches"),
-    "gives others": (beside(outputs=(6, 2)), "outputs of PARALLEL differ from those of its branches"),
-    "gives what is not made there": (
-        in_beside(1, outputs=(2,)),
-        "returns value %2, which it does not compute .*block 1",
-    ),
-    "gives a state": (in_beside(1, outputs=(7, 1)), "returns value %1, which it does not compute"),
-    "unknown value": (in_beside(1, outputs=(10,)), "no value 10, only 9 .*block 1"),
-    "reads what another makes": (
-        with_value(in_beside(1, KernelCall(0, (Ref(4),), (9,))), StorageKind.ARENA, 0, 192),
-        "%4 'second' is read before it is computed .*block 1, instruction 2",
-    ),
-    "reads what another gives": (
-        with_value(in_beside(1, KernelCall(0, (Ref(6),), (9,))), StorageKind.ARENA, 0, 192),
-        "%6 'view' is read before it is computed",
-    ),
-    "made in both": (in_beside(1, KernelCall(0, (Ref(0),), (4,))), "%4 'second' is computed twice"),
-    "read behind": (replace_instruction(parallel(), 2, args=(Ref(4), Ref(7))), "%4 'second' is read before"),
-    "state written in one, read in another": (
-        with_value(in_beside(0, KernelCall(0, (Ref(1),), (9,))), StorageKind.ARENA, 0, 128),
-        "STATE 0 is written in one branch and used in another .*instruction 1",
-    ),
-    "state written in both": (in_beside(0, KernelCall(1, (Ref(1), Ref(2)), (1,))), "STATE 0 is written in one"),
-    "nested": (in_beside(0, NESTED), "cannot be in another such branch .*block 0, instruction 4"),
-    "in a fallback": (kept(instructions=(*kept().fallbacks[0].instructions, NESTED)), "cannot be in a fallback"),
-    "shared memory, of what both make": (
-        replace_value(parallel(), 7, offset=64),
-        "in the same memory at the same time",
-    ),
-    "shared memory, of one after another": (replace_value(parallel(), 7, offset=128), "%4 'second' and %7 'other'"),
-    "shared memory with what is read": (replace_value(parallel(), 7, offset=0), "%2 'before' and %7 'other'"),
-    "shared memory within a branch": (replace_value(parallel(), 4, offset=64), "%3 'first' and %4 'second'"),
-    "memory of what another reads last": (replace_value(parallel(), 5, offset=0), "%2 'before' and %5 'third'"),
-}
 
 UNUSED = replace_method(static(), values=(*static().methods[0].values, value("unused", (1,), StorageKind.ARENA)))
 
@@ -271,7 +207,6 @@ CASES = {
     "overlap": (replace_value(structured(), 9, offset=192), "%8 'body_in' and %9 'body_out' are in the same memory"),
     "overlap in part": (replace_value(structured(), 9, shape=(17,), offset=256), "%9 'body_out' and %10 'loop'"),
     "overlap across blocks": (replace_value(structured(), 10, offset=128), "%6 'cond_in' and %10 'loop'"),
-    **{f"parallel, {name}": case for name, case in PARALLEL_CASES.items()},
 }
 
 

@@ -9,16 +9,7 @@ import numpy as np
 
 from delegate import DType, KernelTable
 from delegate.backends.info import Availability, BackendInfo
-from delegate.program.model import (
-    Block,
-    DelegateCall,
-    DelegateSpec,
-    KernelCall,
-    Program,
-    Ref,
-    Structure,
-    StructuredCall,
-)
+from delegate.program.model import DelegateCall, DelegateSpec, KernelCall, Program, Ref
 from delegate.runtime.backend import BackendRuntime, Delegate
 from tests.support.program_builder import LEAF, Builder
 
@@ -55,13 +46,13 @@ def _call_hooks(place: str) -> None:
         hook(place)
 
 
-def _with_delegates(made: Program, count: int, *, is_safe: bool) -> Program:
-    spec = DelegateSpec("doubled", "calling", 2, {"safe": 1} if is_safe else {})
-    delegates = tuple(spec._replace(name=f"doubled_{n}") for n in range(count))
-    if count == 1:
-        made = made._replace(methods=(made.methods[0]._replace(out_tree=LEAF),))
+def _with_delegate(made: Program, *, is_safe: bool) -> Program:
+    spec = DelegateSpec("doubled_0", "calling", 2, {"safe": 1} if is_safe else {})
     return made._replace(
-        operators=("calling.add_one.default",), delegates=delegates, segments=(*made.segments, b"double")
+        methods=(made.methods[0]._replace(out_tree=LEAF),),
+        operators=("calling.add_one.default",),
+        delegates=(spec,),
+        segments=(*made.segments, b"double"),
     )
 
 
@@ -70,24 +61,11 @@ def whole(*, is_safe: bool = False) -> Program:
     build = Builder()
     x, more, twice = build.input(), build.value(), build.value()
     calls = [KernelCall(0, (Ref(x),), (more,)), DelegateCall(0, (more,), (twice,))]
-    return _with_delegates(build.program(calls, [twice]), 1, is_safe=is_safe)
+    return _with_delegate(build.program(calls, [twice]), is_safe=is_safe)
 
 
 def direct(*, is_safe: bool = False) -> Program:
     """x * 2 by a delegate alone, which is called directly."""
     build = Builder()
     x, twice = build.input(), build.value()
-    return _with_delegates(build.program([DelegateCall(0, (x,), (twice,))], [twice]), 1, is_safe=is_safe)
-
-
-def branches() -> Program:
-    """(x + 1) * 2, twice, in branches that may run at the same time."""
-    build = Builder()
-    x, blocks = build.input(), []
-    for number in range(2):
-        more, twice = build.value(), build.value()
-        calls = (KernelCall(0, (Ref(x),), (more,)), DelegateCall(number, (more,), (twice,)))
-        blocks.append(Block((), (twice,), calls))
-    outputs = tuple(output for block in blocks for output in block.outputs)
-    made = build.program([StructuredCall(Structure.PARALLEL, (), 0, tuple(blocks), outputs)], outputs)
-    return _with_delegates(made._replace(states=()), 2, is_safe=False)
+    return _with_delegate(build.program([DelegateCall(0, (x,), (twice,))], [twice]), is_safe=is_safe)

@@ -21,7 +21,7 @@ from torch import nn
 from torch.export import Dim
 
 import delegate
-from delegate.errors import BackendFailed, BackendUnavailable, DelegateError, ProgramError
+from delegate.errors import BackendFailed, BackendUnavailable, DelegateError, ProgramError, Stopped
 from delegate.plugins import PluginState
 from delegate.program.file import serialize
 from delegate.registry import default_registry
@@ -352,6 +352,23 @@ def test_an_interrupt_ends_a_call_that_hangs():
             signal.signal(signal.SIGALRM, old)
         assert ends(worker)
         np.testing.assert_array_equal(program(x(1), x()), x(1) + x())
+
+
+def test_an_interrupt_stops_a_call_of_another_thread_without_a_fault():
+    """It waits for another partition in the same process, and does not fall back."""
+    with load(stranger.program({}, {}, fallback=True)) as program, ThreadPoolExecutor(1) as pool:
+        other = pool.submit(program.context(), x(HANG - 100), x(100))  # hangs in the second partition
+        old = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            with pytest.raises(KeyboardInterrupt):
+                program(x(HANG), x())
+        finally:
+            signal.signal(signal.SIGALRM, old)
+        with pytest.raises(Stopped, match="a call of another partition was interrupted"):
+            other.result(20)
+        assert program.fallback_events == ()
+        np.testing.assert_array_equal(program(x(1), x()), x(1) + 2 * x())
 
 
 @pytest.mark.parametrize("waits", [0.0, 0.2])

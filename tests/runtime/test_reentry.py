@@ -30,7 +30,7 @@ from delegate.runtime.context import Context
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.platform import Platform
 from tests.runtime import calling
-from tests.runtime.calling import HOOKS, branches, direct, whole
+from tests.runtime.calling import HOOKS, direct, whole
 from tests.support import vector_backend
 from tests.support.lowering import assert_same, compiled
 from tests.support.program_builder import SQUARE
@@ -277,34 +277,6 @@ def test_errors_that_nobody_catches():
             program(X)
     HOOKS.clear()
     _require_as_before(program, (X + 1) * 2)
-
-
-@pytest.mark.parametrize("name", ["InstructionRun", "kernel", "backend"])
-def test_branches_in_other_threads(name):
-    """The caller waits for the thread that would wait for the caller."""
-    with _load(branches()) as program:
-        for _ in range(20):
-            errors: list[BaseException] = []
-            threads: set[int] = set()
-            barrier = threading.Barrier(2)
-
-            def act(errors: list[BaseException] = errors, threads: set[int] = threads, barrier: Any = barrier) -> None:
-                if threading.get_ident() in threads:
-                    return
-                threads.add(threading.get_ident())
-                barrier.wait(30)  # each branch is in a thread of its own
-                try:
-                    program(X)
-                except ExecutionError as error:
-                    errors.append(error)
-
-            place = Place(name, lambda: None)
-            place.act = act  # type: ignore[method-assign]
-            with place.installed(program):
-                results = program(X)
-            assert len(errors) == len(threads) == 2
-            for result in results:
-                np.testing.assert_array_equal(result, (X + 1) * 2)
 
 
 def test_a_platform_that_calls_the_program():

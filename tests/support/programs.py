@@ -198,46 +198,6 @@ def structured() -> Program:
     )
 
 
-def parallel() -> Program:
-    """Branches that may run at the same time: one writes a state, one uses its own memory again."""
-    values = (
-        value("x", (4,), StorageKind.INPUT, 0),
-        value("cache", (4,), StorageKind.STATE, 0),
-        value("before", (4,), StorageKind.ARENA, 0, 0),
-        value("first", (4,), StorageKind.ARENA, 0, 64),
-        value("second", (4,), StorageKind.ARENA, 0, 128),
-        value("third", (4,), StorageKind.ARENA, 0, 64),
-        value("view", (4,), StorageKind.ALIAS, 5),
-        value("other", (4,), StorageKind.ARENA, 0, 192),
-        value("out", (4,), StorageKind.OUTPUT, 0),
-    )
-    first = tuple(KernelCall(0, (Ref(i), Ref(2)), (i + 1,)) for i in (2, 3, 4))
-    second = (KernelCall(0, (Ref(0), Ref(2)), (7,)), KernelCall(1, (Ref(1), Ref(7)), (1,)))
-    branches = Block((), (6,), (*first, KernelCall(2, (Ref(5), (4,)), (6,)))), Block((), (7,), second)
-    forward = Method(
-        name="forward",
-        inputs=(Input("x", 0),),
-        outputs=(Ref(8),),
-        in_tree=in_tree(1),
-        out_tree=LEAF,
-        values=values,
-        instructions=(
-            KernelCall(0, (Ref(0), Ref(0)), (2,)),
-            StructuredCall(Structure.PARALLEL, (), 0, branches, (6, 7)),
-            KernelCall(0, (Ref(6), Ref(7)), (8,)),
-        ),
-        arenas=(256,),
-    )
-    return Program(
-        methods=(forward,),
-        operators=("aten.add.Tensor", "aten.copy.default", "aten.view.default"),
-        constants=(),
-        states=(State("cache", F32, (4,), 0),),
-        delegates=(),
-        segments=(bytes(16),),
-    )
-
-
 def empty() -> Program:
     """Nothing at all."""
     return Program((), (), (), (), (), ())
@@ -248,7 +208,6 @@ SAMPLES = {
     "fallback": fallback,
     "dynamic": dynamic,
     "structured": structured,
-    "parallel": parallel,
     "empty": empty,
 }
 

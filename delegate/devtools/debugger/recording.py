@@ -30,7 +30,6 @@ from delegate.program.model import (
     Method,
     Program,
     Ref,
-    Structure,
     StructuredCall,
 )
 from delegate.report_rows import Accuracy
@@ -292,8 +291,7 @@ def _prefixes(
         yield tuple(call.outputs), prefix
         if isinstance(call, StructuredCall) and call.outputs:
             name = method.values[call.outputs[0]].name.partition(".")[0]  # "name.0" if there are several results
-            known = [prefix] * len(call.blocks) if call.kind is Structure.PARALLEL else bodies.get(prefix + name, ())
-            for block, own in zip(call.blocks, known, strict=False):
+            for block, own in zip(call.blocks, bodies.get(prefix + name, ()), strict=False):
                 yield from _prefixes(method, block.instructions, bodies, own)
 
 

@@ -303,9 +303,6 @@ class IsolatedDelegate(Delegate):
         for array, own in zip(outputs, self._outputs, strict=True):
             array[...] = own
 
-    def interrupt(self) -> None:
-        self._worker.interrupt()
-
     def close(self) -> None:
         try:
             if not self._worker.ended:

@@ -34,7 +34,6 @@ from delegate.measured import PlanCost
 from delegate.placement.runtime.costs import Record
 from delegate.placement.runtime.elimination import choose_winner, measure_until_decided
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial, TrialFailed
-from delegate.program.model import Structure, StructuredCall
 from delegate.report import Report
 from delegate.testing import assert_same
 from tests.support.placing import Block
@@ -123,15 +122,6 @@ class Chain(torch.nn.Sequential):
         super().__init__(*(Block() for _ in range(4)))
 
 
-class Towers(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = Chain(), Chain()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.left(x) + self.right(x)
-
-
 def costing(tmp_path: Path, path: Path, cost: Callable[[str, bundles.Entry], float]) -> Path:
     """Costs of a bundle, as if a machine had found these for its plans; a step takes its partition's share."""
     (task,) = bundles.read(path, tmp_path)
@@ -181,41 +171,6 @@ def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
         assert len({p.backend for p in program.plan.partitions}) == 1 + wins
         assert (placement.machine, placement.spent) == ("an abacus", 3.0)
         assert_same(program(X), module(X))
-
-
-@pytest.mark.parametrize("wins", [True, False])
-def test_what_runs_at_the_same_time_is_chosen_too(tmp_path: Path, wins: bool) -> None:
-    """A lock and a saved plan have it, and a cache of programs does not mix them up."""
-    module = Towers().eval()
-    exported = torch.export.export(module, (X,))
-    for name in "ab":
-        (tmp_path / name).mkdir()
-    lowered(exported, placement=delegate.Remote(bundle=tmp_path / "first"))
-    costs = costing(tmp_path / "a", tmp_path / "first", lambda name, entry: 1.0)
-    lowered(exported, placement=delegate.Remote(bundle=tmp_path / "second", costs=costs))
-    beside = f"{NAMES[1]} + {NAMES[1]}"
-    more = costing(tmp_path / "b", tmp_path / "second", lambda name, e: 0.5 if (name == beside) == wins else 1.0)
-    program = lowered(exported, placement=delegate.Remote(costs=[costs, more], lockfile=tmp_path / "lock"))
-    (placement,) = program.report.placements
-    if not wins:
-        assert (placement.chosen, program.plan.together) == (NAMES[0], ())
-        return
-    assert placement.chosen == beside
-    assert len(program.plan.together[0]) == 2
-    assert [s.candidate for s in placement.segments] == [NAMES[1]] * 2
-    assert sum(i.kind is Structure.PARALLEL for i in calls(program)) == 1
-    assert_same(program(X), module(X))
-    for again in (
-        lowered(exported, placement=delegate.Replay(tmp_path / "lock")),
-        lowered(exported, placement=program.plan),
-    ):
-        assert not again.plan.differences(program.plan)
-        assert sum(i.kind is Structure.PARALLEL for i in calls(again)) == 1
-        assert_same(again(X), program(X), tolerance=0)
-
-
-def calls(program: delegate.CompiledProgram) -> list[StructuredCall]:
-    return [i for m in program.program.methods for i in m.instructions if isinstance(i, StructuredCall)]
 
 
 def test_a_second_bundle_of_nothing_is_an_error(exported: Any, costs: Costs, tmp_path: Path) -> None:

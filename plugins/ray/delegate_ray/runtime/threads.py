@@ -10,8 +10,8 @@ from delegate.errors import BackendError
 from delegate.program import file
 from delegate.registry import default_registry
 from delegate.runtime.loaded import LoadedProgram
-from delegate.runtime.parallel import THREADS
 
+_THREADS = "threads"  # an option of backends: the number of threads of a call
 _PACKED = "weight_cache"  # an option of backends: True also shares packed weights of small programs between processes
 
 
@@ -24,14 +24,14 @@ def load(path: str, threads: int | None, settings: Mapping[str, Any], *, is_shar
         settings: other arguments of `delegate.load`. Options there win over the other arguments.
         is_shared: processes of this machine share packed weights. That saves memory, but loading takes longer.
     """
-    requested = {} if threads is None else {THREADS: threads}
+    requested = {} if threads is None else {_THREADS: threads}
     requested |= {_PACKED: True} if is_shared else {}
     return delegate.load(path, **{**settings, "options": _with(requested, path, settings.get("options") or {})})
 
 
 def replica_options(path: str, threads: int, options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return options by backend, with threads and shared packed weights for backends that have these options."""
-    return _with({THREADS: threads, _PACKED: True}, path, options)
+    return _with({_THREADS: threads, _PACKED: True}, path, options)
 
 
 def _with(
