@@ -227,8 +227,9 @@ def _norm(node: Node) -> None:
 def _pool(node: Node) -> None:
     """Replace a pool of everything to one element by a mean."""
     place = _Place(node)
-    dims = range(len(place.shape) - len(place.named["output_size"]), len(place.shape))
-    if set(place.named["output_size"]) == {1} and is_long(place.shape, dims):
+    sizes = place.named["output_size"]
+    dims = range(len(place.shape) - len(sizes), len(place.shape))
+    if all(isinstance(size, int) and size == 1 for size in sizes) and is_long(place.shape, dims):
         place.become(place.mean(place.operand, dims))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -56,22 +57,27 @@ def randperm(n: int, *_args: Any, out: Array) -> None:
 
 @_kernel("aten.randint.default", "aten.randint.generator", dtypes=REAL)
 def randint(high: int, *_args: Any, out: Array) -> None:
-    np.copyto(out, TABLE.generator.integers(high, size=out.shape), casting="unsafe")
+    _draw_integers(0, high, out)
 
 
 @_kernel("aten.randint.low", "aten.randint.low_generator", dtypes=REAL)
 def randint_low(low: int, high: int, *_args: Any, out: Array) -> None:
-    np.copyto(out, TABLE.generator.integers(low, high, size=out.shape), casting="unsafe")
+    _draw_integers(low, high, out)
 
 
 @_kernel("aten.randint_like.default", dtypes=REAL)
 def randint_like(x: Array, high: int, *_args: Any, out: Array) -> None:
-    np.copyto(out, TABLE.generator.integers(high, size=out.shape), casting="unsafe")
+    _draw_integers(0, high, out)
 
 
 @_kernel("aten.randint_like.low_dtype", dtypes=REAL)
 def randint_like_low(x: Array, low: int, high: int, *_args: Any, out: Array) -> None:
-    np.copyto(out, TABLE.generator.integers(low, high, size=out.shape), casting="unsafe")
+    _draw_integers(low, high, out)
+
+
+def _draw_integers(low: int, high: int, out: Array) -> None:
+    """Draw integers in [low, high). NumPy reads beyond an empty array of limits, so arrays are rejected."""
+    np.copyto(out, TABLE.generator.integers(index(low), index(high), size=out.shape), casting="unsafe")
 
 
 @_kernel("aten.uniform.default", dtypes=_FLOAT)

@@ -82,6 +82,7 @@ def test_the_room_itself_is_searched():
     assert uses(ast.parse((Path(delegate.__file__).parent / ROOM).read_text())) >= {"as_strided", "frombuffer", "at("}
 
 
+EMPTY = np.zeros(0, np.int64)
 X = np.arange(24, dtype=np.int32)
 
 
@@ -182,3 +183,16 @@ def test_degrees_that_take_hours_are_refused(name):
     x, out = np.full(3, 0.5, np.float32), np.empty(3, np.float32)
     with pytest.raises(KernelError, match=f"a polynomial of the degree {2**62} takes too many steps"):
         TABLE.rows(f"aten.special_{name}.n_scalar")[0].function(x, 2**62, out=out)
+
+
+@pytest.mark.parametrize(("op", "args"), [
+    ("aten.randint.default", (EMPTY,)),
+    ("aten.randint.low", (EMPTY, 10)),
+    ("aten.randint.low", (0, EMPTY)),
+    ("aten.randint_like.default", (X, EMPTY)),
+    ("aten.randint_like.low_dtype", (X, EMPTY, 10)),
+    ("aten.randint_like.low_dtype", (X, 0, EMPTY)),
+])  # fmt: skip
+def test_limits_of_random_integers_are_numbers(op, args):
+    with pytest.raises(TypeError, match="only integer scalar arrays"):
+        TABLE.rows(op)[0].function(*args, out=np.empty((), np.int64))

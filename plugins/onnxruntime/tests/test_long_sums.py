@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.cases.long_sums import LINEAR, NORMALIZATIONS, OTHERS, SCANS, SHAPES, errors
+from tests.support.cases.long_sums import (
+    DYNAMIC,
+    LINEAR,
+    NORMALIZATIONS,
+    OTHERS,
+    SCANS,
+    SHAPES,
+    check_dynamic,
+    errors,
+)
+
+# What needs static sizes here.
+STATIC = {"pool to as many rows", "pool to as many columns as rows", "variance", "group norm"}
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_long_sums(shape: tuple[int, ...]) -> None:
     assert errors("onnxruntime", {**LINEAR, **OTHERS, **NORMALIZATIONS, **SCANS}, shape) == {}
+
+
+@pytest.mark.parametrize("name", sorted(DYNAMIC.keys() - STATIC))
+def test_dynamic_sizes(name: str) -> None:
+    check_dynamic("onnxruntime", DYNAMIC[name])

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.cases.long_sums import LINEAR, NORMALIZATIONS, OTHERS, SCANS, SHAPES, errors
+from tests.support.cases.long_sums import (
+    DYNAMIC,
+    LINEAR,
+    NORMALIZATIONS,
+    OTHERS,
+    SCANS,
+    SHAPES,
+    Case,
+    check_dynamic,
+    errors,
+)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -15,3 +25,8 @@ def test_long_sums(shape: tuple[int, ...]) -> None:
 def test_two_to_the_power_of_25_ones() -> None:
     """OpenVINO alone returns a mean of 0.5."""
     assert errors("openvino", {"mean": LINEAR["mean"]}, (1 << 25,)) == {}
+
+
+@pytest.mark.parametrize("case", DYNAMIC.values(), ids=DYNAMIC)
+def test_dynamic_sizes(case: Case) -> None:
+    check_dynamic("openvino", case)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import delegate
+from delegate.testing import assert_same
 from tests.support.functions import NamedFunction
 from tests.support.lowering import assert_runs, relative_error
 
@@ -41,6 +42,17 @@ NORMALIZATIONS: Mapping[str, Case] = {
     "group norm": lambda x: F.group_norm(x, 1),
     "instance norm": F.instance_norm,
 }
+DYNAMIC: Mapping[str, Case] = {  # of x (C, rows, W): sizes and numbers that are known at run time alone
+    "pool to as many rows": lambda x: F.adaptive_avg_pool2d(x, (x.shape[1], 1)),
+    "pool to as many columns as rows": lambda x: F.adaptive_avg_pool2d(x, (1, x.shape[1])),
+    "global average pool": lambda x: F.adaptive_avg_pool2d(x, 1),
+    "mean of rows": lambda x: x.mean(1),
+    "sum": lambda x: x.sum(),
+    "variance": lambda x: x.var(1),
+    "2-norm": lambda x: _norm(x, 2, 1),
+    "group norm": lambda x: F.group_norm(x[None], 2)[0],
+    "running sum": lambda x: x.cumsum(1),
+}
 SHAPES = [(2, 4101, 3), (1, 3, 65541), (1, 1 << 16, 2)]
 VALUES: Mapping[str, Callable[[tuple[int, ...]], Tensor]] = {
     "ones": torch.ones,
@@ -72,3 +84,15 @@ def errors(backend: str, cases: Mapping[str, Case], shape: tuple[int, ...]) -> d
             if error > max(4 * eager, 3e-4 if kind == "offset" and name in NORMALIZATIONS else 1e-6):
                 found[f"{name} of {kind}"] = error
     return found
+
+
+def check_dynamic(backend: str, case: Case) -> None:
+    """Assert that a backend runs a case with a dynamic number of rows, and is right at several numbers."""
+    torch.manual_seed(0)
+    shapes = {"x": {1: torch.export.Dim("rows", min=2, max=4096)}}
+    exported = torch.export.export(NamedFunction(case).eval(), (torch.rand(4, 6, 7),), dynamic_shapes=shapes)
+    program = delegate.to_backend(exported, [backend])
+    assert_runs(program, backend)
+    for rows in (2, 6, 4096):
+        x = torch.rand(4, rows, 7)
+        assert_same(program(x), case(x), 5e-6)
