@@ -124,8 +124,8 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ("backends/xnnpack/runtime/weights.py", "(bits >> np.uint32(16))", "(bits >> np.uint32(15))", "stored bfloat16: shift",
      ("backends/xnnpack/test_weights.py",)),
     # -- ONNX
-    ("backends/onnx/aot/translations/reductions.py", "less = float(unbiased) if correction is None", "less = 0.0 if True",
-     "variance: correction ignored", (_DSP.format("reductions"),)),
+    ("backends/long_sums.py", "squares, count / (count - correction)", "squares, 1.0", "variance: correction ignored",
+     (_DSP.format("reductions"),)),
     ("backends/onnx/aot/translations/reductions.py", "largest=int(largest)", "largest=1", "topk: always the largest",
      (_DSP.format("sorting"),)),
     ("backends/onnx/aot/translations/activations.py", "op.Elu(op.Div(x, scalar(alpha, x)))",
