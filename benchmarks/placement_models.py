@@ -1411,8 +1411,8 @@ _ALGEBRA: Mapping[str, Entry] = {
 }
 
 # -- models of which each backend lacks a part -------------------------------------------------------------------------
-# Of the backends here only ONNX Runtime runs index_add, scatter_reduce, atan2, remainder and antialiased resizing, and
-# it alone does not run logsumexp. Products and convolutions suit each of them.
+# Of the backends here only ONNX Runtime runs index_add and atan2, and it alone does not run logsumexp. Products
+# and convolutions suit each of them.
 
 
 class MatchedGraphs(nn.Module):
@@ -1437,26 +1437,27 @@ class GradientDirections(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(2, 64, 3, 1, 1), nn.ReLU(), nn.Conv2d(64, 128, 3, 1, 1))
+        self.body = nn.Sequential(nn.Conv2d(2, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1))
 
     def forward(self, image: Tensor) -> Tensor:
         features = self.body(edges(image))
         return features.logsumexp((2, 3)) - features.logsumexp(1).mean((1, 2))[:, None]
 
 
-class VoxelMaxima(nn.Module):
-    """Features of points, their maxima in voxels, and log-probabilities of classes in each voxel."""
+class MeshLabels(nn.Module):
+    """Differences along the edges of a mesh summed at its vertices, and log-probabilities of labels."""
 
-    def __init__(self, voxels: int = 1024, classes: int = 512) -> None:
+    def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.voxels, self.points, self.classes = voxels, mlp(3, 64, 128), mlp(128, 256, classes)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
+        self.labels = nn.Linear(width, 512)
 
-    def forward(self, places: Tensor) -> Tensor:
-        cell = ((places * 16).long() * torch.tensor([64, 8, 1])).sum(-1) % self.voxels
-        features = self.points(places)
-        empty = torch.zeros(self.voxels, features.shape[1])
-        found = self.classes(empty.scatter_reduce(0, cell[:, None].expand_as(features), features, "amax"))
-        return found - found.logsumexp(-1, keepdim=True)
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        source, target = edges
+        for layer in self.layers:
+            x = F.layer_norm(x + torch.zeros_like(x).index_add(0, target, layer(x)[source] - x[target]), x.shape[1:])
+        scores = self.labels(x)
+        return scores - scores.logsumexp(-1, keepdim=True)
 
 
 class AngleMixture(nn.Module):
@@ -1469,24 +1470,34 @@ class AngleMixture(nn.Module):
 
     def forward(self, x: Tensor, angles: Tensor) -> Tensor:
         weight, centre, width = self.network(x).chunk(3, -1)
-        distance = (angles - centre * math.tau + math.pi) % math.tau - math.pi
+        distance = angles - centre * math.tau
+        distance = torch.atan2(distance.sin(), distance.cos())
         logs = -0.5 * (distance * width.exp()).square() + width - 0.5 * math.log(math.tau)
         return (weight + logs).logsumexp(-1) - weight.logsumexp(-1)
 
 
-class PooledDetector(nn.Module):
-    """A picture resized with antialiasing, convolutions, and scores of classes pooled by logsumexp."""
+class ForwardWarp(nn.Module):
+    """Pixels moved along a flow and summed at the four pixels around them, then log-probabilities of classes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 1, 1), nn.ReLU(), nn.Conv2d(64, 200, 1)
-        )  # fmt: skip
+        self.features, self.flow = nn.Conv2d(3, 64, 3, 1, 1), nn.Conv2d(64, 2, 3, 1, 1)
+        self.classes = nn.Conv2d(64, 128, 1)
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        small = F.interpolate(image, size=(160, 160), mode="bilinear", antialias=True, align_corners=False)
-        scores = self.body(small)
-        return scores.logsumexp((2, 3)), scores - scores.logsumexp(1, keepdim=True)
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.features(image).relu()
+        _, channels, height, width = x.shape
+        across, down = (8 * self.flow(x).tanh()).unbind(1)
+        column = (torch.arange(width) + across).clamp(0, width - 1.001)
+        row = (torch.arange(height)[:, None] + down).clamp(0, height - 1.001)
+        pixels, moved = x.flatten(2)[0].T, torch.zeros(height * width, channels)
+        for below in (0, 1):
+            for right in (0, 1):
+                weight = (1 - (column.floor() + right - column).abs()) * (1 - (row.floor() + below - row).abs())
+                place = ((row.floor() + below) * width + column.floor() + right).long()
+                moved = moved.index_add(0, place.flatten(), pixels * weight.flatten()[:, None])
+        scores = self.classes(moved.T.unflatten(1, (height, width))[None])
+        return scores - scores.logsumexp(1, keepdim=True)
 
 
 MIXED: Mapping[str, Entry] = {
@@ -1494,10 +1505,10 @@ MIXED: Mapping[str, Entry] = {
         MatchedGraphs,
         lambda: (*_graph(400, 8000, 128)(), *_graph(400, 8000, 128)()),
     ),
-    "gradient_directions": (GradientDirections, lambda: (torch.rand(1, 3, 96, 96),)),
-    "voxel_maxima": (VoxelMaxima, lambda: (torch.rand(8000, 3),)),
+    "gradient_directions": (GradientDirections, lambda: (torch.rand(1, 3, 512, 512),)),
+    "mesh_labels": (MeshLabels, _graph(2000, 16000, 64)),
     "angle_mixture": (AngleMixture, lambda: (torch.randn(4096, 32), torch.rand(4096, 1) * math.tau)),
-    "pooled_detector": (PooledDetector, lambda: (torch.rand(1, 3, 480, 480),)),
+    "forward_warp": (ForwardWarp, lambda: (torch.rand(1, 3, 96, 96),)),
 }
 
 WRITTEN: Mapping[str, Entry] = {
