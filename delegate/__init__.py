@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from delegate.partitioner.partitioner import Partitioner as Partitioner
     from delegate.partitioner.saved import SavedPlan as SavedPlan
     from delegate.placement.policy import ByPreference as ByPreference
+    from delegate.placement.policy import Estimated as Estimated
     from delegate.placement.policy import Measured as Measured
     from delegate.placement.policy import PlacementPolicy as PlacementPolicy
     from delegate.placement.policy import Remote as Remote
@@ -94,6 +95,7 @@ _PUBLIC = {
     "Partitioner": "delegate.partitioner.partitioner",
     "SavedPlan": "delegate.partitioner.saved",
     "ByPreference": "delegate.placement.policy",
+    "Estimated": "delegate.placement.policy",
     "Measured": "delegate.placement.policy",
     "PlacementPolicy": "delegate.placement.policy",
     "Remote": "delegate.placement.policy",

@@ -314,11 +314,12 @@ def plan_and_check(
     """
     registry = default_registry()
     selection = select(backends, config, registry, kernels)
-    strategy = create_strategy(None, selection.placement)
+    strategy = create_strategy(None, selection.placement, is_named=selection.is_named)
     sources = exported_programs(model)
-    strategy.require_model(sources, selection)
+    strategy.prepare(sources, selection)
     exported, selection = quantized(sources, selection, registry)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels))
+    compiler.costs = strategy.costs()
     compiler.add_methods(exported)
     compiler.plan()
     refusal = None

@@ -241,7 +241,7 @@ class Report:
         if (measured := self.portable_shares.get(method, 0.0)) or (left and method in self.portable_shares):
             return f", {_percent(measured)} of the time, measured"
         time = math.fsum(n.time for n in left)
-        return f", about {_percent(time)} of the time on one CPU core, estimated" if time else ""
+        return f", about {_percent(time)} of the estimated time" if time else ""
 
 
 def _texts_by_name(data: Mapping[str, Any], key: str) -> dict[str, str]:
@@ -319,8 +319,10 @@ def _table(partitions: Sequence[PartitionReport]) -> Table:
         members.setdefault(p.backend, []).append(p)
     note = f"under {_SMALL:.0%} of the operations each"
     rows += [_partition_row(f"{len(own)} small ones", own, note) for own in members.values() if len(own) > 1]
-    header = ("partition", "backend", "nodes", "operations", "in", "out", "notes")
-    return Table(header, tuple(rows), numbers=frozenset(range(2, 6)))
+    header: tuple[str, ...] = ("partition", "backend", "nodes", "operations", "in", "out", "estimate", "notes")
+    if not any(p.seconds for p in partitions):
+        header, *rows = ((*row[:6], *row[7:]) for row in (header, *rows))
+    return Table(header, tuple(rows), numbers=frozenset(range(2, len(header) - 1)))
 
 
 def _patterns(partition: PartitionReport) -> Iterator[str]:
@@ -333,7 +335,8 @@ def _partition_row(name: str, members: Sequence[PartitionReport], notes: str) ->
     """Return the cells of one partition, or the sums of several."""
     nodes, work = sum(len(p.nodes) for p in members), sum(p.work for p in members)
     bytes_in, bytes_out = sum(p.bytes_in for p in members), sum(p.bytes_out for p in members)
-    return name, members[0].backend, str(nodes), _percent(work), _bytes(bytes_in), _bytes(bytes_out), notes
+    sizes, seconds = (_bytes(bytes_in), _bytes(bytes_out)), sum(p.seconds for p in members)
+    return name, members[0].backend, str(nodes), _percent(work), *sizes, f"{seconds * 1e3:.3g} ms", notes
 
 
 def _copies(partitions: Iterable[PartitionReport]) -> Iterator[str]:

@@ -28,7 +28,7 @@ class NodeReport:
         source: the user's own line; empty if unknown.
         module: path of the user's module; empty if unknown.
         work: its share of the method's estimated operations, 0 to 1.
-        time: its share of the method's estimated time, 0 to 1, with all partitions on one CPU core; 0 in reports of
+        time: its share of the method's estimated time, 0 to 1; 0 in reports of
             earlier versions.
         inputs: the names of the nodes, inputs, constants and states that it reads; those that are no nodes begin with
             "input ", "constant " or "state ".
@@ -172,6 +172,7 @@ class PartitionReport:
         notes: the notes of the backend.
         accuracy: its error against torch on the inputs of `verify`; None if not measured.
         patterns: the pattern matches of the backend.
+        seconds: the estimated seconds of a call, by the profile of a machine; 0 if its placement is not by estimates.
     """
 
     method: str
@@ -188,6 +189,7 @@ class PartitionReport:
     stays: tuple[str, ...] = ()
     accuracy: Accuracy | None = None
     patterns: tuple[PatternReport, ...] = ()
+    seconds: float = 0.0
 
 
 class _OfMethod(Protocol):
@@ -269,4 +271,5 @@ def partition_of(data: Mapping[str, Any]) -> PartitionReport:
         stays=default(data, "stays", texts, ()),
         accuracy=accuracy_of(data.get("accuracy")),
         patterns=tuple(PatternReport(text(p, "name"), texts(p, "nodes")) for p in default(data, "patterns", items, ())),
+        seconds=default(data, "seconds", amount, 0.0),
     )

@@ -61,6 +61,7 @@ class Selection:
         quantization: the settings of quantization before lowering; None for no quantization.
         cache: the settings of the compile cache.
         placement: the settings of the choice among backends that support a node.
+        is_named: the user has named the backends, so that their order is one of preference.
     """
 
     partitioners: tuple[Partitioner, ...]
@@ -75,6 +76,7 @@ class Selection:
     quantization: Quantization | None = None
     cache: Cache = field(default_factory=Cache)
     placement: PlacementSection = field(default_factory=PlacementSection)
+    is_named: bool = True
 
     def warm_up(self, graphs: Iterable[Graph]) -> None:
         """Start the separate process of compilers early, if it may be needed.
@@ -169,6 +171,7 @@ def select(
         settings.quantization,
         settings.cache,
         settings.measuring(),
+        is_requested,
     )
 
 

@@ -63,6 +63,10 @@ _COMMANDS = {
         "delegate.cli.measure:measure",
         "Measure the candidates of a bundle on this machine, for `delegate lower --costs` on another.",
     ),
+    "calibrate": (
+        "delegate.cli.calibrate:calibrate",
+        "Measure how fast backends and kernels are on this machine, for the placement of nodes.",
+    ),
     "new-backend": (
         "delegate.cli.new_backend:new_backend",
         "Write an installable backend as a start; it passes the tests that every backend must pass.",

@@ -123,13 +123,16 @@ def lower(
     with output.working("importing torch"):
         from delegate.cli.models import load_model, read_sample, read_settings
         from delegate.compile import lower_owned
+        from delegate.placement.policy import ByPreference, Estimated
     import_modules(imports)
     with output.working(f"exporting {model}"):
         source = load_model(model, inputs or ())
         source, sample = read_sample(source, verify) if verify else (source, None)
     settings = read_settings(config, calibration)
     is_measured = measure or (settings is not None and settings.placement.policy == "measured")
-    placement = _placement(is_measured, lock, locked, bundle, costs or [], ray)
+    is_named = bool(backend) or (settings is not None and settings.backends is not None)
+    by_default = ByPreference(lock) if is_named else Estimated(lockfile=lock)
+    placement = _placement(is_measured, lock, locked, bundle, costs or [], ray) or (by_default if lock else None)
     with output.working(f"lowering {model}") as progress, options.tracing(trace):
         program = lower_owned(
             source,
@@ -167,8 +170,8 @@ def _require_one_decision(options: dict[str, object]) -> None:
 def _placement(
     is_measured: bool, lock: Path | None, locked: Path | None, bundle: Path | None, costs: list[Path], ray: str | None
 ) -> PlacementRequest | None:
-    """Return the placement that options request."""
-    from delegate.placement.policy import ByPreference, Measured, Remote, Replay
+    """Return the placement that options request; None for the default."""
+    from delegate.placement.policy import Measured, Remote, Replay
 
     if locked is not None:
         return Replay(locked, lockfile=lock)
@@ -176,4 +179,4 @@ def _placement(
         return Remote(bundle, costs, lockfile=lock)
     if is_measured or ray is not None:
         return Measured(lockfile=lock, cluster=ray)
-    return None if lock is None else ByPreference(lockfile=lock)
+    return None

@@ -294,10 +294,12 @@ class PlacementAccuracy(_Model):
 class PlacementSection(_Model):
     """The choice among the backends that support a node."""
 
-    policy: Literal["preference", "measured"] = Field(
-        default="preference",
-        description="preference: a node runs on the first backend that supports it. measured: plans of each candidate, "
-        "and plans that mix candidates, run on this machine, and the best plan is chosen. See how-to/placement.md.",
+    policy: Literal["preference", "estimated", "measured"] | None = Field(
+        default=None,
+        description="preference: a node runs on the first backend that supports it. estimated: the plan with the least "
+        "estimated time is chosen. measured: plans of each candidate, and plans that mix candidates, run on this "
+        "machine, and the best plan is chosen. Without the key: preference if backends are named, else estimated. See "
+        "how-to/placement.md.",
     )
     budget: Seconds = Field(
         default=60.0,

@@ -14,6 +14,7 @@ from delegate.accuracy.verification import Eviction
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
 from delegate.backends.deviations import deviation_notes
 from delegate.cache.aot.artifacts import ArtifactCache
+from delegate.costs.estimates import Estimates
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.export import to_edge
 from delegate.edge.graphs import identify
@@ -97,6 +98,8 @@ class Compiler:
     Attributes:
         decomposed: compound operators that are not preserved for any backend.
         failures: the regions that backends failed to compile, so that nodes of them were moved.
+        costs: plans are the cheapest by these estimates; None: plans are by preference.
+        ways: method -> the way that its plan takes; the cheapest one by default. See `delegate.partitioner.search`.
     """
 
     selection: Selection
@@ -108,6 +111,8 @@ class Compiler:
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     failures: list[CompileFailure] = field(default_factory=list)
+    costs: Estimates | None = None
+    ways: dict[str, str] = field(default_factory=dict)
     artifacts: Artifacts = field(init=False)
     partitioners: Sequence[Partitioner] = field(init=False)
 
@@ -179,6 +184,17 @@ class Compiler:
         fork.partitioners = tuple(partitioners)
         fork.share_artifacts_of(self)
         return fork
+
+    def fork_for_way(self, method: str, way: str) -> Compiler:
+        """Return a compiler of one method, in its present form, whose plan takes a way. Both share their artifacts."""
+        fork = self.fork_for_method(method, self.partitioners)
+        fork.costs, fork.ways = self.costs, {method: way}
+        return fork
+
+    def choose_way(self, method: str, way: str) -> None:
+        """Plan a method along a way, by the next `compile`."""
+        self.ways[method] = way
+        self.methods[method].lowered = None
 
     def share_artifacts_of(self, other: Compiler) -> None:
         """Use the artifacts of another compiler with the same backends, and add failures to its list."""
@@ -263,7 +279,7 @@ class Compiler:
 
     def report(self) -> Report:
         """Return the report: the backend of each node, and the verdicts of the others."""
-        return make_report(self.plans, self.notes, self.selection.report_notes())
+        return make_report(self.plans, self.notes, self.selection.report_notes(), self.costs)
 
     def load_rules(self) -> Rules:
         """Return the accepted values of options by backend of a partition, for loading the program."""
@@ -319,6 +335,8 @@ class Compiler:
             refusals=method.refusals,
             taken=[p.name for plan in others for part in plan.walk() for p in part.partitions],
             has_kernel=lambda node: has_kernel(node, self.kernels),
+            costs=self.costs,
+            way=self.ways.get(method.edge.name),
         )
 
     def _compile_regions(

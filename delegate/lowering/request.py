@@ -78,13 +78,14 @@ class LoweringRequest:
         registry = default_registry()
         check = verify if isinstance(verify, Verify) else Verify(verify)
         settings = with_bounds(load_config({} if config is None else config, registry=registry), check)
-        strategy = create_strategy(placement, settings.measuring())
+        is_named = backends is not None or settings.backends is not None
+        strategy = create_strategy(placement, settings.measuring(), is_named=is_named)
         if settings.quantization is not None and settings.quantization.is_auto and not strategy.can_quantize:
             remedy = "leave placement out, or replay a lockfile"
             raise ConfigError("quantization with scheme: auto is measured", where="placement", remedy=remedy)
         selection = select(backends, settings, registry, kernels, strategy.backends, cache)
         sources = exported_programs(model)
-        strategy.require_model(sources, selection)
+        strategy.prepare(sources, selection, cache, progress)
         return cls(sources, check, strategy, selection, registry, cache, progress)
 
     def place(

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from pydantic import ValidationError
+from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 
 from delegate.cache.aot.placements import MOST_BYTES
@@ -27,23 +28,29 @@ from delegate.cache.runtime.folder import CHOICES
 from delegate.cache.runtime.store import Store
 from delegate.config import PlacementSection, Quantization
 from delegate.config.source import sentences
+from delegate.costs.estimates import Estimates
+from delegate.costs.profile import Profile, shipped
 from delegate.edge.keys import NotCacheable
 from delegate.edge.sources import Model, exported_programs
-from delegate.errors import ConfigError, PartitionError
+from delegate.errors import ConfigError, DelegateError, PartitionError
 from delegate.files import require_file
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
+from delegate.lowering.machine import profile_of_this_machine
 from delegate.lowering.quantized import configured, quantized
+from delegate.lowering.race import race
 from delegate.lowering.schemes import SchemePlanner
 from delegate.measured import Placement
 from delegate.measurements import BUNDLE, CLUSTER
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
+from delegate.partitioner.search import cheapest
 from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, map_sources, versions_of
-from delegate.placement.plans import Options
+from delegate.placement.plans import Options, Progress
 from delegate.placement.policy import (
     ByPreference,
+    Estimated,
     Measured,
     PathLike,
     PlacementPolicy,
@@ -59,9 +66,10 @@ from delegate.placement.program_placement import (
     choose_placements,
     unquantized_candidates,
 )
-from delegate.placement.reference_comparator import samples_to_place
+from delegate.placement.reference_comparator import arrays_of, samples_to_place
 from delegate.placement.runtime.remote import Cluster, OpenCluster, OpenRemotePlacement, RemotePlacement
 from delegate.probing.process import UNNAMED_LIMIT
+from delegate.program.model import Program
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.selection import ConfigSource, Request, Selection, configured_cache_folder, select
@@ -125,8 +133,21 @@ class Strategy:
             self.is_cacheable = False
         self._lockfile, self.plan = lockfile, plan
 
-    def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
-        """Raise PartitionError if the strategy is for another model or other backends."""
+    def prepare(
+        self,
+        exported: Mapping[str, ExportedProgram],
+        selection: Selection,
+        cache: bool | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Get ready for a model and backends; raises PartitionError if the strategy is for others.
+
+        Args:
+            exported: the methods.
+            selection: the backends.
+            cache: use the cache; None: as configured.
+            progress: called with short progress texts.
+        """
 
     def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
         """Return the dependencies of a program on the strategy; raises NotCacheable if nobody can compare them."""
@@ -143,6 +164,10 @@ class Strategy:
         """Return the methods, quantized if the configuration or the strategy requires it; see `quantized`."""
         return quantized(sources, selection, registry, verify, progress)
 
+    def costs(self) -> Estimates | None:
+        """Return the estimates that plans are chosen by; None if plans are by preference, or saved."""
+        return None
+
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
         """Return the compiler with the plan to apply."""
         return Placed(compiler, exported)
@@ -157,6 +182,87 @@ class Strategy:
         if self._lockfile is not None:
             lock.save(self._lockfile)
         return report
+
+
+_NEAR = 3.0  # a plan whose estimate is this many times the least may be the fastest: each may be 1.5 times off, or more
+_MOST_RACING = 3  # plans
+RACE_SHARE = 0.5  # of the time that lowering took
+
+
+class EstimatedStrategy(Strategy):
+    """Place by estimated costs; a short race decides between plans whose estimates are close.
+
+    Args:
+        race: most seconds of the race; 0 for none.
+        machine: path of the profile of a machine; None: this machine's own.
+        lockfile: path of a lockfile to write.
+    """
+
+    def __init__(self, race: float, machine: PathLike | None, lockfile: PathLike | None) -> None:
+        super().__init__(lockfile)
+        self._race, self._notes = race, tuple[str, ...]()
+        self._profile = None if machine is None else Profile.load(machine)
+
+    def prepare(
+        self,
+        exported: Mapping[str, ExportedProgram],
+        selection: Selection,
+        cache: bool | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        if self._profile is None and selection.backends:
+            self._profile, self._notes = profile_of_this_machine(
+                selection.backends, _names(selection.kernels), selection.cache, cache, progress or (lambda text: None)
+            )
+
+    def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
+        return ("estimated", self._race, None if self._profile is None else self._profile.to_json())
+
+    def costs(self) -> Estimates:
+        return Estimates(self._profile or shipped())
+
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
+        compiler.costs = self.costs()
+        begun = time.monotonic()
+        compiler.lower()
+        notes: list[str] = []
+        for plan in compiler.plans:
+            name, seconds = plan.program.name, plan.total_seconds()
+            if not seconds:
+                continue
+            ranked = cheapest(seconds)
+            near = [way for way in ranked if seconds[way] <= _NEAR * seconds[ranked[0]]][:_MOST_RACING]
+            budget = min(self._race, RACE_SHARE * (time.monotonic() - begun))
+            raced = self._run(compiler, name, near, exported[name], budget) if len(near) > 1 and budget > 0 else {}
+            if raced:
+                fastest = sorted(raced, key=raced.__getitem__)
+                compiler.choose_way(name, fastest[0])
+                times = ", ".join(f"{way} {raced[way] * 1e3:.3g} ms" for way in fastest)
+                notes.append(f"{name}: the estimates are close, so the plans ran in turns: {times}")
+        compiler.selection = replace(compiler.selection, notes=(*compiler.selection.notes, *self._notes, *notes))
+        return Placed(compiler, exported)
+
+    def _run(
+        self, compiler: Compiler, method: str, near: Sequence[str], ep: ExportedProgram, budget: float
+    ) -> dict[str, float]:
+        """Return the measured seconds of near ways; empty if there are no inputs, or two of them did not run."""
+        leaves = pytree.tree_leaves(ep.example_inputs)
+        if ep.example_inputs is None or any(isinstance(leaf, FakeTensor) for leaf in leaves):
+            return {}
+        programs: dict[str, Program] = {}
+        seen: set[frozenset[tuple[tuple[str, str], str]]] = set()
+        for way in near:
+            fork = compiler.fork_for_way(method, way)
+            with contextlib.suppress(DelegateError):
+                program, _ = fork.compile()
+                places = frozenset(SavedPlan.of(fork.plans).places().items())
+                if places not in seen:
+                    programs[way] = program
+                    seen.add(places)
+        if len(programs) < 2:
+            return {}
+        times = race(programs, method, arrays_of(leaves), default_registry(), compiler.selection.kernels, budget)
+        return times if len(times) > 1 else {}
 
 
 class LockedStrategy(Strategy):
@@ -175,7 +281,13 @@ class LockedStrategy(Strategy):
         super().__init__(lockfile, self._lock.plan)
         self.backends = self._lock.plan.backends
 
-    def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
+    def prepare(
+        self,
+        exported: Mapping[str, ExportedProgram],
+        selection: Selection,
+        cache: bool | None = None,
+        progress: Progress | None = None,
+    ) -> None:
         self._lock.require_model(exported, self._where)
         self._lock.require_backends(selection.backends, self._where)
 
@@ -288,7 +400,13 @@ class _Measuring(Strategy):
         if remote is not None or cluster is not None:
             self.is_cacheable = False
 
-    def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
+    def prepare(
+        self,
+        exported: Mapping[str, ExportedProgram],
+        selection: Selection,
+        cache: bool | None = None,
+        progress: Progress | None = None,
+    ) -> None:
         if not selection.backends:
             raise ConfigError("placements cannot be measured without a backend", where=_WHERE, remedy="name some")
 
@@ -361,12 +479,13 @@ def _names(kernels: KernelRequest | None) -> list[str] | None:
     return None if requested is None else [k for k in requested if isinstance(k, str)]
 
 
-def create_strategy(request: PlacementRequest | None, settings: PlacementSection) -> Strategy:
+def create_strategy(request: PlacementRequest | None, settings: PlacementSection, *, is_named: bool) -> Strategy:
     """Return the strategy of a request.
 
     Args:
         request: the argument of the user; None: as configured.
         settings: the section `placement` of the configuration.
+        is_named: the user has named the backends, so that they are in an order of preference.
 
     Raises:
         ConfigError: the request is no placement, its values are invalid, or a package that it needs is not here.
@@ -374,14 +493,16 @@ def create_strategy(request: PlacementRequest | None, settings: PlacementSection
         ProgramError: a bundle cannot be written.
     """
     if request is None:
-        request = Measured() if settings.policy == "measured" else ByPreference()
+        policy = settings.policy or ("preference" if is_named else "estimated")
+        defaults: dict[str, PlacementRequest] = {"measured": Measured(), "preference": ByPreference()}
+        request = defaults.get(policy, Estimated())
     match request:
-        case SavedPlan():
-            return Strategy(plan=request)
+        case SavedPlan() | ByPreference():
+            return Strategy(plan=request) if isinstance(request, SavedPlan) else Strategy(request.lockfile)
         case PlacementPolicy():
             return _ByPolicy(request)
-        case ByPreference(lockfile):
-            return Strategy(lockfile)
+        case Estimated(race_seconds, machine_profile, lockfile):
+            return EstimatedStrategy(race_seconds, machine_profile, lockfile)
         case Replay(locked, lockfile):
             return LockedStrategy(Lock.load(locked), str(locked), lockfile)
         case Measured(budget, objective, lockfile, cluster):
@@ -449,7 +570,7 @@ def check_locked(
     registry, strategy = default_registry(), LockedStrategy(Lock.load(locked), str(locked))
     selection = select(backends, config, registry, compiled_for=strategy.backends)
     sources = exported_programs(model)
-    strategy.require_model(sources, selection)
+    strategy.prepare(sources, selection)
     exported, selection = strategy.quantize(sources, selection, registry)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels), strategy.plan)
     compiler.add_methods(exported)

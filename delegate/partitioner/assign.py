@@ -14,9 +14,11 @@ from typing import Any
 from torch.fx import Node
 
 from delegate.backends.aot import Claim
+from delegate.costs.estimates import Estimates
+from delegate.costs.work import is_layout, work
 from delegate.edge.node import elements, is_compute, is_constant, is_number, is_static, nbytes, op_name, tensors
-from delegate.partitioner.cost import Sizes, call_seconds, is_layout, kernel_seconds, work
 from delegate.partitioner.scheduling import Dependencies, schedule, topological_order, union_overlapping
+from delegate.plugins import PORTABLE
 from delegate.verdict import YES, Reason, Verdict, no
 
 MAX_ROUNDS = 16  # of rejecting partitions; the last round accepts the partitions that are still too small
@@ -50,12 +52,16 @@ class CostThreshold:
         pinned: nodes whose partition is accepted at any size.
         has_kernel: returns if a kernel runs a node without decomposition.
         most_constants: backend -> most elements of constants in a partition; None for no limit.
+        costs: the estimated seconds of kernels and of calls.
+        by_costs: a partition has to be cheaper than kernels; else only one with little of the work has to.
     """
 
     min_size: int
     pinned: Set[Node]
     has_kernel: Callable[[Node], bool]
     most_constants: Mapping[str, int | None]
+    costs: Estimates
+    by_costs: bool = False
 
 
 def assign(
@@ -105,7 +111,6 @@ class _Assignment:
     _edges: Dependencies = field(init=False)
     _picks: dict[int, int] = field(init=False)  # a getitem node -> the node whose result it picks
     _delegated: set[Node] = field(default_factory=set)
-    _sizes: Sizes = field(default_factory=Sizes)
     _counted: int = 0  # the work of nodes up to _place
     _place: int = 0
 
@@ -148,7 +153,9 @@ class _Assignment:
             host = {p for p, unit in enumerate(units) if unit.backend is None and p not in taken}
             runs = schedule(taken, self._edges.between([u.members for u in units], host))
             partitions = [tuple(sorted(i for p in run.units for i in units[p].members)) for run in runs if run.taken]
-            small = {m: why for m in partitions if m not in accepted and (why := self._too_small(m)) is not None}
+            small = {
+                m: why for m in partitions if m not in accepted and (why := self._too_small(m, backend)) is not None
+            }
             if last or not small:
                 break
             accepted.update(m for m in partitions if m not in small)
@@ -277,7 +284,7 @@ class _Assignment:
                 inside.add(i)
         return taken | merged
 
-    def _too_small(self, members: Sequence[int]) -> Verdict | None:
+    def _too_small(self, members: Sequence[int], backend: str) -> Verdict | None:
         """Return the refusal of a partition with too few computing nodes or too little work; else None."""
         if not self.threshold.pinned.isdisjoint(self.nodes[i] for i in members):
             return None
@@ -286,17 +293,23 @@ class _Assignment:
         if len(working) < least:
             what = "nothing that computes" if least == 1 else f"fewer than {least} nodes that compute"
             return no(Reason.TOO_SMALL, f"the partition would hold {what}")
-        if not least or len(working) > SMALL_NODES or not all(map(self.threshold.has_kernel, working)):
+        is_large = len(working) > SMALL_NODES and not self.threshold.by_costs
+        if not least or is_large or not all(map(self.threshold.has_kernel, working)):
             return None
-        return self._too_cheap([self.nodes[i] for i in members], working)
+        return self._too_cheap([self.nodes[i] for i in members], working, backend)
 
-    def _too_cheap(self, members: Sequence[Node], working: Sequence[Node]) -> Verdict | None:
-        kernels = sum([kernel_seconds(n, self._sizes) for n in working])
+    def _too_cheap(self, members: Sequence[Node], working: Sequence[Node], backend: str) -> Verdict | None:
+        costs = self.threshold.costs
+        kernels = sum([costs.node(n, PORTABLE) for n in working])
         inside = set(members)
         sources = {s for n in members for s in n.all_input_nodes if s not in inside and not s.meta.get("constant")}
         results = [n for n in members if any(user not in inside for user in n.users)]
-        call = call_seconds(sum([self._sizes[n] for n in (*sources, *results)]))
-        if kernels >= call or not self._is_small_share(sum(map(work, working))):
+        call = costs.call(backend, (*sources, *results))
+        if self.threshold.by_costs:
+            call += sum([costs.node(n, backend) for n in working])
+        elif not self._is_small_share(sum(map(work, working))):
+            return None
+        if kernels >= call:
             return None
         what = f"its call would take about {call * 1e6:.0f} us, but kernels about {kernels * 1e6:.0f} us for its nodes"
         return no(Reason.SLOWER, what, "partitioning.min_partition_size: 0 delegates it anyway")

@@ -69,6 +69,7 @@ class Plan:
         is_nested: True for a plan of a graph of control flow.
         needs_decomposition: compound nodes that no backend and no kernel runs. They must be decomposed and the graph
             planned again before it can be lowered.
+        seconds: way -> the estimated seconds of a call of this graph; the chosen way is the first one.
     """
 
     program: EdgeProgram
@@ -80,12 +81,22 @@ class Plan:
     nested: Mapping[str, Plan] = field(default_factory=dict)
     is_nested: bool = False
     needs_decomposition: tuple[Node, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     def walk(self) -> Iterator[Plan]:
         """Yield this plan and its nested plans, outermost first."""
         yield self
         for plan in self.nested.values():
             yield from plan.walk()
+
+    def total_seconds(self) -> dict[str, float]:
+        """Return way -> the estimated seconds of a call, with each graph of control flow once."""
+        totals: dict[str, float] = {}
+        for plan in self.walk():
+            least = min(plan.seconds.values(), default=0.0)
+            for way in self.seconds:
+                totals[way] = totals.get(way, 0.0) + plan.seconds.get(way, least)
+        return totals
 
     def __repr__(self) -> str:
         return f"<Plan of {self._summary()}>"

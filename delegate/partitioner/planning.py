@@ -12,6 +12,8 @@ from torch.fx import Node
 from delegate.backends.aot import Claim
 from delegate.backends.decomposition import is_compound
 from delegate.backends.selected import SelectedBackend
+from delegate.costs.estimates import Estimates
+from delegate.costs.profile import shipped
 from delegate.edge.control_flow import subprograms
 from delegate.edge.graphs import gc_paused
 from delegate.edge.node import describe, op_name
@@ -23,6 +25,7 @@ from delegate.partitioner.assign import CostThreshold, NodeGroup, Verdicts, assi
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
+from delegate.partitioner.search import NOT_CHOSEN, Support, Way, cheapest, seconds_of, ways
 from delegate.partitioner.state_writes import writes_of_large_states
 from delegate.partitioner.support_query import SupportQuery, computing, not_for_delegates
 from delegate.plugins import INSTANCE, PORTABLE
@@ -43,6 +46,8 @@ def plan(
     refusals: Refusals | None = None,
     taken: Iterable[str] = (),
     has_kernel: HasKernel = lambda node: True,
+    costs: Estimates | None = None,
+    way: str | None = None,
 ) -> Plan:
     """Plan one method and the graphs of its control flow.
 
@@ -54,6 +59,8 @@ def plan(
         refusals: backend -> nodes that its library rejected after the support check -> the reason.
         taken: names of partitions of other methods, which this plan must not use.
         has_kernel: returns if a kernel runs a node without decomposition.
+        costs: the plan is the cheapest by these estimates; None: the first backend that supports a node runs it.
+        way: the name of the way that every graph takes; None: the cheapest one of each. See `partitioner/search.py`.
 
     Raises:
         PartitionError: the rules do not fit the backends, or a partitioner or a check failed.
@@ -65,7 +72,7 @@ def plan(
             what = f"backend {name} is requested {count} times" if count > 1 else f"backend {name} has no support check"
             raise PartitionError(what, where=program.name, remedy="name every backend once")
     book = RuleBook(rules, names)
-    planner = _Planner(partitioners, backends, rules, book, refusals or {}, set(taken), has_kernel)
+    planner = _Planner(partitioners, backends, rules, book, refusals or {}, set(taken), has_kernel, costs, way)
     start = time.perf_counter_ns()
     with gc_paused():
         result = planner.plan(program)
@@ -93,6 +100,8 @@ class _Planner:
     refusals: Refusals
     taken: set[str]
     has_kernel: HasKernel
+    costs: Estimates | None
+    way: str | None
     numbering: Counter[str] = field(default_factory=Counter)
 
     def plan(self, program: EdgeProgram, *, is_nested: bool = False) -> Plan:
@@ -123,8 +132,15 @@ class _Planner:
             verdicts[node] = {name: v and no(Reason.OPERATOR, "it is decomposed") for name, v in verdicts[node].items()}
         pinned = frozenset(n for n, pin in pins.items() if pin.place != PORTABLE)
         most = {name: self.backends[name].most_constants for name in names}
-        threshold = CostThreshold(self.rules.min_partition_size, pinned, self.has_kernel, most)
-        groups = assign(inner, verdicts, claims, names, threshold)
+        threshold = CostThreshold(
+            self.rules.min_partition_size,
+            pinned,
+            self.has_kernel,
+            most,
+            self.costs or Estimates(shipped()),
+            self.costs is not None,
+        )
+        groups, verdicts, seconds = self._assign(inner, verdicts, claims, pins, threshold)
         notes = _broken_pins(pins, verdicts)
         order = tuple(self._units(groups, verdicts))
         partitions = tuple(u for u in order if isinstance(u, Partition))
@@ -133,7 +149,46 @@ class _Planner:
         nested = {name: self.plan(sub, is_nested=True) for name, sub in subprograms(program).items()}
         leftover = (n for n in checked if n not in partition_of and is_compound(n) and not self.has_kernel(n))
         decomposed = list(dict.fromkeys((*decomposed, *leftover)))
-        return Plan(program, tuple(names), nodes, partitions, order, tuple(notes), nested, is_nested, tuple(decomposed))
+        return Plan(
+            program,
+            tuple(names),
+            nodes,
+            partitions,
+            order,
+            tuple(notes),
+            nested,
+            is_nested,
+            tuple(decomposed),
+            seconds=seconds,
+        )
+
+    def _assign(
+        self,
+        nodes: Sequence[Node],
+        verdicts: dict[Node, Verdicts],
+        claims: Mapping[str, Sequence[Claim]],
+        pins: Mapping[Node, RulePattern],
+        threshold: CostThreshold,
+    ) -> tuple[list[NodeGroup], dict[Node, Verdicts], Mapping[str, float]]:
+        """Return the groups of the plan, the verdicts with its reasons, and the estimated seconds of each way."""
+        names = [p.backend for p in self.partitioners]
+        if self.costs is None:
+            return assign(nodes, verdicts, claims, names, threshold), verdicts, {}
+        claimed = {name: {n for claim in own for n in claim.nodes} for name, own in claims.items()}
+        able = {node: {name for name in names if own[name] or node in claimed[name]} for node, own in verdicts.items()}
+        support = Support(nodes, verdicts, able, pins, self.has_kernel)
+        drafts: dict[str, tuple[list[NodeGroup], dict[Node, Verdicts]]] = {}
+        seconds: dict[str, float] = {}
+        for name, way in ways(support, names, self.costs).items():
+            own = _along(way, verdicts)
+            kept = {
+                backend: [c for c in all_ if all(way.get(n, backend) == backend for n in c.nodes)]
+                for backend, all_ in claims.items()
+            }
+            drafts[name] = assign(nodes, own, kept, names, threshold), own
+            seconds[name] = seconds_of(drafts[name][0], self.costs)
+        chosen = self.way if self.way in drafts else cheapest(seconds)[0]
+        return *drafts[chosen], {chosen: seconds[chosen], **seconds}
 
     def _queries(self, pins: Mapping[Node, RulePattern], barred: Mapping[Node, Verdict]) -> list[SupportQuery]:
         return [
@@ -218,6 +273,14 @@ class _Planner:
         self.taken.add(name)
         self.numbering[backend] += 1
         return name
+
+
+def _along(way: Way, verdicts: Mapping[Node, Verdicts]) -> dict[Node, Verdicts]:
+    """Return the verdicts with a refusal for each node on the backends that a way does not run it on."""
+    return {
+        node: {name: NOT_CHOSEN if v and name != way[node] else v for name, v in own.items()}
+        for node, own in verdicts.items()
+    }
 
 
 def _with_tags(claim: Claim, answers: Mapping[Node, Verdict]) -> Claim | None:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 
 from torch.fx import Node
 
+from delegate.costs.estimates import Estimates
+from delegate.costs.profile import shipped
+from delegate.costs.work import work
 from delegate.edge.node import is_compute, module_path, nbytes, shape_text, source_line, tensors
 from delegate.edge.program import EdgeProgram
-from delegate.partitioner.cost import call_seconds, one_core_seconds, work
 from delegate.partitioner.extraction import Boundary, RegionExtractor
 from delegate.partitioner.plan import NodePlan, Partition, Plan
 from delegate.plugins import PORTABLE
@@ -26,6 +28,7 @@ def make_report(
     plans: Iterable[Plan],
     partition_notes: Mapping[str, tuple[str, ...]] | None = None,
     notes: Iterable[str] = (),
+    costs: Estimates | None = None,
 ) -> Report:
     """Return the report of a program.
 
@@ -33,7 +36,9 @@ def make_report(
         plans: one per method; its EdgeProgram's name is the method's.
         partition_notes: name of a partition -> notes of its backend (`PreprocessResult.notes`).
         notes: on the program; they come before the notes of the plans.
+        costs: the estimates of the report; None: by the shipped profile.
     """
+    costs = costs or Estimates(shipped())
     methods: list[str] = []
     nodes: list[NodeReport] = []
     partitions: list[PartitionReport] = []
@@ -45,17 +50,34 @@ def make_report(
             for extractor in map(RegionExtractor, plan.walk())
             for p in extractor.plan.partitions
         }
-        seconds = _seconds(plan, boundaries.values())
+        seconds = _seconds(plan, boundaries, costs)
         methods.append(plan.program.name)
         for part in plan.walk():
             builder = _ReportBuilder(
-                plan.program.name, _prefix(plan, part), _placeholder_names(part.program), total, seconds, boundaries
+                plan.program.name,
+                _prefix(plan, part),
+                _placeholder_names(part.program),
+                total,
+                seconds,
+                boundaries,
+                costs,
+                is_estimated=bool(plan.seconds),
             )
             nodes += [builder.node(n) for n in part.nodes]
             partitions += [builder.partition(p, (partition_notes or {}).get(p.name, ())) for p in part.partitions]
             all_notes += part.notes
+        all_notes += _estimates(plan)
         all_notes += _missing_support(plan.program.name, plan.backends, nodes)
     return Report(tuple(methods), tuple(nodes), tuple(partitions), tuple(dict.fromkeys(all_notes)))
+
+
+def _estimates(plan: Plan) -> Iterator[str]:
+    """Yield a sentence with the estimated time of each way, if the plan is by estimates."""
+    totals = plan.total_seconds()
+    if totals:
+        texts = [f"{way} {seconds * 1e3:.3g} ms" for way, seconds in totals.items()]
+        others = f"; others: {', '.join(texts[1:])}" if len(texts) > 1 else ""
+        yield f"{plan.program.name}: placed by estimates of a call: {texts[0]}{others}"
 
 
 def _missing_support(method: str, backends: Iterable[str], nodes: Iterable[NodeReport]) -> Iterator[str]:
@@ -75,14 +97,12 @@ def _missing_support(method: str, backends: Iterable[str], nodes: Iterable[NodeR
                 yield f"{method}: {share:.0%} of the operations, in {dtype}, are not on {backend}: {reason}: {details}"
 
 
-def _seconds(plan: Plan, boundaries: Iterable[Boundary]) -> float:
-    """Return the estimated seconds of a method on one CPU core, with the calls of its partitions."""
-    calls = (call_seconds(sum(map(nbytes, (*boundary.inputs, *boundary.outputs)))) for boundary in boundaries)
-    return math.fsum((*(_node_seconds(n) for part in plan.walk() for n in part.nodes), *calls))
-
-
-def _node_seconds(planned: NodePlan) -> float:
-    return one_core_seconds(planned.node, portable=planned.backend is None)
+def _seconds(plan: Plan, boundaries: Mapping[str, Boundary], costs: Estimates) -> float:
+    """Return the estimated seconds of a method, with the calls of its partitions."""
+    partitions = (p for part in plan.walk() for p in part.partitions)
+    calls = (costs.call(p.backend, (*boundaries[p.name].inputs, *boundaries[p.name].outputs)) for p in partitions)
+    nodes = (costs.node(n.node, n.backend or PORTABLE) for part in plan.walk() for n in part.nodes)
+    return math.fsum((*nodes, *calls))
 
 
 def _placeholder_names(program: EdgeProgram) -> dict[str, str]:
@@ -117,8 +137,10 @@ class _ReportBuilder:
     prefix: str
     placeholders: Mapping[str, str]  # their names
     total: int  # work of the whole method
-    seconds: float  # of the whole method on one CPU core, estimated
+    seconds: float  # of the whole method, estimated
     boundaries: Mapping[str, Boundary]  # by partition
+    costs: Estimates
+    is_estimated: bool  # its nodes are placed by these estimates
 
     def node(self, planned: NodePlan) -> NodeReport:
         node = planned.node
@@ -133,7 +155,7 @@ class _ReportBuilder:
             source=source_line(node),
             module=module_path(node),
             work=self._share(node),
-            time=_node_seconds(planned) / self.seconds if self.seconds else 0.0,
+            time=self.costs.node(node, planned.backend or PORTABLE) / self.seconds if self.seconds else 0.0,
             inputs=tuple(dict.fromkeys(_sources(node, self.prefix, self.placeholders))),
             nbytes=nbytes(node),
         )
@@ -154,7 +176,12 @@ class _ReportBuilder:
                 PatternReport(claim.name, tuple(self.prefix + n.name for n in claim.nodes if is_compute(n)))
                 for claim in partition.patterns
             ),
+            seconds=float(f"{self._partition_seconds(partition, boundary):.3g}") if self.is_estimated else 0.0,
         )
+
+    def _partition_seconds(self, partition: Partition, boundary: Boundary) -> float:
+        work = (self.costs.node(n, partition.backend) for n in partition.nodes)
+        return math.fsum((*work, self.costs.call(partition.backend, (*boundary.inputs, *boundary.outputs))))
 
     def _share(self, node: Node) -> float:
         return work(node) / self.total if self.total else 0.0

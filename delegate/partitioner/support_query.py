@@ -12,6 +12,7 @@ from torch.fx import Node
 from delegate.backends.aot import Claim
 from delegate.backends.decomposition import is_compound
 from delegate.backends.selected import SelectedBackend
+from delegate.costs.work import is_layout, traffic
 from delegate.edge.decompose import trace_key
 from delegate.edge.node import (
     is_compute,
@@ -24,7 +25,6 @@ from delegate.edge.node import (
     unknown_number,
 )
 from delegate.errors import LoweringError
-from delegate.partitioner.cost import is_layout, traffic
 from delegate.partitioner.rules import RuleBook, RulePattern
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from delegate.costs.work import work
 from delegate.edge.graphs import identity
 from delegate.edge.node import module_path
 from delegate.errors import PartitionError
-from delegate.partitioner.cost import work
 from delegate.partitioner.plan import NodePlan, Plan
 from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.verdict import Verdict
@@ -36,6 +36,29 @@ class ByPreference:
         lockfile: path of a lockfile to write, with the backend of each node.
     """
 
+    lockfile: PathLike | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """Take the plan with the least estimated time, by the profile of a machine. The default if no backend is named.
+
+    Plans with estimates that are close run in turns on the example inputs of the export, and the fastest is taken.
+
+    Example::
+
+        placement = delegate.Estimated(race=0)
+        program = delegate.to_backend(exported, placement=placement)
+
+    Args:
+        race: most seconds for running such plans, which also take at most half the time of lowering. 0: none run, so
+            that equal models have equal plans.
+        machine: path of the profile of another machine, from `delegate calibrate`. None: that of this machine.
+        lockfile: path of a lockfile to write, with the backend of each node.
+    """
+
+    race: float = 2.0
+    machine: PathLike | None = None
     lockfile: PathLike | None = None
 
 
@@ -212,4 +235,4 @@ class PlacementPolicy(ABC):
         """
 
 
-PlacementRequest = ByPreference | Measured | Remote | Replay | SavedPlan | PlacementPolicy
+PlacementRequest = ByPreference | Estimated | Measured | Remote | Replay | SavedPlan | PlacementPolicy

@@ -11,11 +11,11 @@ from typing import Any
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from delegate.costs.work import work
 from delegate.edge.control_flow import subprograms
 from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute, is_number, module_path, nbytes, op_name, shape_text, tensors
 from delegate.edge.program import EdgeProgram
-from delegate.partitioner.cost import work
 from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.placement.runtime.costs import Segment
 

@@ -40,6 +40,7 @@ OTHERS = {
     "delegate/cli/demo/command.py": "a file of this process",
     "delegate/cli/demo/measuring.py": "a file of this process",
     "delegate/cli/new_backend.py": "of this package",
+    "delegate/costs/profile.py": "of this package",
     "delegate/devtools/page/html.py": "of this package",
     "delegate/devtools/trace.py": "of the system",
     "delegate/edge/sources.py": "opened by `open_to_read`, or of the user's own model",

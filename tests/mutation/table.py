@@ -172,7 +172,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ("program/segments.py", "places[digest, segment.nbytes] = align(end)", "places[digest, segment.nbytes] = end",
      "segments not aligned", ("program/test_file.py",)),
     # -- partitioner
-    ("partitioner/cost.py", "return 2 * count(node)", "return count(node)", "work of a product",
+    ("costs/work.py", "return 2 * count(node)", "return count(node)", "work of a product",
      ("partitioner/test_cost.py",)),
     ("partitioner/extraction.py", "enumerate(boundary.outputs)", "enumerate(reversed(boundary.outputs))",
      "results of a partition swapped", ("partitioner/test_extraction.py",)),

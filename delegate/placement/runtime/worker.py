@@ -110,9 +110,9 @@ class _Work:
             return self._crowd(seconds, callers)
         reset = self.program.reset if self.program.states else None
         _calls(lambda: self.run(self.leaves), _WARM, 1, reset)
-        before, waited = self._steps(), _waited()
+        before, waited = self._steps(), waiting_seconds()
         times = _calls(lambda: self.run(self.leaves), seconds, _LEAST, reset)
-        share = (_waited() - waited) / sum(times)
+        share = (waiting_seconds() - waited) / sum(times)
         cost = median(times)
         typical = 1e-9 * cost / sum(times)  # scale to the median call: delayed calls only determine the shares
         steps = {name: (spent - before.get(name, 0)) * typical for name, spent in self._steps().items()}
@@ -149,10 +149,10 @@ class _Work:
         runs = [(c.method(self.method).run, c.reset if c.states else None) for c in contexts]
         with ThreadPoolExecutor(callers) as pool:
             list(pool.map(lambda run: run(self.leaves), [run for run, _ in runs]))
-            start, waited = time.perf_counter(), _waited()
+            start, waited = time.perf_counter(), waiting_seconds()
             counts = list(pool.map(lambda run: len(_calls(lambda: run[0](self.leaves), seconds, _LEAST, run[1])), runs))
             spent = time.perf_counter() - start
-            return {"cost": spent / sum(counts), "waited": max((_waited() - waited) / spent, 0.0)}
+            return {"cost": spent / sum(counts), "waited": max((waiting_seconds() - waited) / spent, 0.0)}
 
 
 def _calls(call: Callable[[], Any], seconds: float, least: int, reset: Callable[[], None] | None) -> list[float]:
@@ -168,7 +168,7 @@ def _calls(call: Callable[[], Any], seconds: float, least: int, reset: Callable[
     return times
 
 
-def _waited() -> float:
+def waiting_seconds() -> float:
     """Return the seconds that ready threads of this process had no core, including time that a hypervisor took.
 
     Only Linux reports it; elsewhere the result is 0.

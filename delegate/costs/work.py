@@ -1,4 +1,4 @@
-"""Estimated operations and seconds of a node, for the report and for small partitions: a guide, not a measurement."""
+"""The operations of a node: multiply-adds, elements and bytes; and the operators that only change layouts."""
 
 from __future__ import annotations
 
@@ -38,54 +38,10 @@ def traffic(node: Node) -> int:
     return sum(map(nbytes, node.all_input_nodes)) + nbytes(node)
 
 
-# Rounded seconds on one core of a server of 2025, measured by `benchmarks.overhead` and `benchmarks.portable`: of a
-# delegate's call, of a kernel's dispatch, of a byte that a call copies or a kernel streams, and of a multiply-add.
-# Only their ratios matter, within a factor of two or three.
-_CALL, _DISPATCH, _BYTE, _MULTIPLY_ADD = 4e-6, 1e-6, 1.5e-10, 2e-11
-
-
-class Sizes(dict[Node, int]):
-    """Bytes of the outputs of nodes, each computed once."""
-
-    def __missing__(self, node: Node) -> int:
-        self[node] = count = nbytes(node)
-        return count
-
-
-def kernel_seconds(node: Node, sizes: Sizes) -> float:
-    """Return the estimated seconds of a portable kernel for a node."""
-    name = op_name(node)
-    if name in _VIEW_OPERATORS:
-        return 0.0
-    count = _MULTIPLY_ADDS.get(name)
-    moved = sum([sizes[source] for source in node.all_input_nodes]) + sizes[node]
-    return _DISPATCH + _BYTE * moved + (_MULTIPLY_ADD * count(node) if count is not None else 0.0)
-
-
-# Nanoseconds per element of the largest input or result, for portable kernels that do not stream. Rounded from timings
-# of 128 Ki float32 elements on one busy core: right within a factor of two. All other kernels count as streams.
-_SLOW_KERNELS = {
-    "aten.sort.default": 15, "aten.sort.stable": 15, "aten.argsort.default": 17, "aten.topk.default": 35,
-    "aten.median.dim": 23, "aten.kthvalue.default": 14, "aten.cummax.default": 13, "aten.cumsum.default": 4,
-    "aten.cumprod.default": 6, "aten.logcumsumexp.default": 48, "aten.erfinv.default": 11, "aten.erfc.default": 12,
-    "aten.lgamma.default": 40, "aten.digamma.default": 35, "aten.i0.default": 140, "aten.fmod.Tensor": 8,
-    "aten.div.Tensor_mode": 40, "aten.bucketize.Tensor": 50, "aten.searchsorted.Tensor": 50,
-    "aten.grid_sampler_2d.default": 140,
-}  # fmt: skip
-
-
-def one_core_seconds(node: Node, portable: bool) -> float:
-    """Return the estimated seconds of a node on one CPU core, by a portable kernel or inside a partition."""
-    if isinstance(node.target, HigherOrderOperator):
-        return 0.0
-    slow = _SLOW_KERNELS.get(op_name(node), 0) if portable else 0
-    most = max(elements(t) for n in (node, *node.all_input_nodes) for t in tensors(n)) if slow else 0
-    return kernel_seconds(node, Sizes()) + slow * 1e-9 * most
-
-
-def call_seconds(crossing: int) -> float:
-    """Return the estimated seconds of a delegate's call without its work, for so many bytes in and out."""
-    return _CALL + _BYTE * crossing
+def multiply_adds(node: Node) -> int | None:
+    """Return the multiply-adds of a product, a convolution or attention; None for other operators."""
+    count = _MULTIPLY_ADDS.get(op_name(node))
+    return None if count is None else count(node)
 
 
 def work(node: Node) -> int:
@@ -125,6 +81,13 @@ def _product(argument: str, node: Node) -> int:
     return elements(tensor(node)) * (size(left.shape[-1]) if left.shape else 1)
 
 
+def _recurrent(node: Node) -> int:
+    """Return the multiply-adds of a recurrent layer: each weight once for each step and sequence."""
+    args = arguments(node)
+    steps = elements(tensor(args["input"])) // max(size(tensor(args["input"]).shape[-1]), 1)
+    return steps * sum(elements(tensor(weight)) for weight in args["params"])
+
+
 _MULTIPLY_ADDS: dict[str, Callable[[Node], int]] = {
     "aten.convolution.default": _convolution,
     "aten.conv1d.default": _convolution,
@@ -138,4 +101,5 @@ _MULTIPLY_ADDS: dict[str, Callable[[Node], int]] = {
     "aten.addmm.default": partial(_product, "mat1"),
     "aten.baddbmm.default": partial(_product, "batch1"),
     "aten.scaled_dot_product_attention.default": _attention,
+    **{f"aten.{name}.input": _recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }

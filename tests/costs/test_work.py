@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.fx import Graph, Node
 
+from delegate.costs.work import is_layout, work
 from delegate.edge.node import nbytes
-from delegate.partitioner.cost import is_layout, work
 from tests.support.planning import edge
 
 aten = torch.ops.aten

@@ -1,0 +1,278 @@
+"""Calibration: measure the rates of backends and portable kernels on this machine, for its profile.
+
+Each row is a small model whose time is mostly that of one kind of operator, in a few sizes. It runs on one place
+alone, so a plugin needs nothing of its own to be calibrated. A process measures one place; see `calibrate`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from delegate.compile import to_backend
+from delegate.costs import kinds
+from delegate.costs.estimates import Estimates
+from delegate.costs.machine import BUSY
+from delegate.costs.profile import PlaceRates, Profile, Rate
+from delegate.edge.export import to_edge
+from delegate.placement.runtime.worker import waiting_seconds
+from delegate.plugins import PORTABLE
+
+_SECONDS = 0.02  # of the calls of one row in one size
+_LEAST = 3  # calls that count
+_MOST_WAITING = 0.25  # a share of the time without a core, beyond which the seconds mean little
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A model for one kind of operator.
+
+    Args:
+        kind: of its operators.
+        count: operators of this kind in it; the others are simple.
+        forward: the model as a function of its inputs.
+        sizes: of the inputs, one tuple of shapes for each program; whole numbers are the inputs of gathers.
+    """
+
+    kind: str
+    count: int
+    forward: Callable[..., Tensor]
+    sizes: Sequence[tuple[tuple[int, ...], ...]]
+
+
+def _repeat(count: int, step: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def forward(x: Tensor, *others: Tensor) -> Tensor:
+        for _ in range(count):
+            x = step(x, *others)
+        return x
+
+    return forward
+
+
+def _simple(x: Tensor) -> Tensor:
+    return torch.relu(x * 0.5 + 0.25) - 0.125
+
+
+def _function(x: Tensor) -> Tensor:
+    return torch.sigmoid(torch.tanh(x))
+
+
+def _reduce(x: Tensor) -> Tensor:
+    return x - x.mean(-1, keepdim=True)
+
+
+def _gather(x: Tensor, index: Tensor) -> Tensor:
+    return torch.index_select(x, 0, index)
+
+
+def _copy(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([torch.relu(x), y], 1).transpose(1, 2).contiguous()
+
+
+ROWS = (
+    Row("call", 0, torch.relu, [((1, 16),), ((256, 1024),)]),
+    Row(kinds.SIMPLE, 16, _repeat(4, _simple), [((1, 16),), ((64, 256),), ((256, 1024),)]),
+    Row(kinds.FUNCTION, 8, _repeat(4, _function), [((1, 16),), ((64, 256),), ((256, 1024),)]),
+    Row(kinds.REDUCTION, 4, _repeat(4, _reduce), [((4, 16),), ((64, 256),), ((256, 1024),)]),
+    Row(
+        kinds.PRODUCT,
+        2,
+        _repeat(2, F.linear),
+        [((1, 64), (64, 64)), ((1, 1024), (1024, 1024)), ((64, 256), (256, 256)), ((256, 768), (768, 768))],
+    ),
+    Row(
+        kinds.CONVOLUTION,
+        2,
+        _repeat(2, lambda x, w: F.conv2d(x, w, padding=1)),
+        [((1, 8, 8, 8), (8, 8, 3, 3)), ((1, 64, 28, 28), (64, 64, 3, 3)), ((8, 32, 28, 28), (32, 32, 3, 3))],
+    ),
+    Row(
+        kinds.POINTWISE,
+        2,
+        _repeat(2, F.conv2d),
+        [((1, 8, 8, 8), (8, 8, 1, 1)), ((1, 128, 28, 28), (128, 128, 1, 1)), ((8, 64, 28, 28), (64, 64, 1, 1))],
+    ),
+    Row(
+        kinds.DEPTHWISE,
+        2,
+        _repeat(2, lambda x, w: F.conv2d(x, w, padding=1, groups=len(w))),
+        [((1, 8, 8, 8), (8, 1, 3, 3)), ((1, 64, 56, 56), (64, 1, 3, 3)), ((8, 32, 28, 28), (32, 1, 3, 3))],
+    ),
+    Row(
+        kinds.ATTENTION,
+        1,
+        F.scaled_dot_product_attention,
+        [((1, 2, 8, 16),) * 3, ((1, 8, 128, 64),) * 3, ((1, 8, 512, 64),) * 3],
+    ),
+    Row(kinds.SOFTMAX, 4, _repeat(4, lambda x: torch.softmax(x, -1)), [((4, 16),), ((64, 256),), ((256, 1024),)]),
+    Row(kinds.NORM, 4, _repeat(4, lambda x: F.layer_norm(x, x.shape[-1:])), [((4, 16),), ((64, 256),), ((256, 1024),)]),
+    Row(kinds.GATHER, 1, _gather, [((64, 16), (16,)), ((4096, 64), (4096,))]),
+    Row(kinds.COPY, 2, _copy, [((1, 4, 16), (1, 4, 16)), ((8, 128, 128), (8, 128, 128))]),
+    Row(kinds.WINDOW, 3, _repeat(3, lambda x: F.max_pool2d(x, 3, 1, 1)), [((1, 8, 8, 8),), ((1, 32, 56, 56),)]),
+    Row(kinds.SPECIAL, 1, lambda x: torch.erfinv(x * 0.1), [((4, 16),), ((64, 256),)]),
+    Row(kinds.SORT, 1, lambda x: torch.topk(x, 4)[0], [((4, 64),), ((64, 1024),)]),
+)
+
+
+class _Model(nn.Module):
+    """A row in one size; tensors after the first one are weights, unless the row has none."""
+
+    def __init__(self, row: Row, shapes: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.forward_of = row.forward
+        values = [torch.randn(shape, generator=generator) for shape in shapes]
+        if row.kind == kinds.GATHER:
+            values[1] = torch.randint(shapes[0][0], shapes[1], generator=generator)
+        first = len(values) if row.kind in (kinds.GATHER, kinds.COPY, kinds.ATTENTION) else 1
+        self.inputs = tuple(values[:first])
+        self.weights = nn.ParameterList(nn.Parameter(v, requires_grad=False) for v in values[first:])
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.forward_of(*inputs, *self.weights)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """The measured seconds of a row in one size, and the operators of it: kind, units, bytes of each."""
+
+    row: Row
+    seconds: float
+    operators: Sequence[tuple[str, float, int]]
+    crossing: int
+
+
+def measure(place: str, limit: float) -> PlaceRates:
+    """Return the rates of a place, as far as its seconds allow.
+
+    Rows that the place does not run as one partition are left out.
+
+    Args:
+        place: the name of a backend, or "portable".
+        limit: seconds after which no further row begins.
+    """
+    end = time.monotonic() + limit
+    samples: list[_Sample] = []
+    for row in ROWS:
+        for shapes in row.sizes:
+            if time.monotonic() > end:
+                return _fit(place, samples)
+            try:
+                sample = _sample(place, row, shapes)
+            except Exception:  # the library cannot run it, and others may still run
+                continue
+            samples += [] if sample is None else [sample]
+    return _fit(place, samples)
+
+
+def _sample(place: str, row: Row, shapes: Sequence[tuple[int, ...]]) -> _Sample | None:
+    model = _Model(row, shapes).eval()
+    exported = torch.export.export(model, model.inputs)
+    backends = [] if place == PORTABLE else [place]
+    program = to_backend(exported, backends, config={"partitioning": {"min_partition_size": 0}}, cache=False)
+    report = program.report
+    if place != PORTABLE and (len(report.partitions) != 1 or any(n.backend != place for n in report.nodes)):
+        return None
+    method, arrays = program.loaded.method("forward"), [i.numpy() for i in model.inputs]
+    results = method.run(arrays)
+    times: list[float] = []
+    end = time.perf_counter() + _SECONDS
+    while len(times) < _LEAST or time.perf_counter() < end:
+        start = time.perf_counter()
+        method.run(arrays)
+        times.append(time.perf_counter() - start)
+    program.loaded.close()
+    crossing = sum(a.nbytes for a in (*arrays, *results) if isinstance(a, np.ndarray))
+    edge = to_edge(exported, name="forward", preserve_ops=frozenset(n.op for n in report.nodes))
+    quantities = Estimates(_NOTHING).quantities
+    operators = [q for n in edge.graph.nodes if (q := quantities(n)).kind != kinds.VIEW]
+    return _Sample(row, min(times), [(q.kind, q.units, q.nbytes) for q in operators], crossing)
+
+
+_NOTHING = Profile("", {})
+
+
+def _fit(place: str, samples: Sequence[_Sample]) -> PlaceRates:
+    """Return the rates that explain the samples best: of calls first, then of simple operators, then of each kind.
+
+    The rates of one kind are the least relative error over its samples, with what is known of the rest subtracted.
+    """
+    rates: dict[str, Rate] = {}
+    by_kind: dict[str, list[_Sample]] = {}
+    for sample in samples:
+        by_kind.setdefault(sample.row.kind, []).append(sample)
+    call = Rate(0.0)
+    if place != PORTABLE and "call" in by_kind and kinds.SIMPLE in by_kind:
+        call, rates[kinds.SIMPLE] = _calls(by_kind["call"], by_kind[kinds.SIMPLE])
+    for kind, own in by_kind.items():
+        if kind == "call" or kind in rates:
+            continue
+        points = []
+        for sample in own:
+            rest = call.seconds(0, sample.crossing)
+            rest += sum(rates[k].seconds(u, b) for k, u, b in sample.operators if k != kind and k in rates)
+            mine = [(u, b) for k, u, b in sample.operators if k == kind]
+            if mine:
+                seconds = max(sample.seconds - rest, 0.02 * sample.seconds)
+                points.append((len(mine), sum(u for u, _ in mine), sum(b for _, b in mine), seconds))
+        if points:
+            rates[kind] = _least_error(points)
+    if place == PORTABLE:
+        rates[kinds.PERMUTE] = Rate(0.0)
+    return PlaceRates(call, rates, {}, "calibrated")
+
+
+def _calls(single: Sequence[_Sample], chains: Sequence[_Sample]) -> tuple[Rate, Rate]:
+    """Return the rates of calls and of simple operators: a chain of 16 differs from one operator by 15 of them."""
+    small, large = single[0], single[-1]
+    many, many_large = chains[0], chains[-1]
+    count = len(many.operators)
+    each = max((many.seconds - small.seconds) / max(count - 1, 1), 0.0)
+    units = large.operators[0][1]
+    each_large = max((many_large.seconds - large.seconds) / max(count - 1, 1), each)
+    simple = Rate(each, (each_large - each) / units)
+    call = max(small.seconds - each, 0.0)
+    byte = max(large.seconds - call - simple.seconds(units, 0), 0.0) / large.crossing
+    return Rate(call, 0.0, byte), simple
+
+
+def _least_error(points: Sequence[tuple[int, float, float, float]]) -> Rate:
+    """Return the rate with the least relative error at points of (operators, units, bytes, seconds), none negative."""
+    matrix = np.array([[c / s, u / s, b / s] for c, u, b, s in points])
+    best, least = Rate(0.0), float("inf")
+    for columns in ([0, 1, 2], [0, 1], [1]):
+        if len(columns) > len(points):
+            continue
+        found, *_ = np.linalg.lstsq(matrix[:, columns], np.ones(len(points)), rcond=None)
+        if (found < 0).any():
+            continue
+        error = float(np.square(matrix[:, columns] @ found - 1).sum())
+        if error < least:
+            values = [0.0, 0.0, 0.0]
+            for column, value in zip(columns, found, strict=True):
+                values[column] = float(value)
+            best, least = Rate(*values), error
+    return best
+
+
+def main(place: str, limit: float) -> None:
+    """Print the rates of a place as JSON, or the problem: the process of `delegate.costs.machine`.
+
+    Output of libraries goes to stderr.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    start, waited = time.monotonic(), waiting_seconds()
+    rates = measure(place, limit)
+    is_busy = waiting_seconds() - waited > _MOST_WAITING * (time.monotonic() - start)
+    answers.write(json.dumps({"problem": BUSY} if is_busy else asdict(rates)) + "\n")
+    answers.flush()
+    os._exit(0)  # libraries get no chance to hang in their own ends

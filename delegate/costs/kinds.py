@@ -1,0 +1,61 @@
+"""The kind of each operator, by what its time depends on: a row names the operators whose rates are alike."""
+
+from __future__ import annotations
+
+PRODUCT, CONVOLUTION, POINTWISE, DEPTHWISE = "product", "convolution", "1x1 convolution", "depthwise convolution"
+ATTENTION, SIMPLE, FUNCTION, REDUCTION = "attention", "simple", "function", "reduction"
+SOFTMAX, NORM, GATHER, COPY, WINDOW, SORT = "softmax", "norm", "gather", "copy", "window", "sort"
+SPECIAL = "special function"  # many operations for each element
+PERMUTE = "permute"  # a view for the portable kernels, and a copy for others
+VIEW = "view"
+
+# The operators of each kind without their overloads and the namespace "aten.". Others are functions of each element.
+OPERATORS = {
+    PRODUCT: "linear mm bmm matmul addmm baddbmm lstm gru rnn_tanh rnn_relu",
+    CONVOLUTION: "convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d",
+    ATTENTION: "scaled_dot_product_attention",
+    SIMPLE: (
+        "add sub mul div neg abs relu clamp clamp_min clamp_max minimum maximum where eq ne lt le gt ge logical_and "
+        "logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor square rsub leaky_relu "
+        "hardtanh threshold masked_fill floor ceil round trunc sign full zeros ones arange full_like zeros_like "
+        "ones_like scalar_tensor isnan _to_copy to hardsigmoid hardswish relu6 fill addcmul isinf"
+    ),
+    REDUCTION: (
+        "sum mean amax amin var std prod any all argmax argmin max min norm linalg_vector_norm logsumexp var_mean "
+        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d"
+    ),
+    SOFTMAX: "softmax _softmax log_softmax _log_softmax",
+    NORM: (
+        "layer_norm native_layer_norm group_norm native_group_norm rms_norm instance_norm batch_norm "
+        "_native_batch_norm_legit_no_training"
+    ),
+    GATHER: (
+        "index gather embedding index_select scatter scatter_add index_put take_along_dim scatter_reduce index_add "
+        "index_copy take masked_scatter embedding_bag _embedding_bag"
+    ),
+    COPY: (
+        "clone contiguous cat stack pad constant_pad_nd reflection_pad1d reflection_pad2d roll "
+        "flip replication_pad2d repeat select_scatter slice_scatter copy lift_fresh_copy pixel_shuffle "
+        "pixel_unshuffle tril triu"
+    ),
+    WINDOW: (
+        "max_pool2d max_pool2d_with_indices avg_pool2d max_pool1d avg_pool1d max_pool3d avg_pool3d upsample_nearest2d "
+        "upsample_bilinear2d _upsample_bilinear2d_aa upsample_bicubic2d im2col col2im "
+        "adaptive_max_pool2d"
+    ),
+    SORT: "sort topk argsort median kthvalue cummax cummin cumsum cumprod searchsorted bucketize nonzero histc",
+    SPECIAL: "erfinv erfc lgamma digamma polygamma i0 logcumsumexp fmod remainder grid_sampler_2d grid_sampler_3d",
+    PERMUTE: "permute transpose t movedim swapaxes",
+    VIEW: (
+        "view _unsafe_view reshape squeeze unsqueeze expand slice select split split_with_sizes chunk unbind flatten "
+        "unflatten alias detach narrow as_strided"
+    ),
+}  # fmt: skip
+KINDS = (*OPERATORS, POINTWISE, DEPTHWISE, FUNCTION)
+_KIND_OF = {f"aten.{name}": kind for kind, names in OPERATORS.items() for name in names.split()}
+
+
+def kind_of(op: str) -> str:
+    """Return the kind of an operator by its full name, e.g. "aten.add.Tensor"; convolutions are not yet told apart."""
+    name = op.rpartition(".")[0]
+    return _KIND_OF.get(name) or _KIND_OF.get(name.removesuffix("_copy"), FUNCTION)

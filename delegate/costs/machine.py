@@ -1,0 +1,105 @@
+"""The profile of this machine: rates from the cache, or measured once by a process for each place. Without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import cache, partial
+from typing import Any
+
+from delegate.cache.runtime.environment import host_features, machine
+from delegate.cache.runtime.store import Entry, Store
+from delegate.costs.profile import PlaceRates, Profile, place_of, shipped
+from delegate.field_checks import mapping
+from delegate.probing.process import Child
+from delegate.program.cores import cores
+
+LIMIT = 15.0  # seconds of the measurement of one place
+_STARTS = 60.0  # seconds in which the process imports torch and the library, on a busy machine
+_FORMAT = 1
+BUSY = "other processes use the cores"
+
+logger = logging.getLogger(__name__)
+
+Result = PlaceRates | str  # the rates of a place, or the reason that there are none
+
+
+def machine_profile(
+    identities: Mapping[str, str], store: Store | None, progress: Callable[[str], None], *, again: bool = False
+) -> tuple[Profile, tuple[str, ...]]:
+    """Return the profile of this machine, and notes on places whose rates are not measured.
+
+    Args:
+        identities: place -> a text of the versions of its libraries.
+        store: of earlier measurements. None: nothing is measured, and the rates are those that come with the package.
+        progress: called with a short text for each measurement.
+        again: measure although there are rates in the store, and although the machine is busy.
+    """
+    profile, notes = Profile(machine(), shipped().places), []
+    for place, identity in identities.items() if store is not None else ():
+        assert store is not None
+        key = hashlib.sha256(repr((_FORMAT, place, identity, host_features())).encode()).hexdigest()
+        result: Result | None = None if again else store.read(key, partial(_stored, place))
+        if result is None and not again and _is_busy():
+            result = BUSY
+        elif result is None:
+            progress(f"calibrating {place} for this machine, once: {LIMIT:g} s at most")
+            result = _measured(place, key)
+            if result != BUSY:
+                store.put(key, asdict(result) if isinstance(result, PlaceRates) else {"problem": result}, [])
+        if isinstance(result, PlaceRates):
+            profile = profile.with_place(place, result)
+        else:
+            notes.append(f"{place} is not calibrated, and its estimates are those of a common machine: {result}")
+    return profile, tuple(notes)
+
+
+def _is_busy() -> bool:
+    """Return true if other processes have used the cores in the last minute, as far as the system reports it."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > cores()
+
+
+@cache
+def _measured(place: str, key: str) -> Result:
+    """Return the rates of a place, measured once in a process, also if that fails.
+
+    `key` tells versions of its libraries apart.
+    """
+    logger.warning("calibrating %s for this machine, once: %g s at most", place, LIMIT)
+    try:
+        child = Child.start(
+            "delegate.calibration:main", place, LIMIT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+    except OSError as error:
+        return f"no process can be started: {error}"
+    try:
+        out, _ = child.process.communicate(timeout=LIMIT + _STARTS)
+        return _result(place, json.loads(out))
+    except subprocess.TimeoutExpired:
+        return f"it gave no answer in {math.ceil(LIMIT + _STARTS)} s"
+    except (ValueError, KeyError, TypeError) as error:
+        return f"its measurement failed: {error}"
+    finally:
+        child.end()
+
+
+def _stored(place: str, entry: Entry) -> Result:
+    return _result(place, entry.about)
+
+
+def _result(place: str, data: Mapping[str, Any]) -> Result:
+    """Return the result of plain data. Kinds that the place does not run alone, or had no time for, have shipped rates.
+
+    Raises KeyError, TypeError or ValueError for impossible data.
+    """
+    if "problem" in data:
+        return str(data["problem"])
+    operators = {**asdict(shipped().rates(place))["operators"], **mapping(data, "operators")}
+    return place_of(place, {**data, "operators": operators})

@@ -1,0 +1,148 @@
+"""The profile of a machine: the seconds that each backend, and the portable kernels, take for kinds of operators.
+
+`delegate.calibration` measures it. Plain data, without torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from delegate.costs.kinds import FUNCTION
+from delegate.errors import PartitionError
+from delegate.field_checks import amount, fault, mapping, require_format, text
+from delegate.files import read_text, write_text
+
+FORMAT = 1
+_AGAIN = "measure it again: `delegate calibrate`"
+_SHIPPED = "shipped.json"
+UNKNOWN = "other"  # the place whose rates stand for a backend that has none
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Seconds of an operator, or of a delegate's call: `call + unit * units + byte * bytes`.
+
+    Args:
+        call: seconds of each.
+        unit: seconds per multiply-add of products, convolutions and attention, else per element of the largest tensor.
+        byte: seconds per byte of the inputs and results.
+    """
+
+    call: float
+    unit: float = 0.0
+    byte: float = 0.0
+
+    def seconds(self, units: float, nbytes: float) -> float:
+        """Return the seconds for this much work."""
+        return self.call + self.unit * units + self.byte * nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRates:
+    """The rates of one backend, or of the portable kernels.
+
+    Args:
+        call: of a delegate's call without its work, and of each byte that goes in or out.
+        operators: kind -> the rate of one operator of a partition; see `delegate.costs.kinds`.
+        versions: of the libraries that were measured, by name.
+        origin: "calibrated", or "shipped".
+    """
+
+    call: Rate
+    operators: Mapping[str, Rate]
+    versions: Mapping[str, str]
+    origin: str = "shipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The rates of the places of one machine.
+
+    Args:
+        machine: its description; see `delegate.cache.runtime.environment.machine`.
+        places: name of a backend, or "portable" -> its rates.
+    """
+
+    machine: str
+    places: Mapping[str, PlaceRates]
+
+    def rates(self, place: str) -> PlaceRates:
+        """Return the rates of a place; for an unknown one, those of a common library."""
+        return self.places.get(place) or self.places[UNKNOWN]
+
+    def with_place(self, name: str, rates: PlaceRates) -> Profile:
+        """Return the profile with other rates of a place."""
+        return replace(self, places={**self.places, name: rates})
+
+    def to_json(self) -> str:
+        """Return the profile as JSON, with numbers of four digits."""
+        data = {"format": FORMAT, "machine": self.machine, "places": {n: asdict(p) for n, p in self.places.items()}}
+        return json.dumps(_rounded(data), indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, source: str, where: str = "") -> Profile:
+        """Return the profile of a text of `to_json`; raises PartitionError for another one.
+
+        `where` is for the message.
+        """
+        try:
+            data = mapping({"a profile": json.loads(source)}, "a profile")
+            require_format(data, FORMAT)
+            places = mapping(data, "places")
+            return cls(text(data, "machine"), {name: place_of(name, mapping(places, name)) for name in places})
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            what = f"the profile cannot be used, {fault(error)}"
+            raise PartitionError(what, where=where, remedy=_AGAIN) from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file; raises PartitionError if that fails."""
+        write_text(path, self.to_json(), "the profile")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Profile:
+        """Read a file; raises PartitionError if it has no profile. Places that it lacks have the shipped rates."""
+        own = cls.from_json(read_text(path, "the profile", _AGAIN), str(path))
+        return replace(own, places={**shipped().places, **own.places})
+
+
+@cache
+def shipped() -> Profile:
+    """Return the profile that comes with the package: of a server of 2025 with AVX-512 and two threads."""
+    source = files(__package__).joinpath(_SHIPPED)
+    return Profile.from_json(source.read_text("utf-8"), _SHIPPED)
+
+
+def place_of(name: str, data: Mapping[str, Any]) -> PlaceRates:
+    """Return the rates of plain data; raises KeyError, TypeError or ValueError for impossible ones."""
+    operators, versions = mapping(data, "operators"), mapping(data, "versions")
+    rates = PlaceRates(
+        _rate(mapping(data, "call")),
+        {kind: _rate(mapping(operators, kind)) for kind in operators},
+        {library: text(versions, library) for library in versions},
+        text(data, "origin"),
+    )
+    if FUNCTION not in rates.operators:
+        raise ValueError(f"{name} has no rate of {FUNCTION!r}, which stands for all other kinds")
+    if not any(rate.seconds(1, 1) for rate in (rates.call, *rates.operators.values())):
+        raise ValueError(f"{name} would take no time for anything")
+    return rates
+
+
+def _rate(data: Mapping[str, Any]) -> Rate:
+    """Return a rate; raises ValueError for numbers that are no seconds."""
+    return Rate(amount(data, "call"), amount(data, "unit"), amount(data, "byte"))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.4g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,68 @@
+"""The profile of this machine for the selected backends: from the cache, or measured now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from delegate.cache.aot.placements import MOST_BYTES
+from delegate.cache.runtime.folder import CHOICES
+from delegate.cache.runtime.store import Store
+from delegate.config import Cache
+from delegate.costs.machine import machine_profile
+from delegate.costs.profile import Profile
+from delegate.errors import ConfigError
+from delegate.kernels.libraries import KernelRequest
+from delegate.placement.lock import versions_of
+from delegate.plugins import PORTABLE
+from delegate.registry import Registry, default_registry
+from delegate.selection import configured_cache_folder
+
+
+def profile_of_this_machine(
+    backends: Iterable[str],
+    kernels: KernelRequest | None,
+    settings: Cache,
+    enabled: bool | None,
+    progress: Callable[[str], None],
+) -> tuple[Profile, tuple[str, ...]]:
+    """Return the profile of this machine, and notes on backends without measured rates.
+
+    Args:
+        backends: their names.
+        kernels: the kernel libraries that portable nodes run on.
+        settings, enabled: of the cache, where the rates are stored. Without a cache nothing is measured.
+        progress: called with a short text for each measurement.
+    """
+    folder = configured_cache_folder(settings, enabled)
+    store = None if folder is None else Store(folder / CHOICES, MOST_BYTES)
+    return machine_profile(_identities(backends, kernels, default_registry()), store, progress)
+
+
+def calibrated(names: Iterable[str] | None, progress: Callable[[str], None]) -> tuple[Profile, tuple[str, ...]]:
+    """Measure the rates of backends and of kernels again, and return them as `profile_of_this_machine` does.
+
+    Args:
+        names: of backends; None: all that are available.
+        progress: called with a short text for each measurement.
+
+    Raises:
+        ConfigError: there is no cache to store the rates in.
+        BackendError: a backend cannot be used here.
+    """
+    registry = default_registry()
+    folder = configured_cache_folder(Cache())
+    if folder is None:
+        raise ConfigError("there is no cache to store the rates in", remedy="set DELEGATE_CACHE to a folder")
+    backends = registry.available() if names is None else [registry.resolve(name) for name in names]
+    for name in backends:
+        registry.runtime(name)
+    store = Store(folder / CHOICES, MOST_BYTES)
+    return machine_profile(_identities(backends, None, registry), store, progress, again=True)
+
+
+def _identities(backends: Iterable[str], kernels: KernelRequest | None, registry: Registry) -> dict[str, str]:
+    """Return place -> a text of what its rates depend on besides the machine."""
+    identities = {name: repr(sorted(versions_of((name,), registry).items())) for name in backends if name != PORTABLE}
+    return {**identities, PORTABLE: repr((np.__version__, registry.kernels.identity(kernels)))}

@@ -1,0 +1,147 @@
+"""The search for the cheapest plan of one graph: ways to assign its nodes, and what they cost.
+
+A way is a place for each node. `planning` forms the partitions of each way under all rules, and takes the cheapest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from torch.fx import Node
+
+from delegate.costs.estimates import Estimates
+from delegate.edge.node import is_compute, is_constant, is_number
+from delegate.partitioner.assign import NodeGroup, Verdicts
+from delegate.partitioner.rules import RulePattern
+from delegate.plugins import PORTABLE
+from delegate.verdict import Reason, no
+
+MIXED = "mixed"
+# A mixed plan has to be this much cheaper than the best of one backend: its estimate has more errors that may add up.
+_CLEARLY = 0.95
+NOT_CHOSEN = no(Reason.SLOWER, "by the estimates of this machine", "name the backends to decide it yourself")
+
+Way = Mapping[Node, str]  # node -> its place: a backend, or "portable"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Support:
+    """Which backends can run which nodes of one graph.
+
+    Args:
+        nodes: of the graph, in its order, without placeholders and output.
+        verdicts: of the nodes that compute.
+        able: node -> the backends that run it, alone or in a pattern, in order of preference.
+        pins: of the rules.
+        has_kernel: returns if a kernel runs a node without decomposition.
+    """
+
+    nodes: Sequence[Node]
+    verdicts: Mapping[Node, Verdicts]
+    able: Mapping[Node, Set[str]]
+    pins: Mapping[Node, RulePattern]
+    has_kernel: Callable[[Node], bool]
+
+    def places(self, node: Node) -> Set[str]:
+        """Return the places that can run a node, which are none if it has to be decomposed first."""
+        able = self.able[node]
+        if node in self.pins:
+            return able or {PORTABLE}
+        return able | {PORTABLE} if self.has_kernel(node) else able
+
+
+def ways(support: Support, backends: Iterable[str], costs: Estimates) -> dict[str, Way]:
+    """Return the ways to compare, by name: each backend with kernels for the rest, kernels alone, and a mixed one."""
+    found: dict[str, Way] = {place: _preferring(place, support) for place in (*backends, PORTABLE)}
+    found = {name: way for name, way in found.items() if name == PORTABLE or name in way.values()}
+    mixed = _cheapest_run(support, (*(name for name in found if name != PORTABLE), PORTABLE), costs)
+    return found if mixed in found.values() else {**found, MIXED: mixed}
+
+
+def _preferring(place: str, support: Support) -> Way:
+    """Return the way that runs each node in one place if that can, else on a kernel, else on any backend."""
+    way = {}
+    for node in support.verdicts:
+        able = support.places(node)
+        way[node] = place if place in able or not able else PORTABLE if PORTABLE in able else min(able)
+    return way
+
+
+def _cheapest_run(support: Support, places: Sequence[str], costs: Estimates) -> Way:
+    """Return the way with the least cost if the nodes ran one by one in the order of the graph.
+
+    The cost so far depends on the earlier nodes only by the place of the last one. So it is enough to store the best
+    way that ends in each place (Viterbi's algorithm). It takes O(nodes * places^2).
+    """
+    count = range(len(places))
+    alive = _alive_bytes(support.nodes, costs)
+    rates = [costs.profile.rates(place).call for place in places]
+    enter = [0.0 if place == PORTABLE else rate.call for place, rate in zip(places, rates, strict=True)]
+    byte = [0.0 if place == PORTABLE else rate.byte for place, rate in zip(places, rates, strict=True)]
+    spent = [0.0 if place == PORTABLE else math.inf for place in places]
+    came: list[list[int]] = []
+    for node, passing in zip(support.nodes, alive, strict=True):
+        leave = [seconds + byte[p] * passing for p, seconds in enumerate(spent)]
+        first = min(count, key=leave.__getitem__)
+        before, after = [], []
+        able = support.places(node) if node in support.verdicts else None
+        for p in count:
+            changed = leave[first] + enter[p] + byte[p] * passing
+            stays = spent[p] <= changed
+            before.append(p if stays else first)
+            own = 0.0 if able is None else costs.node(node, places[p]) if places[p] in able or not able else math.inf
+            after.append((spent[p] if stays else changed) + own)
+        came.append(before)
+        spent = after
+    place = min(count, key=lambda p: spent[p])
+    way: dict[Node, str] = {}
+    for node, before in zip(reversed(support.nodes), reversed(came), strict=True):
+        if node in support.verdicts:
+            follows = next((way[user] for user in node.users if user in way), None) if costs.is_free(node) else None
+            way[node] = places[place] if follows is None or follows not in support.places(node) else follows
+        place = before[place]
+    return way
+
+
+def _alive_bytes(nodes: Sequence[Node], costs: Estimates) -> list[int]:
+    """Return for each node the bytes of the values that are computed before it, and used by it or later."""
+    index = {node: i for i, node in enumerate(nodes)}
+    change = [0] * (len(nodes) + 1)
+    sources = dict.fromkeys(source for node in nodes for source in (node, *node.all_input_nodes))
+    for source in sources:
+        if is_constant(source) or is_number(source):
+            continue
+        last = max((index.get(user, len(nodes) - 1) for user in source.users), default=-1)
+        start = index.get(source, -1) + 1
+        if last >= start:
+            size = costs.nbytes(source)
+            change[start] += size
+            change[last + 1] -= size
+    alive, total = [], 0
+    for i in range(len(nodes)):
+        total += change[i]
+        alive.append(total)
+    return alive
+
+
+def seconds_of(groups: Iterable[NodeGroup], costs: Estimates) -> float:
+    """Return the estimated seconds of the groups of a plan, with the calls of its partitions."""
+    return math.fsum(group_seconds(group, costs) for group in groups)
+
+
+def group_seconds(group: NodeGroup, costs: Estimates) -> float:
+    """Return the estimated seconds of one group: its nodes, and of a partition its call and what crosses its border."""
+    if group.backend is None:
+        return sum([costs.node(node, PORTABLE) for node in group.nodes if is_compute(node)])
+    inside = set(group.nodes)
+    sources = {s for node in group.nodes for s in node.all_input_nodes if s not in inside and not is_constant(s)}
+    results = [node for node in group.nodes if any(user not in inside for user in node.users)]
+    work = sum([costs.node(node, group.backend) for node in group.nodes if is_compute(node)])
+    return work + costs.call(group.backend, (*sources, *results))
+
+
+def cheapest(seconds: Mapping[str, float]) -> list[str]:
+    """Return the names of ways, the cheapest first; a mixed one only before others if it is clearly cheaper."""
+    return sorted(seconds, key=lambda name: seconds[name] / (_CLEARLY if name == MIXED else 1.0))

@@ -1,0 +1,139 @@
+"""The default placement: the plan with the least estimated time, and a race between plans that are close."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import delegate
+from delegate.costs.profile import PlaceRates, Profile, Rate, shipped
+from delegate.errors import PartitionError
+from delegate.lowering import strategies
+from delegate.testing import assert_same
+
+FREE, DEAR = (PlaceRates(Rate(call), {"function": Rate(call), "permute": Rate(0.0)}, {}) for call in (1e-9, 1e-2))
+
+
+@pytest.fixture
+def exported():
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.Tanh())
+    return torch.export.export(layers.eval(), (torch.randn(8, 64),))
+
+
+def profile(tmp_path, **places: PlaceRates):
+    path = tmp_path / "machine.json"
+    Profile("made up", {**shipped().places, **places}).save(path)
+    return path
+
+
+def backends_of(program) -> set[str]:
+    return {node.backend for node in program.report.nodes}
+
+
+def test_the_default_is_by_estimates_and_right(exported):
+    program = delegate.to_backend(exported)
+    notes = [note for note in program.report.notes if "placed by estimates of a call" in note]
+    assert len(notes) == 1
+    assert "portable" in notes[0]
+    assert all(partition.seconds > 0 for partition in program.report.partitions)
+    assert backends_of(program) == {"xnnpack"}
+    (inputs,), _ = exported.example_inputs
+    assert_same(program(inputs), exported.module()(inputs), 1e-5)
+
+
+def test_a_list_is_an_order_of_preference(exported):
+    program = delegate.to_backend(exported, "xnnpack")
+    assert not any("estimates" in note for note in program.report.notes)
+    assert all(partition.seconds == 0 for partition in program.report.partitions)
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [({"portable": FREE, "xnnpack": DEAR}, "portable"), ({"portable": DEAR, "xnnpack": FREE}, "xnnpack")],
+)
+def test_the_profile_of_a_machine_decides(exported, tmp_path, places, expected):
+    placement = delegate.Estimated(race=0, machine=profile(tmp_path, **places))
+    program = delegate.to_backend(exported, placement=placement)
+    assert backends_of(program) == {expected}
+    assert {n.backend for n in delegate.explain(exported).nodes} == {"xnnpack"}  # by the profile of this machine
+
+
+@pytest.fixture
+def long_race(monkeypatch):
+    monkeypatch.setattr(strategies, "RACE_SHARE", 1e6)
+
+
+def test_close_estimates_race(exported, tmp_path, long_race):
+    same = {name: shipped().places["portable"] for name in ("portable", "xnnpack")}
+    program = delegate.to_backend(exported, placement=delegate.Estimated(machine=profile(tmp_path, **same)))
+    (note,) = [note for note in program.report.notes if "ran in turns" in note]
+    assert "portable" in note
+    assert "xnnpack" in note
+
+
+def test_without_a_race_equal_models_have_equal_programs(exported, tmp_path):
+    first, second = (delegate.to_backend(exported, placement=delegate.Estimated(race=0)) for _ in range(2))
+    first.save(tmp_path / "first.dlg")
+    second.save(tmp_path / "second.dlg")
+    assert (tmp_path / "first.dlg").read_bytes() == (tmp_path / "second.dlg").read_bytes()
+
+
+def test_a_lockfile_applies_the_choice(exported, tmp_path):
+    lock = tmp_path / "model.lock"
+    program = delegate.to_backend(exported, placement=delegate.Estimated(lockfile=lock))
+    again = delegate.to_backend(exported, placement=delegate.Replay(lock))
+    assert again.plan == program.plan
+
+
+def test_the_configuration_selects_estimates_for_named_backends(exported):
+    program = delegate.to_backend(exported, "xnnpack", config={"placement": {"policy": "estimated"}})
+    assert any("placed by estimates" in note for note in program.report.notes)
+
+
+def test_a_profile_that_cannot_be_read_is_named(exported, tmp_path):
+    with pytest.raises(PartitionError, match=r"absent\.json"):
+        delegate.to_backend(exported, placement=delegate.Estimated(machine=tmp_path / "absent.json"))
+
+
+def test_states_do_not_change_by_the_race(tmp_path, long_race):
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x):
+            self.count.add_(1)
+            return torch.tanh(x @ x) + self.count
+
+    exported = torch.export.export(Counter().eval(), (torch.ones(16, 16),))
+    same = {name: shipped().places["portable"] for name in ("portable", "xnnpack")}
+    program = delegate.to_backend(exported, placement=delegate.Estimated(machine=profile(tmp_path, **same)))
+    assert any("ran in turns" in note for note in program.report.notes)
+    program(torch.ones(16, 16))
+    assert program.states["count"].item() == 1
+
+
+@pytest.mark.slow
+def test_calibration_measures_a_backend_and_stores_it(tmp_path, monkeypatch):
+    from delegate.costs import machine
+    from delegate.lowering.machine import calibrated
+
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir(mode=0o700)
+    progress: list[str] = []
+    measured, notes = calibrated(["xnnpack"], progress.append)
+    assert progress
+    if any(machine.BUSY in note for note in notes):
+        pytest.skip(machine.BUSY)
+    assert notes == ()
+    assert measured.places["xnnpack"].origin == "calibrated"
+    assert measured.places["xnnpack"].operators["product"] != shipped().places["xnnpack"].operators["product"]
+    machine._measured.cache_clear()
+    module = torch.export.export(nn.Linear(8, 8).eval(), (torch.ones(1, 8),))
+    progress.clear()
+    delegate.to_backend(
+        module, config={"backends": ["xnnpack"], "placement": {"policy": "estimated"}}, progress=progress.append
+    )
+    assert not any("calibrating" in text for text in progress)
