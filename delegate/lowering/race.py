@@ -3,66 +3,98 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from statistics import median
 from typing import Any
 
+import torch
+from torch.export import ExportedProgram
+
+from delegate.accuracy.reference import copies
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
+from delegate.placement.reference_comparator import arrays_of
 from delegate.program.model import Program
 from delegate.registry import Registry
 from delegate.runtime.loaded import LoadedProgram
 
+EAGER = "torch itself"
 _TURN = 0.01  # seconds of the calls of one turn
 _PAUSE = 0.01  # seconds before a turn, because threads of another library may still spin
 _ROUNDS = 5  # after which the race ends
+
+_Call = Callable[[], Any]
 
 
 def race(
     programs: Mapping[str, Program],
     method: str,
-    leaves: Sequence[Any],
+    ep: ExportedProgram,
     registry: Registry,
     kernels: KernelRequest | None,
     budget: float,
 ) -> dict[str, float]:
-    """Return the median seconds of a call of each program; without those that fail, and those without time to run.
+    """Return the median seconds of a call of each program, and of torch's own; the fastest program first.
+
+    Programs that fail are left out, and so are those without time to run.
 
     Args:
         programs: by name.
         method: to call.
-        leaves: its flat arguments, in the form of the runtime.
+        ep: the method, with its example inputs.
         registry, kernels: to load the programs with.
         budget: seconds, also for loading.
     """
     end = time.monotonic() + budget
     times: dict[str, list[float]] = {}
     with ExitStack() as stack:
-        calls = {}
+        calls: dict[str, tuple[_Call, _Call | None]] = {}
         for name, program in programs.items():
+            leaves = arrays_of(copies(torch.utils._pytree.tree_leaves(ep.example_inputs)))
             try:
                 loaded = stack.enter_context(
                     LoadedProgram(program, registry, kernels, fallback="error", trust_code=True)
                 )
-                call = partial(loaded.method(method).run, leaves)
-                call()
+                run = partial(loaded.method(method).run, leaves)
+                run()
             except DelegateError:
                 continue
-            calls[name] = (call, loaded.reset if loaded.states else None)
+            calls[name] = (run, loaded.reset if loaded.states else None)
             if time.monotonic() > end:
                 break
+        is_stateless = all(reset is None for _, reset in calls.values())  # torch's own calls would change the model
+        if len(calls) > 1 and is_stateless and time.monotonic() < end:
+            calls[EAGER] = _eager(ep), None
         for _ in range(_ROUNDS):
-            for name, (call, reset) in calls.items():
+            for name, (call, reset) in list(calls.items()):
                 if time.monotonic() > end and all(n in times for n in calls):
                     break
                 time.sleep(_PAUSE)
-                times.setdefault(name, []).append(_turn(call, reset))
-    return {name: median(turns) for name, turns in times.items()}
+                try:
+                    times.setdefault(name, []).append(_turn(call, reset))
+                except Exception:  # what the model asserts may not hold for inputs that it has changed itself
+                    del calls[name]
+    medians = {name: median(turns) for name, turns in times.items() if turns}
+    return dict(sorted(medians.items(), key=lambda item: (item[0] == EAGER, item[1])))
 
 
-def _turn(call: Callable[[], Any], reset: Callable[[], None] | None) -> float:
+def _eager(ep: ExportedProgram) -> _Call:
+    """Return a call of the method by torch, on copies of its example inputs."""
+    args, kwargs = torch.utils._pytree.tree_map(
+        lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, ep.example_inputs
+    )
+    module = ep.module()
+
+    @torch.no_grad()
+    def call() -> Any:
+        return module(*args, **kwargs)
+
+    return call
+
+
+def _turn(call: _Call, reset: _Call | None) -> float:
     """Return the least seconds of a call of one turn: what other processes and threads add does not count."""
     seconds: list[float] = []
     end = time.perf_counter() + _TURN

@@ -66,7 +66,7 @@ from delegate.placement.program_placement import (
     choose_placements,
     unquantized_candidates,
 )
-from delegate.placement.reference_comparator import arrays_of, samples_to_place
+from delegate.placement.reference_comparator import samples_to_place
 from delegate.placement.runtime.remote import Cluster, OpenCluster, OpenRemotePlacement, RemotePlacement
 from delegate.probing.process import UNNAMED_LIMIT
 from delegate.program.model import Program
@@ -186,6 +186,7 @@ class Strategy:
 
 _NEAR = 3.0  # a plan whose estimate is this many times the least may be the fastest: each may be 1.5 times off, or more
 _MOST_RACING = 3  # plans
+_LEAST_RACE = 0.1  # seconds that compiled plans run for, although their compilation took the time
 RACE_SHARE = 0.5  # of the time that lowering took
 
 
@@ -200,7 +201,7 @@ class EstimatedStrategy(Strategy):
 
     def __init__(self, race: float, machine: PathLike | None, lockfile: PathLike | None) -> None:
         super().__init__(lockfile)
-        self._race, self._notes = race, tuple[str, ...]()
+        self._race, self._notes, self._begun = race, tuple[str, ...](), time.monotonic()
         self._profile = None if machine is None else Profile.load(machine)
 
     def prepare(
@@ -214,6 +215,7 @@ class EstimatedStrategy(Strategy):
             self._profile, self._notes = profile_of_this_machine(
                 selection.backends, _names(selection.kernels), selection.cache, cache, progress or (lambda text: None)
             )
+        self._begun = time.monotonic()
 
     def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
         return ("estimated", self._race, None if self._profile is None else self._profile.to_json())
@@ -223,7 +225,6 @@ class EstimatedStrategy(Strategy):
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
         compiler.costs = self.costs()
-        begun = time.monotonic()
         compiler.lower()
         notes: list[str] = []
         for plan in compiler.plans:
@@ -232,12 +233,11 @@ class EstimatedStrategy(Strategy):
                 continue
             ranked = cheapest(seconds)
             near = [way for way in ranked if seconds[way] <= _NEAR * seconds[ranked[0]]][:_MOST_RACING]
-            budget = min(self._race, RACE_SHARE * (time.monotonic() - begun))
+            budget = min(self._race, RACE_SHARE * (time.monotonic() - self._begun))
             raced = self._run(compiler, name, near, exported[name], budget) if len(near) > 1 and budget > 0 else {}
             if raced:
-                fastest = sorted(raced, key=raced.__getitem__)
-                compiler.choose_way(name, fastest[0])
-                times = ", ".join(f"{way} {raced[way] * 1e3:.3g} ms" for way in fastest)
+                compiler.choose_way(name, next(iter(raced)))
+                times = ", ".join(f"{way} {taken * 1e3:.3g} ms" for way, taken in raced.items())
                 notes.append(f"{name}: the estimates are close, so the plans ran in turns: {times}")
         compiler.selection = replace(compiler.selection, notes=(*compiler.selection.notes, *self._notes, *notes))
         return Placed(compiler, exported)
@@ -245,13 +245,19 @@ class EstimatedStrategy(Strategy):
     def _run(
         self, compiler: Compiler, method: str, near: Sequence[str], ep: ExportedProgram, budget: float
     ) -> dict[str, float]:
-        """Return the measured seconds of near ways; empty if there are no inputs, or two of them did not run."""
+        """Return the measured seconds of near ways and of torch itself, the fastest way first.
+
+        Empty if there are no inputs, or if two of the ways did not run.
+        """
         leaves = pytree.tree_leaves(ep.example_inputs)
         if ep.example_inputs is None or any(isinstance(leaf, FakeTensor) for leaf in leaves):
             return {}
+        end = time.monotonic() + budget
         programs: dict[str, Program] = {}
         seen: set[frozenset[tuple[tuple[str, str], str]]] = set()
         for way in near:
+            if time.monotonic() > end:
+                break
             fork = compiler.fork_for_way(method, way)
             with contextlib.suppress(DelegateError):
                 program, _ = fork.compile()
@@ -261,8 +267,9 @@ class EstimatedStrategy(Strategy):
                     seen.add(places)
         if len(programs) < 2:
             return {}
-        times = race(programs, method, arrays_of(leaves), default_registry(), compiler.selection.kernels, budget)
-        return times if len(times) > 1 else {}
+        left = max(end - time.monotonic(), min(_LEAST_RACE, budget))
+        times = race(programs, method, ep, default_registry(), compiler.selection.kernels, left)
+        return times if len(times.keys() & programs.keys()) > 1 else {}
 
 
 class LockedStrategy(Strategy):
