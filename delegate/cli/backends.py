@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -49,6 +50,10 @@ def _list(registry: Registry) -> None:
     states = registry.states()
     rows = [(_name(s), str(s.state), _owner(s), _versions(s), _devices(s)) for s in states]
     output.table(("backend", "state", "from", "library", "device"), rows)
+    with warnings.catch_warnings(action="ignore"):  # the table has the broken ones
+        default = registry.available()
+    if len(default) > 1:
+        output.show(f"without a list, the cheapest of these is used, and of equal ones the first: {', '.join(default)}")
     for s in states:
         if s.state is not PluginState.OK:
             output.show(f"{s.detail}; remedy: {s.remedy}")
