@@ -64,6 +64,8 @@ class Report:
         portable_shares: method -> the share of portable kernels in the time of its instructions, 0 to 1, in its last
             profile; only of profiled methods.
         layers: the errors of quantized layers in the order of the program; only of verified methods.
+        estimates: method -> way -> the estimated seconds of a call, the chosen way first; only of methods that are
+            placed by estimates. A way is a backend with kernels for the rest, "portable", or "mixed".
         fingerprints: method -> name of a weight, buffer or constant -> its checksum, dtype and shape; "" -> the
             checksum of the graph. Only of compiled programs.
         memory: the memory of the methods of a compiled program. It follows from the program, so the JSON does not have
@@ -78,6 +80,7 @@ class Report:
     placements: tuple[Placement, ...] = ()
     portable_shares: Mapping[str, float] = field(default_factory=dict)
     layers: tuple[LayerAccuracy, ...] = ()
+    estimates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     fingerprints: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     memory: tuple[MemoryPicture, ...] = field(default=(), compare=False)
 
@@ -157,6 +160,7 @@ class Report:
             require_format(data, _FORMAT)
             shares = default(data, "portable_shares", mapping, {})
             known = default(data, "fingerprints", mapping, {})
+            estimates = default(data, "estimates", mapping, {})
             report = cls(
                 methods=texts(data, "methods"),
                 nodes=tuple(map(node_of, items(data, "nodes"))),
@@ -166,6 +170,7 @@ class Report:
                 placements=tuple(map(Placement.from_data, default(data, "placements", items, ()))),
                 portable_shares={name: amount(shares, name) for name in shares},
                 layers=tuple(map(layer_of, default(data, "layers", items, ()))),
+                estimates={method: _amounts(estimates, method) for method in estimates},
                 fingerprints={method: _texts_by_name(known, method) for method in known},
             )
             if twice := [name for name, count in Counter(report.methods).items() if count > 1]:
@@ -242,6 +247,12 @@ class Report:
             return f", {_percent(measured)} of the time, measured"
         time = math.fsum(n.time for n in left)
         return f", about {_percent(time)} of the estimated time" if time else ""
+
+
+def _amounts(data: Mapping[str, Any], key: str) -> dict[str, float]:
+    """Return a mapping from texts to amounts."""
+    amounts = mapping(data, key)
+    return {name: amount(amounts, name) for name in amounts}
 
 
 def _texts_by_name(data: Mapping[str, Any], key: str) -> dict[str, str]:

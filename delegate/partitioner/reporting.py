@@ -43,6 +43,7 @@ def make_report(
     nodes: list[NodeReport] = []
     partitions: list[PartitionReport] = []
     all_notes = list(notes)
+    estimates: dict[str, dict[str, float]] = {}
     for plan in plans:
         total = sum(work(n.node) for part in plan.walk() for n in part.nodes)
         boundaries = {
@@ -66,18 +67,18 @@ def make_report(
             nodes += [builder.node(n) for n in part.nodes]
             partitions += [builder.partition(p, (partition_notes or {}).get(p.name, ())) for p in part.partitions]
             all_notes += part.notes
-        all_notes += _estimates(plan)
+        if seconds_of := plan.total_seconds():
+            estimates[plan.program.name] = {way: float(f"{taken:.3g}") for way, taken in seconds_of.items()}
+            all_notes.append(_estimate_note(plan.program.name, seconds_of))
         all_notes += _missing_support(plan.program.name, plan.backends, nodes)
-    return Report(tuple(methods), tuple(nodes), tuple(partitions), tuple(dict.fromkeys(all_notes)))
+    return Report(tuple(methods), tuple(nodes), tuple(partitions), tuple(dict.fromkeys(all_notes)), estimates=estimates)
 
 
-def _estimates(plan: Plan) -> Iterator[str]:
-    """Yield a sentence with the estimated time of each way, if the plan is by estimates."""
-    totals = plan.total_seconds()
-    if totals:
-        texts = [f"{way} {seconds * 1e3:.3g} ms" for way, seconds in totals.items()]
-        others = f"; others: {', '.join(texts[1:])}" if len(texts) > 1 else ""
-        yield f"{plan.program.name}: placed by estimates of a call: {texts[0]}{others}"
+def _estimate_note(method: str, seconds: Mapping[str, float]) -> str:
+    """Return a sentence with the estimated time of each way, the chosen one first."""
+    chosen, *others = (f"{way} {taken * 1e3:.3g} ms" for way, taken in seconds.items())
+    rest = f"; others: {', '.join(others)}" if others else ""
+    return f"{method}: placed by estimates of a call: {chosen}{rest}"
 
 
 def _missing_support(method: str, backends: Iterable[str], nodes: Iterable[NodeReport]) -> Iterator[str]:
