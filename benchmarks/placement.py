@@ -3,8 +3,8 @@
 python -m benchmarks.placement [--models NAME ...] [--ways WAY ...] [--rounds N] [--busy] [--budget S] [--json FILE]
 python -m benchmarks.placement --summary FILE
 
-A way to run a model is `default` (no list of backends), `measured` (placement by measurement), `portable` (kernels
-alone), the name of a backend (alone, with kernels for the rest), several names with "+" between them (in order of
+A way to run a model is `default` (no list of backends), `estimated` (the same without a race), `measured` (placement by
+measurement), `portable` (kernels alone), the name of a backend (alone, with kernels for the rest), several names with "+" between them (in order of
 preference), `eager`, or `library:NAME`, which is an engine of `benchmarks.engines` without this project.
 
 Each model is lowered once for each way, in a process of its own. A second process without torch loads and runs the
@@ -49,10 +49,11 @@ FRESH = multiprocessing.get_context("spawn")
 WITH_TORCH = multiprocessing.get_context("forkserver")  # children start with torch imported, and none of its threads
 WITH_TORCH.set_forkserver_preload(["delegate.compile", "benchmarks.placement_models"])
 
-CHOOSING = ("default", "measured")  # ways without a list of backends
+CHOOSING = ("default", "estimated", "measured")  # ways without a list of backends
 PAUSE, TURN = 0.3, 0.15  # seconds
 MAX_CALLS = 200  # of a turn
 MIN_SQNR_DB = 40.0
+PROFILE = "machine.json"  # of this machine, measured once for a run
 TIMEOUT, EXIT_TIMEOUT = 600.0, 5.0  # seconds until a process must have answered, or ended
 WORST = 20  # models in the last table
 
@@ -163,9 +164,14 @@ def lower_model(way: str, folder: Path, budget: float) -> Record:
     tiny = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
     delegate.to_backend(tiny, backends, cache=False)  # probes and imports the libraries
     exported = torch.export.load(folder / "model.pt2")
-    placement = delegate.Measured(budget=budget) if way == "measured" else None
+    machine = folder.parent / PROFILE
+    placements = {
+        "default": delegate.Estimated(machine=machine),
+        "estimated": delegate.Estimated(race=0, machine=machine),
+        "measured": delegate.Measured(budget=budget),
+    }
     start = time.perf_counter()
-    program: CompiledProgram = delegate.to_backend(exported, backends, placement=placement, cache=False)
+    program: CompiledProgram = delegate.to_backend(exported, backends, placement=placements.get(way), cache=False)
     seconds = time.perf_counter() - start
     program.save(folder / f"{way}.dlg")
     return {"lowering": seconds, **describe_plan(program.report)}
@@ -174,9 +180,12 @@ def lower_model(way: str, folder: Path, budget: float) -> Record:
 def describe_plan(report: Report) -> Record:
     """Return what a record holds of a report: the numbers of partitions by backend, and of nodes on kernels.
 
-    Latencies that a report predicts belong here, beside the measured ones.
+    "predicted" has the estimated seconds of the chosen plan.
     """
+    estimates = {way: seconds for ways in report.estimates.values() for way, seconds in ways.items()}
     return {
+        "predicted": next(iter(estimates.values()), None),
+        "estimates": estimates,
         "partitions": Counter(partition.backend for partition in report.partitions),
         "on_kernels": sum(node.backend == "portable" for node in report.nodes),
     }
@@ -251,7 +260,7 @@ def measure_model(model: str, ways: Sequence[str], chosen: argparse.Namespace) -
     """
     found: dict[str, Record] = {}
     children: dict[str, Child] = {}
-    with TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+    with TemporaryDirectory(dir=chosen.folder) as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         nodes = run_once(export_model, model, folder)
         expected = load_arrays(folder / "outputs.npz")
@@ -325,6 +334,12 @@ def plan_text(figures: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, [partitions, f"{figures['on_kernels']} on kernels" * bool(figures["on_kernels"])]))
 
 
+def deviation(ratios: Sequence[float]) -> str:
+    """Return the geometric standard deviation as text."""
+    logarithms = np.log(ratios)
+    return f"geometric standard deviation {np.exp(logarithms.std()):.2f}"
+
+
 def summary_of(records: Sequence[Record], mix: str) -> Iterator[str]:
     """Yield the lines of the summary of one way that mixes backends."""
     rows = [(ratio(r, mix, best), r, best) for r in records if mix in valid_ways(r) and (best := best_single(r))]
@@ -337,6 +352,9 @@ def summary_of(records: Sequence[Record], mix: str) -> Iterator[str]:
     eager = [r for _, r, _ in rows if "eager" in valid_ways(r)]
     slower = sorted(r["model"] for r in eager if ratio(r, mix, "eager") > 1)
     yield f"slower than eager: {len(slower)} of {len(eager)}: {', '.join(slower)}"
+    predicted = [latency(r, mix) / s for _, r, _ in rows if (s := r["ways"][mix].get("predicted"))]
+    if predicted:
+        yield f"measured over predicted latency: geometric mean {geometric_mean(predicted):.2f}, {deviation(predicted)}"
     several = [(v, r) for v, r, _ in rows if len(r["ways"][mix]["partitions"]) > 1 and v < 0.95]
     won = ", ".join(f"{r['model']} {v:.2f}" for v, r in several)
     yield f"a mix of backends beats the best single one by more than 5 %: {len(several)}: {won}"
@@ -397,10 +415,29 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of `measured` for a model")
     parser.add_argument("--json", type=Path, metavar="FILE", help="add a line for each model")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="print the summary of a file, measure nothing")
+    parser.add_argument("--machine", type=Path, metavar="FILE", help="profile of this machine; default: measured now")
     chosen = parser.parse_args()
     if chosen.summary:
         print_summary(read_records(chosen.summary))
         return
+    with TemporaryDirectory() as folder:
+        chosen.folder = folder
+        run_once(write_profile, chosen.machine, Path(folder) / PROFILE)
+        measure_models(chosen)
+
+
+def write_profile(source: Path | None, target: Path) -> None:
+    """Write the profile of this machine for the processes that lower."""
+    from delegate.costs.profile import Profile
+    from delegate.lowering.machine import calibrated
+
+    profile, notes = (Profile.load(source), ()) if source else calibrated(None, print)
+    print(*notes, sep="\n", flush=True)
+    profile.save(target)
+
+
+def measure_models(chosen: argparse.Namespace) -> None:
+    """Measure the models that are requested, and print a line for each and the summary."""
     from benchmarks import placement_models
 
     ways = chosen.ways or ["default", *default_registry().available(), "portable", "eager"]
