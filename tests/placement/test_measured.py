@@ -221,8 +221,10 @@ def test_explaining_measures_nothing_and_says_so(exported) -> None:
 def test_the_page_shows_what_works(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = (Path(__file__).parents[2] / "docs" / "how-to" / "placement.md").read_text()
-    example, policy = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    by_estimates, example, policy = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, object] = {}
+    exec(by_estimates, names)
+    assert any("placed by estimates" in note for note in names["program"].report.notes)
     exec(example, names)
     assert names["program"].report.placements[0].chosen == "xnnpack"
     exec(policy, names)
