@@ -5,8 +5,8 @@ python -m benchmarks.placement --summary FILE
 
 A way to run a model is `default` (no list of backends), `estimated` (the same without a race), `measured` (placement by
 measurement), `portable` (kernels alone), the name of a backend (alone, with kernels for the rest), several names with
-"+" between them (in order of preference), `eager`, or `library:NAME`, which is an engine of `benchmarks.engines` without
-this project.
+"+" between them (in order of preference), `eager`, or `library:NAME`, which is an engine of `benchmarks.engines`
+without this project.
 
 Each model is lowered once for each way, in a process of its own. A second process without torch loads and runs the
 saved program, so that the threads of several libraries meet only where one program has several. The processes take
