@@ -316,10 +316,11 @@ def plan_and_check(
     selection = select(backends, config, registry, kernels)
     strategy = create_strategy(None, selection.placement, is_named=selection.is_named)
     sources = exported_programs(model)
-    strategy.prepare(sources, selection)
+    strategy.require_model(sources, selection)
+    strategy.calibrate(selection)
     exported, selection = quantized(sources, selection, registry)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels))
-    compiler.costs = strategy.costs()
+    compiler.costs = strategy.costs(selection.on_portable)
     compiler.add_methods(exported)
     compiler.plan()
     refusal = None

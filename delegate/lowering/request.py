@@ -85,7 +85,8 @@ class LoweringRequest:
             raise ConfigError("quantization with scheme: auto is measured", where="placement", remedy=remedy)
         selection = select(backends, settings, registry, kernels, strategy.backends, cache)
         sources = exported_programs(model)
-        strategy.prepare(sources, selection, cache, progress)
+        strategy.require_model(sources, selection)
+        strategy.calibrate(selection, cache, progress)
         return cls(sources, check, strategy, selection, registry, cache, progress)
 
     def place(

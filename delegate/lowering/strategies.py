@@ -29,7 +29,8 @@ from delegate.cache.runtime.store import Store
 from delegate.config import PlacementSection, Quantization
 from delegate.config.source import sentences
 from delegate.costs.estimates import Estimates
-from delegate.costs.profile import Profile, shipped
+from delegate.costs.kinds import FUNCTION, PERMUTE
+from delegate.costs.profile import PlaceRates, Profile, Rate, shipped
 from delegate.edge.keys import NotCacheable
 from delegate.edge.sources import Model, exported_programs
 from delegate.errors import ConfigError, DelegateError, PartitionError
@@ -68,6 +69,7 @@ from delegate.placement.program_placement import (
 )
 from delegate.placement.reference_comparator import samples_to_place
 from delegate.placement.runtime.remote import Cluster, OpenCluster, OpenRemotePlacement, RemotePlacement
+from delegate.plugins import PORTABLE
 from delegate.probing.process import UNNAMED_LIMIT
 from delegate.program.model import Program
 from delegate.registry import Registry, default_registry
@@ -133,17 +135,13 @@ class Strategy:
             self.is_cacheable = False
         self._lockfile, self.plan = lockfile, plan
 
-    def prepare(
-        self,
-        exported: Mapping[str, ExportedProgram],
-        selection: Selection,
-        cache: bool | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        """Get ready for a model and backends; raises PartitionError if the strategy is for others.
+    def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
+        """Raise PartitionError if the strategy is for another model or other backends."""
+
+    def calibrate(self, selection: Selection, cache: bool | None = None, progress: Progress | None = None) -> None:
+        """Measure what plans depend on, if that is not in the cache.
 
         Args:
-            exported: the methods.
             selection: the backends.
             cache: use the cache; None: as configured.
             progress: called with short progress texts.
@@ -164,8 +162,12 @@ class Strategy:
         """Return the methods, quantized if the configuration or the strategy requires it; see `quantized`."""
         return quantized(sources, selection, registry, verify, progress)
 
-    def costs(self) -> Estimates | None:
-        """Return the estimates that plans are chosen by; None if plans are by preference, or saved."""
+    def costs(self, on_portable: str) -> Estimates | None:
+        """Return the estimates that plans are chosen by; None if plans are by preference, or saved.
+
+        Args:
+            on_portable: the policy for nodes that no backend runs; see `Selection`.
+        """
         return None
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
@@ -188,6 +190,7 @@ _NEAR = 3.0  # a plan whose estimate is this many times the least may be the fas
 _MOST_RACING = 3  # plans
 _LEAST_RACE = 0.1  # seconds that compiled plans run for, although their compilation took the time
 RACE_SHARE = 0.5  # of the time that lowering took
+_FORBIDDEN = PlaceRates(Rate(0.0), {FUNCTION: Rate(1.0), PERMUTE: Rate(1.0)}, {})  # of a place to avoid at any cost
 
 
 class EstimatedStrategy(Strategy):
@@ -204,13 +207,7 @@ class EstimatedStrategy(Strategy):
         self._race, self._notes, self._begun = race, tuple[str, ...](), time.monotonic()
         self._profile = None if machine is None else Profile.load(machine)
 
-    def prepare(
-        self,
-        exported: Mapping[str, ExportedProgram],
-        selection: Selection,
-        cache: bool | None = None,
-        progress: Progress | None = None,
-    ) -> None:
+    def calibrate(self, selection: Selection, cache: bool | None = None, progress: Progress | None = None) -> None:
         if self._profile is None and selection.backends:
             self._profile, self._notes = profile_of_this_machine(
                 selection.backends, _names(selection.kernels), selection.cache, cache, progress or (lambda text: None)
@@ -220,11 +217,12 @@ class EstimatedStrategy(Strategy):
     def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
         return ("estimated", self._race, None if self._profile is None else self._profile.to_json())
 
-    def costs(self) -> Estimates:
-        return Estimates(self._profile or shipped())
+    def costs(self, on_portable: str) -> Estimates:
+        profile = self._profile or shipped()
+        return Estimates(profile.with_place(PORTABLE, _FORBIDDEN) if on_portable == "error" else profile)
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
-        compiler.costs = self.costs()
+        compiler.costs = self.costs(compiler.selection.on_portable)
         compiler.lower()
         notes: list[str] = []
         for plan in compiler.plans:
@@ -288,13 +286,7 @@ class LockedStrategy(Strategy):
         super().__init__(lockfile, self._lock.plan)
         self.backends = self._lock.plan.backends
 
-    def prepare(
-        self,
-        exported: Mapping[str, ExportedProgram],
-        selection: Selection,
-        cache: bool | None = None,
-        progress: Progress | None = None,
-    ) -> None:
+    def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
         self._lock.require_model(exported, self._where)
         self._lock.require_backends(selection.backends, self._where)
 
@@ -407,13 +399,7 @@ class _Measuring(Strategy):
         if remote is not None or cluster is not None:
             self.is_cacheable = False
 
-    def prepare(
-        self,
-        exported: Mapping[str, ExportedProgram],
-        selection: Selection,
-        cache: bool | None = None,
-        progress: Progress | None = None,
-    ) -> None:
+    def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
         if not selection.backends:
             raise ConfigError("placements cannot be measured without a backend", where=_WHERE, remedy="name some")
 
@@ -577,7 +563,7 @@ def check_locked(
     registry, strategy = default_registry(), LockedStrategy(Lock.load(locked), str(locked))
     selection = select(backends, config, registry, compiled_for=strategy.backends)
     sources = exported_programs(model)
-    strategy.prepare(sources, selection)
+    strategy.require_model(sources, selection)
     exported, selection = strategy.quantize(sources, selection, registry)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels), strategy.plan)
     compiler.add_methods(exported)

@@ -65,6 +65,12 @@ def long_race(monkeypatch):
     monkeypatch.setattr(strategies, "RACE_SHARE", 1e6)
 
 
+def test_a_policy_against_kernels_counts_more_than_costs(exported, tmp_path):
+    placement = delegate.Estimated(race=0, machine=profile(tmp_path, portable=FREE, xnnpack=DEAR))
+    program = delegate.to_backend(exported, config={"policy": {"portable": "error"}}, placement=placement)
+    assert backends_of(program) == {"xnnpack"}
+
+
 def test_close_estimates_race(exported, tmp_path, long_race):
     same = {name: shipped().places["portable"] for name in ("portable", "xnnpack")}
     program = delegate.to_backend(exported, placement=delegate.Estimated(machine=profile(tmp_path, **same)))
