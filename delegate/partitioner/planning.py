@@ -127,7 +127,7 @@ class _Planner:
                 name, duration = partitioner.backend, time.perf_counter_ns() - start
                 supported = sum(bool(own[name]) for own in verdicts.values())
                 emit(SupportChecked(program.name, name, len(verdicts), supported, start, duration))
-        decomposed = self._partly_supported(checked, verdicts, queries, claims)
+        decomposed = [] if self.costs is not None else self._partly_supported(checked, verdicts, queries, claims)
         for node in decomposed:
             verdicts[node] = {name: v and no(Reason.OPERATOR, "it is decomposed") for name, v in verdicts[node].items()}
         pinned = frozenset(n for n, pin in pins.items() if pin.place != PORTABLE)
@@ -138,7 +138,7 @@ class _Planner:
             self.has_kernel,
             most,
             self.costs or Estimates(shipped()),
-            self.costs is not None,
+            by_costs=self.costs is not None,
         )
         groups, verdicts, seconds = self._assign(inner, verdicts, claims, pins, threshold)
         notes = _broken_pins(pins, verdicts)
@@ -175,7 +175,9 @@ class _Planner:
         if self.costs is None:
             return assign(nodes, verdicts, claims, names, threshold), verdicts, {}
         claimed = {name: {n for claim in own for n in claim.nodes} for name, own in claims.items()}
-        able = {node: {name for name in names if own[name] or node in claimed[name]} for node, own in verdicts.items()}
+        able = {
+            node: tuple(name for name in names if own[name] or node in claimed[name]) for node, own in verdicts.items()
+        }
         support = Support(nodes, verdicts, able, pins, self.has_kernel)
         drafts: dict[str, tuple[list[NodeGroup], dict[Node, Verdicts]]] = {}
         seconds: dict[str, float] = {}

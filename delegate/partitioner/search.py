@@ -6,7 +6,7 @@ A way is a place for each node. `planning` forms the partitions of each way unde
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch.fx import Node
@@ -40,16 +40,16 @@ class Support:
 
     nodes: Sequence[Node]
     verdicts: Mapping[Node, Verdicts]
-    able: Mapping[Node, Set[str]]
+    able: Mapping[Node, tuple[str, ...]]
     pins: Mapping[Node, RulePattern]
     has_kernel: Callable[[Node], bool]
 
-    def places(self, node: Node) -> Set[str]:
+    def places(self, node: Node) -> tuple[str, ...]:
         """Return the places that can run a node, which are none if it has to be decomposed first."""
         able = self.able[node]
         if node in self.pins:
-            return able or {PORTABLE}
-        return able | {PORTABLE} if self.has_kernel(node) else able
+            return able or (PORTABLE,)
+        return (*able, PORTABLE) if self.has_kernel(node) else able
 
 
 def ways(support: Support, backends: Iterable[str], costs: Estimates) -> dict[str, Way]:
@@ -65,7 +65,7 @@ def _preferring(place: str, support: Support) -> Way:
     way = {}
     for node in support.verdicts:
         able = support.places(node)
-        way[node] = place if place in able or not able else PORTABLE if PORTABLE in able else min(able)
+        way[node] = place if place in able or not able else PORTABLE if PORTABLE in able else able[0]
     return way
 
 
