@@ -35,8 +35,10 @@ class Deviation:
         handling: what the backend does about it.
         test: the test that holds it, e.g. "plugins/onnxruntime/tests/test_relative_errors.py".
         advice: a sentence on what is computed instead, or on how to get torch's result.
-        points: of a kept difference, the groups of points or the kinds of differences that show it in
-            `make deviations`, e.g. ("tails",) or ("signs of zero",).
+        points: of a kept difference, the groups of points, the kinds of differences or the dtypes that show it in
+            `make deviations`, e.g. ("tails",), ("signs of zero",) or ("bfloat16",).
+        is_noted: a note of each partition with such an operator names it; false for inputs that models hardly have,
+            such as -0.0 and products of 1e38, and for one dtype or mode of many.
     """
 
     library: str
@@ -48,6 +50,7 @@ class Deviation:
     test: str
     advice: str = ""
     points: tuple[str, ...] = ()
+    is_noted: bool = True
 
     @property
     def message(self) -> str:
@@ -66,7 +69,7 @@ def deviations_of(deviations: Iterable[Deviation], operator: str) -> tuple[Devia
 
 def deviation_notes(deviations: Iterable[Deviation], operators: Iterable[str]) -> Iterator[str]:
     """Yield the note of a partition with operators whose differences are kept; nothing if there are none."""
-    kept = [d for d in deviations if d.handling is Handling.KEPT and d.operators]
+    kept = [d for d in deviations if d.handling is Handling.KEPT and d.operators and d.is_noted]
     names = sorted({operator.split(".")[1] for operator in operators if deviations_of(kept, operator)})
     if names:
         yield f"differs from torch for some inputs (`delegate ops NAME`): {', '.join(names)}"

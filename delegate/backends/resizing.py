@@ -29,8 +29,12 @@ _NEAREST, _REFLECTION = 1, 2  # of a grid sample's modes of interpolation and pa
 _MULTIPLES = 4096  # pixels over which a whole factor is compared
 
 
-def nearest_deviations(library: str, test: str) -> tuple[Deviation, ...]:
-    """Return the rows of a library, e.g. "OpenVINO 2026.4.1", and of a file of tests."""
+def nearest_deviations(library: str, test: str, in_the_middle: tuple[str, ...] = ()) -> tuple[Deviation, ...]:
+    """Return the rows of a library, e.g. "OpenVINO 2026.4.1", and of a file of tests.
+
+    Args:
+        in_the_middle: the `points` of the row of sampled points between two pixels.
+    """
     exact = tuple(name.removesuffix(".vec") for name in NEAREST if name.endswith(".vec"))
     plain = tuple(name for name in exact if "exact" not in name)
     sampler = ("aten.grid_sampler_2d",)
@@ -41,6 +45,9 @@ def nearest_deviations(library: str, test: str) -> tuple[Deviation, ...]:
                   "multiplies by the rounded ratio", Handling.REJECTED, test),
         Deviation(library, sampler, "nearest pixels reflected at the edges of pixels", "rounds before it reflects",
                   "reflects first", Handling.REJECTED, test),
+        Deviation(library, sampler, "nearest pixels halfway between two, as in a computed grid (affine_grid)",
+                  "may read the other one, since it rounds otherwise", "rounds in its own order",
+                  Handling.KEPT, test, points=in_the_middle, is_noted=False),
     )  # fmt: skip
 
 

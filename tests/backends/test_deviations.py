@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from delegate.backends.deviations import Deviation, Handling, deviation_notes, deviations_of
@@ -44,3 +45,4 @@ def test_notes_name_operators_whose_difference_is_kept() -> None:
     ops = ["aten.exp.default", "aten.add.Tensor", "aten.exp.default"]
     assert list(deviation_notes([ROW], ops)) == ["differs from torch for some inputs (`delegate ops NAME`): exp"]
     assert not list(deviation_notes([ROW], ["aten.div.Tensor"]))
+    assert not list(deviation_notes([replace(ROW, is_noted=False)], ops))

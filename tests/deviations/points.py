@@ -19,16 +19,18 @@ def _binades(first: int, last: int, step: int = 1) -> Tensor:
     return _both_signs(*(m * 2.0**e for e in range(first, last, step) for m in _MANTISSAS))
 
 
-# Values that fill a tensor.
+# Values that fill a tensor, as far as they are finite in its dtype.
 FILLING: Mapping[str, Tensor] = {
     "zeros": torch.tensor([0.0, -0.0], dtype=torch.float64),
     "subnormal": _both_signs(2.0**-149, 1e-40, 2.0**-127, 2.0**-126),
     "tiny": _binades(-125, -24, 6),
     "small": _binades(-24, 0),
-    "ordinary": torch.cat([torch.linspace(-5, 5, 121, dtype=torch.float64), 1 + _binades(-22, -8, 3)]),
-    "tails": _both_signs(*range(6, 110, 2), 88.7, 87.3, 103.9),
+    "ordinary": torch.cat(
+        [torch.linspace(-5, 5, 121, dtype=torch.float64), 1 + _binades(-22, -8, 3), -3 + _binades(-22, -8, 3)]
+    ),
+    "tails": _both_signs(*(k + 0.37 * (k % 4 > 0) for k in range(6, 110, 2)), 88.7, 87.3, 103.9),
     "large": torch.cat([_binades(7, 40, 2), _both_signs(2**24 + 1, 2**24 + 3, 16777217.0, 1e8, 123456789.0)]),
-    "limits": _both_signs(1e15, 1e20, 1e30, 1.8e38, 3.3895e38, _MAX),
+    "limits": _both_signs(3e4, 65504.0, 1e15, 1e20, 1e30, 1.8e38, 3.3895e38, _MAX),
     "halves": torch.cat([_both_signs(*(k + 0.5 for k in range(12))), _both_signs(0.125, 0.25, 2.675, 1e3 + 0.5)]),
     "equal": torch.tensor([2.0], dtype=torch.float64),
     "two values": torch.tensor([1.0, 3.0, 3.0, 1.0, 1.0], dtype=torch.float64),
@@ -55,7 +57,8 @@ def groups(example: Sequence[Tensor], *, elementwise: bool) -> Iterator[tuple[st
     floats = [x for x in example if x.is_floating_point() and x.numel()]
     if not floats:
         return
-    for name, values in FILLING.items():
+    for name, numbers in FILLING.items():
+        values = numbers[numbers.to(floats[0].dtype).isfinite()]
         rounds = min(_ROUNDS, -(-len(values) // min(x.numel() for x in floats)))
         for turn in range(rounds):
             yield name, _like(example, lambda x, place, v=values, t=turn: _filled(x, v, t, place))

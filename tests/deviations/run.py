@@ -77,15 +77,17 @@ def compare(rows: Sequence[Deviation], records: Sequence[Record]) -> tuple[list[
     """Return the differences that have no row, one for each case, group and kind, and the rows that nothing shows."""
     shown: set[Deviation] = set()
     unknown: dict[tuple[str, str, str], Record] = {}
+    operators = {r["case"]: r["operators"] for r in records if "operators" in r}
     for record in (r for r in records if "kind" in r):
-        seen = {record.get("points"), record["kind"]}
-        known = [d for d in deviations_of(rows, sweep.operator_of(record["case"])) if seen & set(d.points)]
-        shown |= set(known)
+        seen = {record.get("points"), record["kind"], record.get("dtype")}
+        ran = [sweep.operator_of(record["case"]), *operators.get(record["case"], ())]
+        known = {d for operator in ran for d in deviations_of(rows, operator) if seen & set(d.points)}
+        shown |= known
         if not known:
             unknown.setdefault((record["case"], record.get("points", ""), record["kind"]), record)
     swept = _swept(records)
     lifted: dict[str, list[bool]] = defaultdict(list)
-    for record in (r for r in records if r.get("runs")):
+    for record in (r for r in records if "row" in r):
         lifted[record["row"]].append(record["differs"])
     gone = [
         row

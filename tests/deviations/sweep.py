@@ -31,7 +31,9 @@ from tests.support.cases import operators
 from tests.support.functions import Function
 
 _OVERFLOWING = ("limits",)
-_SPECIAL = ("NaN", "infinities", "only -infinity")  # groups and kinds
+_UNTAGGED = frozenset(  # whose results are compared one by one, though torch does not tag them as pointwise
+    f"aten.{name}.default" for name in ("_softmax", "_to_copy", "copy", "glu", "hardswish", "log_sigmoid", "prelu")
+)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 Inputs = tuple[Tensor, ...]
 Function_ = Callable[..., Any]
@@ -58,7 +60,8 @@ class Lowered:
 
 def names() -> list[str]:
     """Return the names of all cases; each begins with its operator."""
-    return [*operators.CASES, *lengths.CASES]
+    relative = [name for name in operators.CASES if name.endswith(", relative")]  # as every comparison is here
+    return [name for name in (*operators.CASES, *lengths.CASES) if name not in relative]
 
 
 def table(backend: str) -> Sequence[Deviation]:
@@ -69,11 +72,13 @@ def table(backend: str) -> Sequence[Deviation]:
 def records(name: str, backend: str) -> Iterator[dict[str, Any]]:
     """Yield a record of each difference of a case, and one at the end that says what the backend runs.
 
-    A rejection of a row of the table of deviations is lifted in turn, to see whether the library still differs.
+    A rejection of a row of the table of deviations is lifted in turn, to see whether the library still differs. Cases
+    of quantizers run in float32 only: a module in 16 bits would round the scales, which are float32 in every scheme.
     """
+    is_quantized = name.startswith("quantized_decomposed.")
     rejections = [d for d in deviations_of(table(backend), operator_of(name)) if d.handling is Handling.REJECTED]
     taken: set[str] = set()
-    for dtype in DTYPES:
+    for dtype in DTYPES[:1] if is_quantized else DTYPES:
         lowered = _lowered(name, backend, dtype)
         if lowered is not None:
             taken |= lowered.operators
@@ -81,10 +86,11 @@ def records(name: str, backend: str) -> Iterator[dict[str, Any]]:
     if name in operators.CASES and (dynamic := _lowered(name, backend, torch.float32, dynamic=True)) is not None:
         yield from _differences(name, dynamic, torch.float32, sizes(operators.CASES[name][1]))
     for row in rejections:
-        with _accepting(row):
+        with _accepting(row) as lifted:
             lowered = _lowered(name, backend, torch.float32)
-        found = lowered is not None and next(_differences(name, lowered, torch.float32), None) is not None
-        yield {"row": row.message, "runs": lowered is not None, "differs": found}
+        if lowered is not None and lifted:
+            found = next(_differences(name, lowered, torch.float32), None) is not None
+            yield {"row": row.message, "differs": found}
     yield {"operators": sorted(taken)}
 
 
@@ -144,15 +150,18 @@ def _recording(part: type[Backend], made: list[tuple[Backend, Region, Preprocess
 
 
 @contextmanager
-def _accepting(row: Deviation) -> Iterator[None]:
-    """Let a backend run what a row rejects."""
-    reject = Deviation.reject
+def _accepting(row: Deviation) -> Iterator[list[Deviation]]:
+    """Let a backend run what a row rejects; the list holds the row once for each node that it would reject."""
+    reject, lifted = Deviation.reject, list[Deviation]()
 
     def accepted(self: Deviation) -> Verdict:
-        return YES if self == row else reject(self)
+        if self != row:
+            return reject(self)
+        lifted.append(self)
+        return YES
 
     with patch.object(Deviation, "reject", accepted):
-        yield
+        yield lifted
 
 
 def _alone(backend: Backend, region: Region, artifact: PreprocessResult, count: int) -> Callable[..., Any] | None:
@@ -207,12 +216,12 @@ def _differences(
         for found in differences(result, eager, exact, terms):
             if found.kind != "values" and dtype is not torch.float32 and _is_right_in_float32(name, inputs, result):
                 continue  # computed in float32 and rounded at the border of the partition, as documented
+            if lowered.loses_nan and (found.kind == "NaN" or not _are_finite(inputs)):
+                continue  # the report says so
             known = worst.get((group, found.kind))
             if known is None or found.error > known[0].error:
                 worst[group, found.kind] = (found, inputs)
-    for (group, kind), (found, inputs) in worst.items():
-        if lowered.loses_nan and (group in _SPECIAL or kind in _SPECIAL):
-            continue  # the report says so
+    for (group, _), (found, inputs) in worst.items():
         yield _record(name, dtype, group, found, _is_theirs(lowered, inputs))
 
 
@@ -224,6 +233,10 @@ def _is_right_in_float32(name: str, inputs: Inputs, result: Any) -> bool:
     pairs = zip(torch.utils._pytree.tree_leaves(result), torch.utils._pytree.tree_leaves(wide), strict=True)
     rounded = [(r, w.to(r.dtype)) for r, w in pairs]
     return all(torch.equal(r.isnan(), w.isnan()) and torch.equal(r.isinf(), w.isinf()) for r, w in rounded)
+
+
+def _are_finite(inputs: Inputs) -> bool:
+    return all(bool(x.isfinite().all()) for x in inputs)
 
 
 def _floats(x: Tensor) -> Tensor:
@@ -279,6 +292,8 @@ def operator_of(name: str) -> str:
 
 
 def _is_elementwise(name: str) -> bool:
+    if operator_of(name) in _UNTAGGED:
+        return True
     packet, _, overload = operator_of(name).rpartition(".")
     namespace, _, operator = packet.partition(".")
     target = getattr(getattr(getattr(torch.ops, namespace), operator), overload)

@@ -27,14 +27,17 @@ _DTYPES: Mapping[str, torch.dtype] = {
 LIMITS: Mapping[str, Mapping[str, Check]] = {"WebGpuExecutionProvider": WEBGPU, "QNNExecutionProvider": QNN}
 
 _FLOATS = frozenset({torch.float32, torch.float64})
+_HALVES = frozenset({torch.float16, torch.bfloat16})
 
 # Kernels that no check of a node makes right: provider -> operator -> dtypes. The CPU's extremes of int64 are wrong
-# beyond 32 bits; its Sigmoid and Elu lose the digits of small results. WebGPU's norm keeps the epsilon of the first one
-# that the process runs.
+# beyond 32 bits; its Sigmoid and Elu lose the digits of small results; its sums, products and extremes at indices fail
+# in the first call for some dtypes. WebGPU's norm keeps the epsilon of the first one that the process runs.
 _WRONG: Mapping[str, Mapping[str, frozenset[torch.dtype]]] = {
     "CPUExecutionProvider": {
         **dict.fromkeys(("Max", "Min", "Clip"), frozenset({torch.int64})),
         **dict.fromkeys(("Sigmoid", "Elu"), _FLOATS),
+        **dict.fromkeys(("ScatterND(add)", "ScatterND(mul)"), _HALVES),
+        **dict.fromkeys(("ScatterElements(max)", "ScatterElements(min)"), frozenset({torch.bfloat16, torch.bool})),
     },
     "WebGpuExecutionProvider": {"InstanceNormalization": frozenset({torch.float32, torch.float16})},
 }

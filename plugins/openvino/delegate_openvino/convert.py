@@ -39,13 +39,15 @@ _VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "_unsa
 _PARTIAL_WRITES = frozenset({"aten.slice_scatter.default", "aten.select_scatter.default"})
 _LARGEST_SCALED = 1e33  # times 2**16 + 1 it is within float32
 _HALVES = frozenset({torch.float16, torch.bfloat16})
-# Operators whose numbers OpenVINO's frontend rounds to a 16-bit dtype of the operands: the frontend's own, and others.
-_OWN_NUMBERS = frozenset(
+# Operators that are computed in float32 if their operands have 16 bits, as torch does: OpenVINO's frontend rounds their
+# numbers to that dtype, or the device adds up in it.
+_IN_FLOAT32 = frozenset(
     f"aten.{name}"
     for name in (
         *("linalg_vector_norm.default", "log10.default", "log2.default"),
         *("std.correction", "var.correction", "var.dim"),
         *("elu.default", "erf.default", "mish.default", "selu.default"),  # formulas in delegate_openvino.digits
+        "cumsum.default",
     )
 )
 # Operators that read their operands as booleans, beside casts to booleans.
@@ -58,7 +60,7 @@ _TRUTHS = frozenset(
 )
 _DIVISIONS = frozenset({"aten.div.Tensor", "aten.div.Scalar"})  # a constant divisor's reciprocal is rounded
 _WITH_NUMBERS = (
-    _OWN_NUMBERS
+    _IN_FLOAT32
     | _DIVISIONS
     | {
         f"aten.{name}"
@@ -347,11 +349,12 @@ def _with_whole_numbers(graph: Graph, node: Node) -> Node:
     is_inverted = op_name(node) in _DIVISIONS and any(
         not isinstance(operand, Node) or operand.op == "get_attr" for operand in node.args[:2]
     )
-    if not (is_mixed or is_rounded or is_inverted or op_name(node) in _OWN_NUMBERS):
+    if not (is_mixed or is_rounded or is_inverted or op_name(node) in _IN_FLOAT32):
         return node
     with graph.inserting_before(node):
         for source in node.all_input_nodes:
             node.replace_input_with(source, _cast(graph, source, torch.float32))
+    node.kwargs = {name: value for name, value in node.kwargs.items() if name != "dtype"}
     rounded = _cast(graph, node, dtype)
     node.meta["val"] = tensor(node).float()
     return rounded

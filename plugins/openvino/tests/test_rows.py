@@ -83,7 +83,7 @@ REFUSED: dict[str, list[str]] = {
         "aten.index.Tensor, of images", "aten.index.Tensor, broadcast",
         "aten.im2col.default",
     ],
-    "before the transposition": ["aten.as_strided.default"],
+    "before the transposition": ["aten.as_strided.default", "aten.as_strided.default, transposed"],
     "loses the signs of zeros": [
         "aten.slice.Tensor, unbind",
     ],

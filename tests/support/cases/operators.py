@@ -613,6 +613,9 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.diagonal.default": (lambda x: x.diagonal(1) * 2, (MATRIX,)),
         "aten.diagonal.default, inner": (lambda x: x.diagonal(-1, 1, 3) * 2, (X,)),
         "aten.as_strided.default": (lambda x: x.as_strided((3, 3), (7, 2), 1) * 2, (MATRIX,)),
+        "aten.as_strided.default, transposed": (
+            lambda x: x.mT.contiguous().as_strided((3, 3), (7, 2), 1) * 2, (MATRIX,),
+        ),
         "aten.unfold.default": (lambda x: x.unfold(0, 3, 2) * 2, (MATRIX,)),
         "aten.im2col.default": (lambda x: F.unfold(x, (3, 2), padding=1, stride=2), (X,)),
         "aten.gather.default": (lambda x, i: x.gather(1, i) * 2, (MATRIX, INDEX.repeat(5, 1))),
