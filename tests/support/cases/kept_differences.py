@@ -10,6 +10,7 @@ from torch import Tensor, tensor
 from torch.nn import functional as F
 
 import delegate
+from delegate.testing import assert_same
 from tests.support.functions import Function
 
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
@@ -64,8 +65,7 @@ def check(name: str, backend: str, ours: Sequence[float], eager: Sequence[float]
     program = delegate.to_backend(torch.export.export(Function(function), inputs), config=config)
     assert {n.backend for n in program.report.nodes} == {backend}
     for results, expected in ((program(*inputs), ours), (function(*inputs), eager)):
-        wide = results.flatten().double()
-        torch.testing.assert_close(wide, tensor(expected).double(), rtol=1e-5, atol=0, equal_nan=True)
+        assert_same(results.flatten().double(), tensor(expected).double(), 1e-5, each=True)
 
 
 def sampled_affine(backend: str, factor: float) -> int:
