@@ -55,7 +55,7 @@ def calibrated(names: Iterable[str] | None, progress: Callable[[str], None]) -> 
     folder = configured_cache_folder(Cache())
     if folder is None:
         raise ConfigError("there is no cache to store the rates in", remedy="set DELEGATE_CACHE to a folder")
-    backends = registry.available() if names is None else [registry.resolve(name) for name in names]
+    backends = registry.available() if names is None else [registry.resolve(n) for n in names if n != PORTABLE]
     for name in backends:
         registry.runtime(name)
     store = Store(folder / CHOICES, MOST_BYTES)
