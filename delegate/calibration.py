@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 
 import numpy as np
 import torch
@@ -73,15 +74,23 @@ def _gather(x: Tensor, index: Tensor) -> Tensor:
     return torch.index_select(x, 0, index)
 
 
+def _scatter(x: Tensor, index: Tensor, y: Tensor) -> Tensor:
+    return torch.index_add(x, 0, index, y)
+
+
+def _double(x: Tensor) -> Tensor:
+    return F.interpolate(x, scale_factor=2, mode="bilinear")
+
+
 def _copy(x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([torch.relu(x), y], 1).transpose(1, 2).contiguous()
 
 
 ROWS = (
     Row("call", 0, torch.relu, [((1, 16),), ((256, 1024),)]),
-    Row(kinds.SIMPLE, 16, _repeat(4, _simple), [((1, 16),), ((64, 256),), ((256, 1024),)]),
-    Row(kinds.FUNCTION, 8, _repeat(4, _function), [((1, 16),), ((64, 256),), ((256, 1024),)]),
-    Row(kinds.REDUCTION, 4, _repeat(4, _reduce), [((4, 16),), ((64, 256),), ((256, 1024),)]),
+    Row(kinds.SIMPLE, 16, _repeat(4, _simple), [((1, 16),), ((256, 1024),)]),
+    Row(kinds.FUNCTION, 8, _repeat(4, _function), [((1, 16),), ((256, 1024),)]),
+    Row(kinds.REDUCTION, 4, _repeat(4, _reduce), [((4, 16),), ((256, 512),)]),
     Row(
         kinds.PRODUCT,
         2,
@@ -112,14 +121,31 @@ ROWS = (
         F.scaled_dot_product_attention,
         [((1, 2, 8, 16),) * 3, ((1, 8, 128, 64),) * 3, ((1, 8, 512, 64),) * 3],
     ),
-    Row(kinds.SOFTMAX, 4, _repeat(4, lambda x: torch.softmax(x, -1)), [((4, 16),), ((64, 256),), ((256, 1024),)]),
-    Row(kinds.NORM, 4, _repeat(4, lambda x: F.layer_norm(x, x.shape[-1:])), [((4, 16),), ((64, 256),), ((256, 1024),)]),
+    Row(kinds.SOFTMAX, 4, _repeat(4, lambda x: torch.softmax(x, -1)), [((4, 16),), ((256, 512),)]),
+    Row(kinds.NORM, 4, _repeat(4, lambda x: F.layer_norm(x, x.shape[-1:])), [((4, 16),), ((256, 512),)]),
     Row(kinds.GATHER, 1, _gather, [((64, 16), (16,)), ((4096, 64), (4096,))]),
+    Row(kinds.SCATTER, 1, _scatter, [((64, 16), (16,), (16, 16)), ((4096, 64), (4096,), (4096, 64))]),
     Row(kinds.COPY, 2, _copy, [((1, 4, 16), (1, 4, 16)), ((8, 128, 128), (8, 128, 128))]),
     Row(kinds.WINDOW, 3, _repeat(3, lambda x: F.max_pool2d(x, 3, 1, 1)), [((1, 8, 8, 8),), ((1, 32, 56, 56),)]),
+    Row(kinds.INDEX, 1, lambda x, i: x[i], [((64, 16), (16,)), ((4096, 64), (4096,))]),
+    Row(kinds.POWER, 4, _repeat(4, lambda x: torch.sin(torch.pow(x * x, 0.7))), [((1, 16),), ((64, 256),)]),
+    Row(kinds.RESIZE, 1, _double, [((1, 4, 4, 4),), ((1, 16, 32, 32),)]),
+    Row(kinds.TOPK, 1, lambda x: torch.topk(x, 4)[0], [((4, 64),), ((4, 8192),)]),
+    Row(kinds.SCAN, 1, lambda x: torch.cumsum(x, -1), [((4, 64),), ((64, 1024),)]),
+    Row(kinds.ELEMENT_GATHER, 1, lambda x, i: torch.gather(x, 1, i), [((16, 64), (16, 16)), ((64, 1024), (64, 256))]),
+    Row(
+        kinds.WIDE_DEPTHWISE,
+        1,
+        lambda x, w: F.conv2d(x, w, groups=len(w)),
+        [((1, 3, 16, 16), (3, 1, 7, 7)), ((1, 3, 48, 48), (3, 1, 11, 11))],
+    ),
     Row(kinds.SPECIAL, 1, lambda x: torch.erfinv(x * 0.1), [((4, 16),), ((64, 256),)]),
-    Row(kinds.SORT, 1, lambda x: torch.topk(x, 4)[0], [((4, 64),), ((64, 1024),)]),
+    Row(kinds.SORT, 1, lambda x: torch.sort(x)[0], [((4, 64),), ((4, 8192),)]),
 )
+
+
+_WITH_WEIGHTS = frozenset({kinds.PRODUCT, kinds.CONVOLUTION, kinds.POINTWISE, kinds.DEPTHWISE, kinds.WIDE_DEPTHWISE})
+_INDEXED = frozenset({kinds.GATHER, kinds.INDEX, kinds.ELEMENT_GATHER, kinds.SCATTER})
 
 
 class _Model(nn.Module):
@@ -130,9 +156,9 @@ class _Model(nn.Module):
         generator = torch.Generator().manual_seed(0)
         self.forward_of = row.forward
         values = [torch.randn(shape, generator=generator) for shape in shapes]
-        if row.kind == kinds.GATHER:
-            values[1] = torch.randint(shapes[0][0], shapes[1], generator=generator)
-        first = len(values) if row.kind in (kinds.GATHER, kinds.COPY, kinds.ATTENTION) else 1
+        if row.kind in _INDEXED:
+            values[1] = torch.randint(min(shapes[0]), shapes[1], generator=generator)
+        first = 1 if row.kind in _WITH_WEIGHTS else len(values)
         self.inputs = tuple(values[:first])
         self.weights = nn.ParameterList(nn.Parameter(v, requires_grad=False) for v in values[first:])
 
@@ -194,7 +220,7 @@ def _sample(place: str, row: Row, shapes: Sequence[tuple[int, ...]]) -> _Sample 
     edge = to_edge(exported, name="forward", preserve_ops=frozenset(n.op for n in report.nodes))
     quantities = Estimates(_NOTHING).quantities
     operators = [q for n in edge.graph.nodes if (q := quantities(n)).kind != kinds.VIEW]
-    return _Sample(row, min(times), [(q.kind, q.units, q.nbytes) for q in operators], crossing)
+    return _Sample(row, median(times), [(q.kind, q.units, q.nbytes) for q in operators], crossing)
 
 
 _NOTHING = Profile("", {})

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from torch._ops import HigherOrderOperator
 from torch.fx import Node
 
-from delegate.costs.kinds import CONVOLUTION, COPY, DEPTHWISE, FUNCTION, PERMUTE, POINTWISE, VIEW, kind_of
+from delegate.costs.kinds import (
+    BY_RESULT,
+    CONVOLUTION,
+    COPY,
+    DEPTHWISE,
+    FUNCTION,
+    PERMUTE,
+    POINTWISE,
+    VIEW,
+    WIDE_DEPTHWISE,
+    kind_of,
+)
 from delegate.costs.profile import PlaceRates, Profile, Rate
 from delegate.costs.work import multiply_adds
 from delegate.edge.node import arguments, is_compute, is_constant, nbytes, op_name, size, tensor, tensors
 
+_NARROW = 25  # elements of a window for which libraries have a depthwise convolution of their own
 _WORD = 4  # bytes of the numbers whose operations a rate counts; those of float64 take twice the time
 
 
@@ -91,7 +104,7 @@ class Estimates:
         own, sources = self.nbytes(node), [self.nbytes(source) for source in node.all_input_nodes]
         count = multiply_adds(node)
         if count is None:
-            return Quantities(kind, max(own, *sources, 0) / _WORD, 0)
+            return Quantities(kind, (own if kind in BY_RESULT else max(own, *sources, 0)) / _WORD, 0)
         wide = max(tensors(node)[0].element_size() / _WORD, 1)
         return Quantities(_convolution(node) if kind == CONVOLUTION else kind, count * wide, own + sum(sources))
 
@@ -107,5 +120,5 @@ def _convolution(node: Node) -> str:
     args = arguments(node)
     weight, groups = tensor(args["weight"]), args.get("groups", 1)
     if isinstance(groups, int) and groups > 1 and size(weight.shape[1]) == 1:
-        return DEPTHWISE
+        return DEPTHWISE if math.prod(size(number) for number in weight.shape[2:]) <= _NARROW else WIDE_DEPTHWISE
     return POINTWISE if all(size(number) == 1 for number in weight.shape[2:]) else CONVOLUTION

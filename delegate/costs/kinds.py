@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-PRODUCT, CONVOLUTION, POINTWISE, DEPTHWISE = "product", "convolution", "1x1 convolution", "depthwise convolution"
+PRODUCT, CONVOLUTION, POINTWISE = "product", "convolution", "1x1 convolution"
+DEPTHWISE, WIDE_DEPTHWISE = "depthwise convolution", "wide depthwise convolution"
 ATTENTION, SIMPLE, FUNCTION, REDUCTION = "attention", "simple", "function", "reduction"
-SOFTMAX, NORM, GATHER, COPY, WINDOW, SORT = "softmax", "norm", "gather", "copy", "window", "sort"
+SOFTMAX, NORM, GATHER, SCATTER, COPY, WINDOW, SORT = "softmax", "norm", "gather", "scatter", "copy", "window", "sort"
+INDEX, ELEMENT_GATHER, SCAN, TOPK, RESIZE = "index", "element gather", "scan", "topk", "resize"
+POWER = "power"  # and other functions that few libraries vectorize
 SPECIAL = "special function"  # many operations for each element
 PERMUTE = "permute"  # a view for the portable kernels, and a copy for others
 VIEW = "view"
@@ -29,29 +32,36 @@ OPERATORS = {
         "layer_norm native_layer_norm group_norm native_group_norm rms_norm instance_norm batch_norm "
         "_native_batch_norm_legit_no_training"
     ),
-    GATHER: (
-        "index gather embedding index_select scatter scatter_add index_put take_along_dim scatter_reduce index_add "
-        "index_copy take masked_scatter embedding_bag _embedding_bag"
-    ),
+    GATHER: "embedding index_select embedding_bag _embedding_bag",
+    INDEX: "index take",
+    ELEMENT_GATHER: "gather take_along_dim",
+    SCATTER: "scatter scatter_add scatter_reduce index_put index_add index_copy index_fill masked_scatter",
     COPY: (
         "clone contiguous cat stack pad constant_pad_nd reflection_pad1d reflection_pad2d roll "
         "flip replication_pad2d repeat select_scatter slice_scatter copy lift_fresh_copy pixel_shuffle "
         "pixel_unshuffle tril triu"
     ),
     WINDOW: (
-        "max_pool2d max_pool2d_with_indices avg_pool2d max_pool1d avg_pool1d max_pool3d avg_pool3d upsample_nearest2d "
-        "upsample_bilinear2d _upsample_bilinear2d_aa upsample_bicubic2d im2col col2im "
-        "adaptive_max_pool2d"
+        "max_pool2d max_pool2d_with_indices avg_pool2d max_pool1d avg_pool1d max_pool3d avg_pool3d adaptive_max_pool2d "
+        "im2col col2im"
     ),
-    SORT: "sort topk argsort median kthvalue cummax cummin cumsum cumprod searchsorted bucketize nonzero histc",
-    SPECIAL: "erfinv erfc lgamma digamma polygamma i0 logcumsumexp fmod remainder grid_sampler_2d grid_sampler_3d",
+    RESIZE: (
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
+        "_upsample_bilinear2d_aa upsample_bicubic2d upsample_trilinear3d"
+    ),
+    SORT: "sort argsort median kthvalue searchsorted bucketize nonzero histc",
+    SCAN: "cumsum cumprod cummax cummin logcumsumexp",
+    TOPK: "topk",
+    POWER: "pow sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh log log2 log10 log1p expm1",
+    SPECIAL: "erfinv erfc lgamma digamma polygamma i0 fmod remainder grid_sampler_2d grid_sampler_3d",
     PERMUTE: "permute transpose t movedim swapaxes",
     VIEW: (
         "view _unsafe_view reshape squeeze unsqueeze expand slice select split split_with_sizes chunk unbind flatten "
         "unflatten alias detach narrow as_strided"
     ),
 }  # fmt: skip
-KINDS = (*OPERATORS, POINTWISE, DEPTHWISE, FUNCTION)
+BY_RESULT = frozenset({GATHER, INDEX, ELEMENT_GATHER, RESIZE, SPECIAL})  # what they do not read takes no time
+KINDS = (*OPERATORS, POINTWISE, DEPTHWISE, WIDE_DEPTHWISE, FUNCTION)
 _KIND_OF = {f"aten.{name}": kind for kind, names in OPERATORS.items() for name in names.split()}
 
 

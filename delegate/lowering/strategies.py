@@ -186,8 +186,8 @@ class Strategy:
         return report
 
 
-_NEAR = 3.0  # a plan whose estimate is this many times the least may be the fastest: each may be 1.5 times off, or more
-_MOST_RACING = 3  # plans
+_NEAR = 5.0  # a plan whose estimate is this many times the least may be the fastest: each is 2.2 times off, typically
+_MOST_RACING = 4  # plans
 _LEAST_RACE = 0.1  # seconds that compiled plans run for, although their compilation took the time
 RACE_SHARE = 0.5  # of the time that lowering took
 _FORBIDDEN = PlaceRates(Rate(0.0), {FUNCTION: Rate(1.0), PERMUTE: Rate(1.0)}, {})  # of a place to avoid at any cost
