@@ -85,6 +85,7 @@ LINES: dict[str, list[str] | str] = {
     "batch": [LOWERED, "batch {root}/work/net.dlg -i {root}/work/rows.npy -o {root}/work/rows"],
     "lower-many": ["lower-many {root}/models/jobs.yaml -o {root}/work/many"],
     "backends": ["backends --refresh --json"],
+    "calibrate": "its file has numbers, and names of libraries and of the processor",
     "ops": "it prints",
     "check-backend": "it prints, and the cache is that of `backends`",
     "demo": "its model is a part of this project, and lies below no folder of the user",

@@ -22,6 +22,7 @@ from delegate.testing import assert_same
 from tests.support.plugins import Site
 from tests.support.sampling import only
 
+BY_PREFERENCE = delegate.ByPreference()  # of all backends, so that estimates do not choose another one
 LIMIT = 3.0  # seconds of a plugin that nobody named, in these tests
 
 # One plugin that adds. Each place in it calls `at`, which does wrong at the place and in the way that a file says.
@@ -214,7 +215,7 @@ def assert_dropped(program: Any) -> None:
 
 
 def test_without_a_fault(evil: Site) -> None:
-    program = delegate.to_backend(exported())
+    program = delegate.to_backend(exported(), placement=BY_PREFERENCE)
     assert {n.backend for n in program.report.nodes} == {"evil", "xnnpack"}
     assert_same(program(*ARGS), Net()(*ARGS))
 
@@ -224,28 +225,28 @@ def test_it_is_dropped(evil: Site, case: tuple[str, str]) -> None:
     place, way = case
     (evil.root / "fault").write_text(f"{place}: {way}")
     with pytest.warns(RuntimeWarning, match="evil") as caught:
-        program = delegate.to_backend(exported())
+        program = delegate.to_backend(exported(), placement=BY_PREFERENCE)
     assert len(caught) == 1
     assert_dropped(program)
     done = faults(evil)
     assert way not in ENDS or done == 1  # nothing waits for it twice, or lets it end two processes
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # one warning is enough, and one wait
-        assert_dropped(delegate.to_backend(exported()))
+        assert_dropped(delegate.to_backend(exported(), placement=BY_PREFERENCE))
     assert way not in ENDS or faults(evil) == done
 
 
 def test_it_is_used_again_after_it_was_edited(evil: Site) -> None:
     (evil.root / "fault").write_text("init: raises")
     with pytest.warns(RuntimeWarning, match="fails with its default options: RuntimeError: bang"):
-        assert_dropped(delegate.to_backend(exported()))
+        assert_dropped(delegate.to_backend(exported(), placement=BY_PREFERENCE))
     (evil.root / "fault").write_text("")
     default_registry.cache_clear()
     with pytest.warns(RuntimeWarning, match="evil"):
-        assert_dropped(delegate.to_backend(exported()))  # the answer is cached
+        assert_dropped(delegate.to_backend(exported(), placement=BY_PREFERENCE))  # the answer is cached
     evil.module("evil_aot", f"{AOT}# edited")
     default_registry.cache_clear()
-    assert "evil" in {n.backend for n in delegate.to_backend(exported()).report.nodes}
+    assert "evil" in {n.backend for n in delegate.to_backend(exported(), placement=BY_PREFERENCE).report.nodes}
 
 
 @pytest.mark.slow
@@ -263,7 +264,9 @@ def test_it_runs_no_method_if_it_fails_in_one(evil: Site) -> None:
     (evil.root / "fault").write_text("compile 5 rows: raises")
     more = tuple(torch.ones(5, 3) for _ in ARGS)
     with pytest.warns(RuntimeWarning, match="evil failed to compile"):
-        program = delegate.to_backend({"one": exported(), "two": torch.export.export(Net(), more)})
+        program = delegate.to_backend(
+            {"one": exported(), "two": torch.export.export(Net(), more)}, placement=BY_PREFERENCE
+        )
     assert {n.backend for n in program.report.nodes} == {"xnnpack"}
     assert {p.method for p in program.report.partitions} == {"one", "two"}
     assert_same(program.method("one")(*ARGS), Net()(*ARGS))
@@ -276,7 +279,7 @@ def test_without_processes_it_works_on_copies(evil: Site, way: str, monkeypatch:
         default_registry.cache_clear()
         (evil.root / "fault").write_text(f"{place}: {way}")
         with pytest.warns(RuntimeWarning, match="evil changed|backend evil"):
-            program = delegate.to_backend(exported())
+            program = delegate.to_backend(exported(), placement=BY_PREFERENCE)
         assert_dropped(program)
 
 

@@ -26,7 +26,7 @@ FORMS = [
     ("debug", EVIL), ("diff", "FILE", EVIL), ("llm", "run", "FILE", "--prompt", EVIL), ("llm", "run", EVIL),
     ("llm", "chat", EVIL), ("llm", "export", EVIL, "-o", "x.dlg"), ("llm", EVIL),
     ("report", "FILE", "-o", "x.html"), ("report", "FILE", "-o", EVIL), ("report", EVIL, "-o", "x.html"),
-    ("export-graph", "FILE", "-o", "x.json"), ("export-graph", EVIL, "-o", "x.dot"),
+    ("export-graph", "FILE", "-o", "x.json"), ("export-graph", EVIL, "-o", "x.dot"), ("calibrate", EVIL),
 ]  # fmt: skip
 
 

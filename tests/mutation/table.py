@@ -173,7 +173,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
      "segments not aligned", ("program/test_file.py",)),
     # -- partitioner
     ("costs/work.py", "return 2 * count(node)", "return count(node)", "work of a product",
-     ("partitioner/test_cost.py",)),
+     ("costs/test_work.py",)),
     ("partitioner/extraction.py", "enumerate(boundary.outputs)", "enumerate(reversed(boundary.outputs))",
      "results of a partition swapped", ("partitioner/test_extraction.py",)),
 

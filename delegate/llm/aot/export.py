@@ -28,6 +28,7 @@ from delegate.llm.aot.stack import export_stack
 from delegate.llm.aot.weights import BLOCKS, INTEGERS, WEIGHTS, quantize_weights, release_free_memory
 from delegate.llm.runtime.text import parse_tokens
 from delegate.llm.runtime.tokenizer import Tokenizer
+from delegate.placement.policy import ByPreference
 from delegate.plugins import one_line
 from delegate.registry import default_registry
 from delegate.selection import select
@@ -298,6 +299,7 @@ def export(source: Source, path: Path, options: Options, engines: Sequence[Metho
         DelegateError: the options are wrong, or the model cannot be exported, lowered or written.
     """
     backends = partitioners(engines) if engines else options.backends and list(options.backends)
-    program = lower_owned(methods(source, options), backends)
+    # Methods that share weights have one backend, which estimates of each alone would not give.
+    program = lower_owned(methods(source, options), backends, placement=ByPreference())
     program.save(path)
     return program
