@@ -249,7 +249,17 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "bundles": measure,
 }
 # Public functions with other paths, or with objects that were made here.
-OTHERS = {"to_backend", "explain", "export", "ByPreference", "Measured", "Remote", "Replay", "CompiledProgram"}
+OTHERS = {
+    "to_backend",
+    "explain",
+    "export",
+    "ByPreference",
+    "Estimated",
+    "Measured",
+    "Remote",
+    "Replay",
+    "CompiledProgram",
+}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -254,7 +254,7 @@ def test_nobody_asked_for_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", ",".join(names))
     default_registry.cache_clear()
     with pytest.warns(RuntimeWarning) as caught:
-        program = delegate.to_backend(exported())
+        program = delegate.to_backend(exported(), placement=delegate.ByPreference())
     told = [str(w.message) for w in caught if "broken-twin" not in str(w.message)]
     for name in (*UNASKED, "preprocess_nonsense"):
         assert sum(name in sentence for sentence in told) == 1, (name, told)
@@ -262,7 +262,7 @@ def test_nobody_asked_for_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert_right(delegate.load(serialize(program.program)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        delegate.to_backend(exported())
+        delegate.to_backend(exported(), placement=delegate.ByPreference())
 
 
 AT_RUN_TIME = {
@@ -280,7 +280,7 @@ def test_nobody_asked_for_one_that_fails_at_run_time(site: Path, monkeypatch: py
     """Its partitions were kept in kernels, and run there from then on; asked for, it is an error, as ever."""
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", ",".join({*Registry().names()} - {name}))
     default_registry.cache_clear()
-    program = delegate.to_backend(exported())
+    program = delegate.to_backend(exported(), placement=delegate.ByPreference())
     assert {p.backend for p in program.report.partitions} == {name}
     note = f"{name} was selected automatically: its partition is also saved in kernels"
     assert all(note in p.notes for p in program.report.partitions)
