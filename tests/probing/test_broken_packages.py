@@ -288,7 +288,8 @@ def test_nobody_asked_for_one_that_fails_at_run_time(site: Path, monkeypatch: py
     with pytest.warns(RuntimeWarning, match=re.escape(AT_RUN_TIME[name])):
         assert {event.backend for event in run_twice(data)} == {name}
     for asked in ({"backends": [name]}, {"fallback": {"keep": False}}):
-        bare = serialize(delegate.to_backend(exported(), config=asked).program)
+        placement = delegate.ByPreference()
+        bare = serialize(delegate.to_backend(exported(), config=asked, placement=placement).program)
         assert len(bare) < len(data)
         with pytest.raises(BackendFailed, match=f"of {name}"), delegate.load(bare) as loaded:
             assert_right(loaded)
