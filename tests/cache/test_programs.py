@@ -318,7 +318,7 @@ def test_settings_of_torch_count(folder: Path) -> None:
 def test_nothing_that_may_be_asked_for_is_forgotten() -> None:
     """Whoever adds to these has to say what it means for what is kept."""
     in_the_key = {"partitioners", "backends", "rules", "on_portable", "notes", "fallback", "keeps", "kernels"}
-    in_the_key |= {"placement"}  # where it has any say
+    in_the_key |= {"placement", "is_named"}  # where they have any say
     never_kept = {"verify", "quantization"}  # the same
     assert {field.name for field in fields(Selection)} == in_the_key | never_kept | {"cache"}
     arguments = {"model", "backends", "config", "kernels", "placement"}

@@ -62,6 +62,7 @@ TABLE: dict[int, list[str]] = {
         "lower net.pt2 -c strict.yaml -o new.dlg",
         "lower net.pt2 -c bound.yaml -o new.dlg --verify x.npz",
         "measure absent.bundle",
+        "calibrate no-such-backend",
         "run absent.dlg",
         "run sum.dlg --input x.npy",
         "run net.pt2",
@@ -100,6 +101,7 @@ TABLE: dict[int, list[str]] = {
         "lower",
         "measure",
         "measure net.bundle --budget 0",
+        "calibrate --unknown",
         "run",
         "run sum.dlg --repeat 0",
         "run sum.dlg --fallback never",
@@ -131,6 +133,7 @@ TABLE: dict[int, list[str]] = {
     ],
 }
 ELSEWHERE = {(DONE, "check-backend"), (DONE, "demo"), (DONE, "measure")}  # test_new_backend.py, test_demo.py; plugins/
+ELSEWHERE |= {(DONE, "calibrate")}  # tests/e2e/test_estimated_placement.py
 ELSEWHERE |= {(DONE, f"llm {name}") for name in ("export", "run", "chat")}  # tests/llm
 
 

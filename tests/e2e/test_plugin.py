@@ -66,7 +66,9 @@ def test_its_options(site: Site):
 
 def test_used_by_default_where_it_is_available(site: Site):
     site.backend("adder")
-    assert "adder" in {p.backend for p in delegate.to_backend(exported()).report.partitions}
+    program = delegate.to_backend(exported(), placement=delegate.ByPreference())
+    assert "adder" in {p.backend for p in program.report.partitions}
+    assert "adder" in delegate.to_backend(exported()).report.estimates["forward"]
 
 
 def test_states(site: Site):
