@@ -187,7 +187,7 @@ class Strategy:
 
 
 _NEAR = 5.0  # a plan whose estimate is this many times the least may be the fastest: each is 2.2 times off, typically
-_MOST_RACING = 4  # plans
+_MOST_RACING = 5  # plans
 _LEAST_RACE = 0.1  # seconds that compiled plans run for, although their compilation took the time
 RACE_SHARE = 0.5  # of the time that lowering took
 _FORBIDDEN = PlaceRates(Rate(0.0), {FUNCTION: Rate(1.0), PERMUTE: Rate(1.0)}, {})  # of a place to avoid at any cost
@@ -253,7 +253,7 @@ class EstimatedStrategy(Strategy):
         end = time.monotonic() + budget
         programs: dict[str, Program] = {}
         seen: set[frozenset[tuple[tuple[str, str], str]]] = set()
-        for way in near:
+        for way in sorted(near, key=lambda way: way != PORTABLE):  # kernels alone need no compiler
             if time.monotonic() > end:
                 break
             fork = compiler.fork_for_way(method, way)
