@@ -82,7 +82,7 @@ def test_the_room_itself_is_searched():
     assert uses(ast.parse((Path(delegate.__file__).parent / ROOM).read_text())) >= {"as_strided", "frombuffer", "at("}
 
 
-EMPTY = np.zeros(0, np.int64)
+LIMITS = np.array([3, 4], np.int64)
 X = np.arange(24, dtype=np.int32)
 
 
@@ -186,12 +186,12 @@ def test_degrees_that_take_hours_are_refused(name):
 
 
 @pytest.mark.parametrize(("op", "args"), [
-    ("aten.randint.default", (EMPTY,)),
-    ("aten.randint.low", (EMPTY, 10)),
-    ("aten.randint.low", (0, EMPTY)),
-    ("aten.randint_like.default", (X, EMPTY)),
-    ("aten.randint_like.low_dtype", (X, EMPTY, 10)),
-    ("aten.randint_like.low_dtype", (X, 0, EMPTY)),
+    ("aten.randint.default", (LIMITS,)),
+    ("aten.randint.low", (LIMITS, 10)),
+    ("aten.randint.low", (0, LIMITS)),
+    ("aten.randint_like.default", (X, LIMITS)),
+    ("aten.randint_like.low_dtype", (X, LIMITS, 10)),
+    ("aten.randint_like.low_dtype", (X, 0, LIMITS)),
 ])  # fmt: skip
 def test_limits_of_random_integers_are_numbers(op, args):
     with pytest.raises(TypeError, match="only integer scalar arrays"):
