@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -20,11 +21,11 @@ from torch.nn import functional as F
 
 from delegate.compile import to_backend
 from delegate.costs import kinds
-from delegate.costs.estimates import Estimates
+from delegate.costs.estimates import Estimates, Quantities
 from delegate.costs.machine import BUSY
 from delegate.costs.profile import PlaceRates, Profile, Rate
 from delegate.edge.export import to_edge
-from delegate.placement.runtime.worker import waiting_seconds
+from delegate.placement.runtime.worker import call_times, waiting_seconds
 from delegate.plugins import PORTABLE
 
 _SECONDS = 0.02  # of the calls of one row in one size
@@ -168,11 +169,11 @@ class _Model(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The measured seconds of a row in one size, and the operators of it: kind, units, bytes of each."""
+    """The measured seconds of a row in one size, what its operators depend on, and the bytes that go in and out."""
 
     row: Row
     seconds: float
-    operators: Sequence[tuple[str, float, int]]
+    operators: Sequence[Quantities]
     crossing: int
 
 
@@ -209,18 +210,13 @@ def _sample(place: str, row: Row, shapes: Sequence[tuple[int, ...]]) -> _Sample 
         return None
     method, arrays = program.loaded.method("forward"), [i.numpy() for i in model.inputs]
     results = method.run(arrays)
-    times: list[float] = []
-    end = time.perf_counter() + _SECONDS
-    while len(times) < _LEAST or time.perf_counter() < end:
-        start = time.perf_counter()
-        method.run(arrays)
-        times.append(time.perf_counter() - start)
+    times = call_times(partial(method.run, arrays), _SECONDS, _LEAST)
     program.loaded.close()
     crossing = sum(a.nbytes for a in (*arrays, *results) if isinstance(a, np.ndarray))
     edge = to_edge(exported, name="forward", preserve_ops=frozenset(n.op for n in report.nodes))
     quantities = Estimates(_NOTHING).quantities
     operators = [q for n in edge.graph.nodes if (q := quantities(n)).kind != kinds.VIEW]
-    return _Sample(row, median(times), [(q.kind, q.units, q.nbytes) for q in operators], crossing)
+    return _Sample(row, median(times), operators, crossing)
 
 
 _NOTHING = Profile("", {})
@@ -244,11 +240,12 @@ def _fit(place: str, samples: Sequence[_Sample]) -> PlaceRates:
         points = []
         for sample in own:
             rest = call.seconds(0, sample.crossing)
-            rest += sum(rates[k].seconds(u, b) for k, u, b in sample.operators if k != kind and k in rates)
-            mine = [(u, b) for k, u, b in sample.operators if k == kind]
+            others = (q for q in sample.operators if q.kind != kind and q.kind in rates)
+            rest += sum(rates[q.kind].seconds(q.units, q.nbytes) for q in others)
+            mine = [q for q in sample.operators if q.kind == kind]
             if mine:
                 seconds = max(sample.seconds - rest, 0.02 * sample.seconds)
-                points.append((len(mine), sum(u for u, _ in mine), sum(b for _, b in mine), seconds))
+                points.append((len(mine), sum(q.units for q in mine), sum(q.nbytes for q in mine), seconds))
         if points:
             rates[kind] = _least_error(points)
     if place == PORTABLE:
@@ -262,7 +259,7 @@ def _calls(single: Sequence[_Sample], chains: Sequence[_Sample]) -> tuple[Rate, 
     many, many_large = chains[0], chains[-1]
     count = len(many.operators)
     each = max((many.seconds - small.seconds) / max(count - 1, 1), 0.0)
-    units = large.operators[0][1]
+    units = large.operators[0].units
     each_large = max((many_large.seconds - large.seconds) / max(count - 1, 1), each)
     simple = Rate(each, (each_large - each) / units)
     call = max(small.seconds - each, 0.0)

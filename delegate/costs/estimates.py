@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from torch._ops import HigherOrderOperator
@@ -81,6 +81,10 @@ class Estimates:
         """
         return self.profile.rates(place).call.seconds(0, sum([self.nbytes(node) for node in crossing]))
 
+    def partition(self, place: str, nodes: Iterable[Node], crossing: Iterable[Node]) -> float:
+        """Return the seconds of a partition: of its nodes, and of its call; see `call`."""
+        return sum([self.node(node, place) for node in nodes]) + self.call(place, crossing)
+
     def nbytes(self, node: Node) -> int:
         """Return the bytes of the results of a node."""
         count = self._nbytes.get(node)
@@ -107,6 +111,13 @@ class Estimates:
             return Quantities(kind, (own if kind in BY_RESULT else max(own, *sources, 0)) / _WORD, 0)
         wide = max(tensors(node)[0].element_size() / _WORD, 1)
         return Quantities(_convolution(node) if kind == CONVOLUTION else kind, count * wide, own + sum(sources))
+
+
+def crossing_values(members: Collection[Node]) -> list[Node]:
+    """Return the values that go into a partition and out of it, without constants."""
+    inside = set(members)
+    sources = {s for node in members for s in node.all_input_nodes if s not in inside and not is_constant(s)}
+    return [*sources, *(node for node in members if any(user not in inside for user in node.users))]
 
 
 def _rate(rates: PlaceRates, kind: str) -> Rate:

@@ -31,7 +31,8 @@ class Rate:
 
     Args:
         call: seconds of each.
-        unit: seconds per multiply-add of products, convolutions and attention, else per element of the largest tensor.
+        unit: seconds per multiply-add of products, convolutions and attention, else per 4 bytes of the
+            largest tensor; see `delegate.costs.estimates`.
         byte: seconds per byte of the inputs and results.
     """
 

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from delegate.cache.aot.placements import MOST_BYTES
-from delegate.cache.runtime.folder import CHOICES
-from delegate.cache.runtime.store import Store
+from delegate.cache.aot.placements import open_choices
 from delegate.config import Cache
 from delegate.costs.machine import machine_profile
 from delegate.costs.profile import Profile
@@ -35,8 +33,7 @@ def profile_of_this_machine(
         settings, enabled: of the cache, where the rates are stored. Without a cache nothing is measured.
         progress: called with a short text for each measurement.
     """
-    folder = configured_cache_folder(settings, enabled)
-    store = None if folder is None else Store(folder / CHOICES, MOST_BYTES)
+    store = open_choices(configured_cache_folder(settings, enabled))
     return machine_profile(_identities(backends, kernels, default_registry()), store, progress)
 
 
@@ -52,13 +49,12 @@ def calibrated(names: Iterable[str] | None, progress: Callable[[str], None]) -> 
         BackendError: a backend cannot be used here.
     """
     registry = default_registry()
-    folder = configured_cache_folder(Cache())
-    if folder is None:
+    store = open_choices(configured_cache_folder(Cache()))
+    if store is None:
         raise ConfigError("there is no cache to store the rates in", remedy="set DELEGATE_CACHE to a folder")
     backends = registry.available() if names is None else [registry.resolve(n) for n in names if n != PORTABLE]
     for name in backends:
         registry.runtime(name)
-    store = Store(folder / CHOICES, MOST_BYTES)
     return machine_profile(_identities(backends, None, registry), store, progress, again=True)
 
 

@@ -16,12 +16,14 @@ from delegate.accuracy.reference import copies
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.placement.reference_comparator import arrays_of
+from delegate.placement.runtime.worker import call_times
 from delegate.program.model import Program
 from delegate.registry import Registry
 from delegate.runtime.loaded import LoadedProgram
 
 EAGER = "torch itself"
-_TURN = 0.01  # seconds of the calls of one turn
+_TURN = 0.01  # seconds of the calls of one turn; the least of them counts, since others have what other processes add
+_LEAST = 2  # calls of a turn
 _PAUSE = 0.01  # seconds before a turn, because threads of another library may still spin
 _ROUNDS = 5  # after which the race ends
 
@@ -73,7 +75,7 @@ def race(
                     break
                 time.sleep(_PAUSE)
                 try:
-                    times.setdefault(name, []).append(_turn(call, reset))
+                    times.setdefault(name, []).append(min(call_times(call, _TURN, _LEAST, reset)))
                 except Exception:  # what the model asserts may not hold for inputs that it has changed itself
                     del calls[name]
     medians = {name: median(turns) for name, turns in times.items() if turns}
@@ -92,16 +94,3 @@ def _eager(ep: ExportedProgram) -> _Call:
         return module(*args, **kwargs)
 
     return call
-
-
-def _turn(call: _Call, reset: _Call | None) -> float:
-    """Return the least seconds of a call of one turn: what other processes and threads add does not count."""
-    seconds: list[float] = []
-    end = time.perf_counter() + _TURN
-    while len(seconds) < 2 or time.perf_counter() < end:
-        if reset is not None:
-            reset()
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)

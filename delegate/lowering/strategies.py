@@ -22,10 +22,8 @@ from pydantic import ValidationError
 from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 
-from delegate.cache.aot.placements import MOST_BYTES
+from delegate.cache.aot.placements import open_choices
 from delegate.cache.runtime.environment import machine
-from delegate.cache.runtime.folder import CHOICES
-from delegate.cache.runtime.store import Store
 from delegate.config import PlacementSection, Quantization
 from delegate.config.source import sentences
 from delegate.costs.estimates import Estimates
@@ -441,7 +439,7 @@ class _Measuring(Strategy):
                 identities={name: text for name, text in identities.items() if text is not None},
                 limits={n: UNNAMED_LIMIT for n, b in selection.backends.items() if b.is_unnamed_plugin},
                 rules=repr(selection.rules),
-                store=Store(folder / CHOICES, MOST_BYTES) if folder is not None and is_here else None,
+                store=open_choices(folder) if is_here else None,
                 progress=progress,
                 begun=begun,
                 not_tried={name: planner.not_tried for name, planner in planners.items()},

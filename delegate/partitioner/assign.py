@@ -14,7 +14,7 @@ from typing import Any
 from torch.fx import Node
 
 from delegate.backends.aot import Claim
-from delegate.costs.estimates import Estimates
+from delegate.costs.estimates import Estimates, crossing_values
 from delegate.costs.work import is_layout, work
 from delegate.edge.node import elements, is_compute, is_constant, is_number, is_static, nbytes, op_name, tensors
 from delegate.partitioner.scheduling import Dependencies, schedule, topological_order, union_overlapping
@@ -301,15 +301,8 @@ class _Assignment:
     def _too_cheap(self, members: Sequence[Node], working: Sequence[Node], backend: str) -> Verdict | None:
         costs = self.threshold.costs
         kernels = sum([costs.node(n, PORTABLE) for n in working])
-        inside = set(members)
-        sources = {s for n in members for s in n.all_input_nodes if s not in inside and not s.meta.get("constant")}
-        results = [n for n in members if any(user not in inside for user in n.users)]
-        call = costs.call(backend, (*sources, *results))
-        if self.threshold.by_costs:
-            call += sum([costs.node(n, backend) for n in working])
-        elif not self._is_small_share(sum(map(work, working))):
-            return None
-        if kernels >= call:
+        call = costs.partition(backend, working if self.threshold.by_costs else (), crossing_values(members))
+        if kernels >= call or not (self.threshold.by_costs or self._is_small_share(sum(map(work, working)))):
             return None
         what = f"its call would take about {call * 1e6:.0f} us, but kernels about {kernels * 1e6:.0f} us for its nodes"
         return no(Reason.SLOWER, what, "partitioning.min_partition_size: 0 delegates it anyway")

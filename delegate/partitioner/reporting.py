@@ -181,8 +181,7 @@ class _ReportBuilder:
         )
 
     def _partition_seconds(self, partition: Partition, boundary: Boundary) -> float:
-        work = (self.costs.node(n, partition.backend) for n in partition.nodes)
-        return math.fsum((*work, self.costs.call(partition.backend, (*boundary.inputs, *boundary.outputs))))
+        return self.costs.partition(partition.backend, partition.nodes, (*boundary.inputs, *boundary.outputs))
 
     def _share(self, node: Node) -> float:
         return work(node) / self.total if self.total else 0.0

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from delegate.costs.estimates import Estimates
-from delegate.edge.node import is_compute, is_constant, is_number
+from delegate.costs.estimates import Estimates, crossing_values
+from delegate.edge.node import is_constant, is_number
 from delegate.partitioner.assign import NodeGroup, Verdicts
 from delegate.partitioner.rules import RulePattern
 from delegate.plugins import PORTABLE
@@ -134,12 +134,8 @@ def seconds_of(groups: Iterable[NodeGroup], costs: Estimates) -> float:
 def group_seconds(group: NodeGroup, costs: Estimates) -> float:
     """Return the estimated seconds of one group: its nodes, and of a partition its call and what crosses its border."""
     if group.backend is None:
-        return sum([costs.node(node, PORTABLE) for node in group.nodes if is_compute(node)])
-    inside = set(group.nodes)
-    sources = {s for node in group.nodes for s in node.all_input_nodes if s not in inside and not is_constant(s)}
-    results = [node for node in group.nodes if any(user not in inside for user in node.users)]
-    work = sum([costs.node(node, group.backend) for node in group.nodes if is_compute(node)])
-    return work + costs.call(group.backend, (*sources, *results))
+        return sum([costs.node(node, PORTABLE) for node in group.nodes])
+    return costs.partition(group.backend, group.nodes, crossing_values(group.nodes))
 
 
 def cheapest(seconds: Mapping[str, float]) -> list[str]:

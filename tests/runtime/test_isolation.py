@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -340,16 +341,21 @@ def test_the_worker_ends_with_its_program_even_if_that_is_killed(tmp_path, what)
         assert ends(worker)
 
 
+def interrupt_after(seconds: float, program: Callable[..., object]) -> None:
+    """Interrupt a call that hangs, and assert that the interrupt ends it."""
+    old = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        with pytest.raises(KeyboardInterrupt):
+            program(x(HANG), x())
+    finally:
+        signal.signal(signal.SIGALRM, old)
+
+
 def test_an_interrupt_ends_a_call_that_hangs():
     with load(stranger.program()) as program:
         worker = pid(program)
-        old = signal.signal(signal.SIGALRM, signal.default_int_handler)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
-            with pytest.raises(KeyboardInterrupt):
-                program(x(HANG), x())
-        finally:
-            signal.signal(signal.SIGALRM, old)
+        interrupt_after(0.3, program)
         assert ends(worker)
         np.testing.assert_array_equal(program(x(1), x()), x(1) + x())
 
@@ -358,13 +364,7 @@ def test_an_interrupt_stops_a_call_of_another_thread_without_a_fault():
     """It waits for another partition in the same process, and does not fall back."""
     with load(stranger.program({}, {}, fallback=True)) as program, ThreadPoolExecutor(1) as pool:
         other = pool.submit(program.context(), x(HANG - 100), x(100))  # hangs in the second partition
-        old = signal.signal(signal.SIGALRM, signal.default_int_handler)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.5)
-            with pytest.raises(KeyboardInterrupt):
-                program(x(HANG), x())
-        finally:
-            signal.signal(signal.SIGALRM, old)
+        interrupt_after(0.5, program)
         with pytest.raises(Stopped, match="a call of another partition was interrupted"):
             other.result(20)
         assert program.fallback_events == ()

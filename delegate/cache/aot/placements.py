@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from delegate.cache.runtime.environment import host_features
+from delegate.cache.runtime.folder import CHOICES
 from delegate.cache.runtime.store import Entry, Store
 from delegate.edge.build import raw_bytes
 from delegate.edge.graphs import described
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 
 FORMAT = 1  # of an entry
 MOST_BYTES = 64 * 2**20
+
+
+def open_choices(folder: Path | None) -> Store | None:
+    """Return the store of choices and costs in the folder of the cache; None without a cache."""
+    return None if folder is None else Store(folder / CHOICES, MOST_BYTES)
 
 
 class PlacementCache:

@@ -109,9 +109,9 @@ class _Work:
         if callers > 1:
             return self._crowd(seconds, callers)
         reset = self.program.reset if self.program.states else None
-        _calls(lambda: self.run(self.leaves), _WARM, 1, reset)
+        call_times(lambda: self.run(self.leaves), _WARM, 1, reset)
         before, waited = self._steps(), waiting_seconds()
-        times = _calls(lambda: self.run(self.leaves), seconds, _LEAST, reset)
+        times = call_times(lambda: self.run(self.leaves), seconds, _LEAST, reset)
         share = (waiting_seconds() - waited) / sum(times)
         cost = median(times)
         typical = 1e-9 * cost / sum(times)  # scale to the median call: delayed calls only determine the shares
@@ -150,13 +150,20 @@ class _Work:
         with ThreadPoolExecutor(callers) as pool:
             list(pool.map(lambda run: run(self.leaves), [run for run, _ in runs]))
             start, waited = time.perf_counter(), waiting_seconds()
-            counts = list(pool.map(lambda run: len(_calls(lambda: run[0](self.leaves), seconds, _LEAST, run[1])), runs))
+            counts = list(
+                pool.map(lambda run: len(call_times(lambda: run[0](self.leaves), seconds, _LEAST, run[1])), runs)
+            )
             spent = time.perf_counter() - start
             return {"cost": spent / sum(counts), "waited": max((waiting_seconds() - waited) / spent, 0.0)}
 
 
-def _calls(call: Callable[[], Any], seconds: float, least: int, reset: Callable[[], None] | None) -> list[float]:
-    """Return the seconds of each call, for about this many seconds in total. Each call starts with reset states."""
+def call_times(
+    call: Callable[[], Any], seconds: float, least: int, reset: Callable[[], None] | None = None
+) -> list[float]:
+    """Return the seconds of each call, for about this many seconds in total, and at least so many calls.
+
+    Each call starts with reset states.
+    """
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < least or time.perf_counter() < end:
