@@ -27,9 +27,11 @@ from delegate.kernels.selection import kernels_of
 from delegate.listeners import stage
 from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.layer_accuracy import layer_accuracies
+from delegate.lowering.locked import LockedStrategy, lock_of
 from delegate.lowering.quantized import blamed, quantized
 from delegate.lowering.request import LoweringRequest, RepeatedRequest
-from delegate.lowering.strategies import LockedStrategy, Strategy, create_strategy, lock_of
+from delegate.lowering.strategies import create_strategy
+from delegate.lowering.strategy import Strategy
 from delegate.lowering.weights import with_own_weights
 from delegate.option_rules import rules_to_json
 from delegate.partitioner.extraction import LoweredProgram
@@ -331,7 +333,7 @@ def plan_and_check(
         refusal = error
     report = compiler.report()
     if selection.placement.policy == "measured":
-        note = "nodes are placed by preference here: the plans are measured when the model is lowered"
+        note = "nodes are placed by estimates here: the plans are measured when the model is lowered"
         report = replace(report, notes=(note, *report.notes))
     return report, refusal
 

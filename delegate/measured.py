@@ -1,4 +1,4 @@
-"""The report of a measured placement: plans, segments, and what was not tried. Plain data, without torch.
+"""The report of a measured placement: plans, and what was not tried. Plain data, without torch.
 
 All of it is stable. The report's JSON, the lockfile and bundles contain it.
 """
@@ -52,7 +52,7 @@ class PlanCost:
     """The cost of one plan of a method.
 
     Args:
-        name: e.g. "xnnpack", or "onnxruntime | xnnpack" if its segments are on several backends.
+        name: e.g. "xnnpack", or "onnxruntime | xnnpack" if it mixes backends.
         partitions: number of delegates.
         cost: the median over its rounds, in seconds per call, or bytes; None if it was not measured.
         rounds: number of measured rounds.
@@ -71,27 +71,6 @@ class PlanCost:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentCost:
-    """The cost of one segment of a method, or of consecutive segments in one partition.
-
-    Args:
-        name: of the segment, e.g. "layer1.0 to layer2.1".
-        candidate: its candidate.
-        nodes: number of compute nodes.
-        seconds: its cost in the running program; None if it was not measured.
-        runner_up: the next best candidate; empty if no other was measured.
-        against: the runner-up's cost relative to this one; None if no other was measured.
-    """
-
-    name: str
-    candidate: str
-    nodes: int
-    seconds: float | None = None
-    runner_up: str = ""
-    against: Interval | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Placement:
     """The placement of one method.
 
@@ -100,7 +79,6 @@ class Placement:
         objective: a key of `UNITS`.
         chosen: name of the chosen plan.
         plans: the table of plans with the chosen one, the cheapest first.
-        segments: the segments in the order of the method; consecutive ones on one candidate are joined.
         not_tried: plans and measurements that the budget or the objective left out.
         budget: seconds for the measurement.
         spent: seconds that it took; 0 if all costs were cached.
@@ -112,7 +90,6 @@ class Placement:
     objective: str
     chosen: str
     plans: tuple[PlanCost, ...] = ()
-    segments: tuple[SegmentCost, ...] = ()
     not_tried: tuple[str, ...] = ()
     budget: float = 0.0
     spent: float = 0.0
@@ -147,10 +124,6 @@ class Placement:
             yield f"the front of {self.objective} against error: no other plan costs less and has a smaller error"
             rows = tuple((p.name, cost_text(p.cost, self.objective), f"{p.sqnr_db:.1f} dB") for p in front)
             yield Table(("plan", "cost", "SQNR"), rows, indent="  ")
-        if self.segments:
-            yield "segments, with the ratio of the runner-up's cost to the chosen one's:"
-            titles = ("segment", "nodes", "chosen", "cost", "runner-up", "ratio to chosen")
-            yield Table(titles, tuple(map(_segment_row, self.segments)), indent="  ")
         yield from (f"not tried: {what}" for what in self.not_tried)
         if self.busy:
             yield f"the machine was busy: {self.busy}"
@@ -189,7 +162,6 @@ class Placement:
             objective=objective,
             chosen=chosen,
             plans=plans,
-            segments=tuple(map(_segment_cost, items(data, "segments"))),
             not_tried=texts(data, "not_tried"),
             budget=amount(data, "budget"),
             spent=amount(data, "spent"),
@@ -206,11 +178,6 @@ def _rounded(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{f.name: _rounded(getattr(value, f.name)) for f in fields(value)})
     return value
-
-
-def _segment_row(cost: SegmentCost) -> tuple[str, ...]:
-    seconds = cost_text(cost.seconds, "latency")
-    return cost.name, str(cost.nodes), cost.candidate, seconds, cost.runner_up, str(cost.against or "")
 
 
 def _interval(data: Mapping[str, Any]) -> Interval | None:
@@ -232,15 +199,4 @@ def _plan_cost(data: Mapping[str, Any]) -> PlanCost:
         against=_interval(data),
         sqnr_db=None if data["sqnr_db"] is None else number(data, "sqnr_db"),
         why=text(data, "why"),
-    )
-
-
-def _segment_cost(data: Mapping[str, Any]) -> SegmentCost:
-    return SegmentCost(
-        name=text(data, "name"),
-        candidate=text(data, "candidate"),
-        nodes=count(data, "nodes"),
-        seconds=None if data["seconds"] is None else amount(data, "seconds"),
-        runner_up=text(data, "runner_up"),
-        against=_interval(data),
     )

@@ -161,7 +161,7 @@ class Compiler:
 
         Both share their artifacts and failures.
         """
-        fork = Compiler(self.selection, self.kernels, None, self.artifact_cache, self.decomposed)
+        fork = Compiler(self.selection, self.kernels, None, self.artifact_cache, self.decomposed, costs=self.costs)
         fork.share_artifacts_of(self)
         fork.methods.update((name, _Method(edges.get(name, method.edge))) for name, method in self.methods.items())
         return fork
@@ -185,10 +185,19 @@ class Compiler:
         fork.share_artifacts_of(self)
         return fork
 
-    def fork_for_way(self, method: str, way: str) -> Compiler:
-        """Return a compiler of one method, in its present form, whose plan takes a way. Both share their artifacts."""
-        fork = self.fork_for_method(method, self.partitioners)
-        fork.costs, fork.ways = self.costs, {method: way}
+    def fork_for_way(
+        self, method: str, way: str, costs: Estimates | None = None, *, keep_all: bool = False
+    ) -> Compiler:
+        """Return a compiler of one method, in its present form, whose plan takes a way. Both share their artifacts.
+
+        Args:
+            method: the name of the method.
+            way: the name of the way.
+            costs: the estimates of the plan; None: those of this compiler.
+            keep_all: keep small partitions too.
+        """
+        fork = self.fork_for_method(method, self.partitioners, keep_all=keep_all)
+        fork.costs, fork.ways = costs or self.costs, {method: way}
         return fork
 
     def choose_way(self, method: str, way: str) -> None:
@@ -225,6 +234,7 @@ class Compiler:
             plan: of the present graphs.
             refusal: the verdict on a node that a backend supports but the plan assigns to another one.
         """
+        self.costs = None
         self.partitioners = plan.partitioners(self.selection.partitioners, refusal)
 
     def compile(self) -> tuple[Program, list[LoweredProgram]]:

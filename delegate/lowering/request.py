@@ -16,7 +16,8 @@ from delegate.errors import ConfigError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
-from delegate.lowering.strategies import Placed, PlacementInputs, Strategy, create_strategy
+from delegate.lowering.strategies import create_strategy
+from delegate.lowering.strategy import Placed, PlacementInputs, Strategy
 from delegate.placement.policy import PlacementRequest
 from delegate.registry import Registry, default_registry
 from delegate.selection import ConfigSource, Request, Selection, select

@@ -25,6 +25,7 @@ from delegate.partitioner.assign import CostThreshold, NodeGroup, Verdicts, assi
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
+from delegate.partitioner.saved import AsPlanned
 from delegate.partitioner.search import NOT_CHOSEN, Support, Way, cheapest, seconds_of, ways
 from delegate.partitioner.state_writes import writes_of_large_states
 from delegate.partitioner.support_query import SupportQuery, computing, not_for_delegates
@@ -132,8 +133,9 @@ class _Planner:
             verdicts[node] = {name: v and no(Reason.OPERATOR, "it is decomposed") for name, v in verdicts[node].items()}
         pinned = frozenset(n for n, pin in pins.items() if pin.place != PORTABLE)
         most = {name: self.backends[name].most_constants for name in names}
+        is_saved = all(isinstance(partitioner, AsPlanned) for partitioner in self.partitioners)
         threshold = CostThreshold(
-            self.rules.min_partition_size,
+            0 if is_saved else self.rules.min_partition_size,
             pinned,
             self.has_kernel,
             most,

@@ -20,7 +20,7 @@ from delegate.edge.graphs import described
 from delegate.errors import DelegateError, PartitionError
 from delegate.field_checks import fault, mapping, require_format, text
 from delegate.files import read_text, write_text
-from delegate.measured import UNITS, Placement, SegmentCost
+from delegate.measured import UNITS, Placement
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import Options
@@ -242,22 +242,12 @@ def _changes(what: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> I
 
 
 def _costs(ours: Placement, theirs: Placement) -> Iterator[str]:
-    """Yield the cost of a method, and the segments that moved."""
+    """Yield the cost of a method."""
     first, second = (next((p.cost for p in one.plans if p.name == one.chosen), None) for one in (ours, theirs))
     if first and second and ours.objective == theirs.objective:
         unit = UNITS[ours.objective]
         by = f"{second / first:.3f} times the {ours.objective} in {unit}, as measured by each lockfile"
         yield f"{ours.method}: {ours.chosen} -> {theirs.chosen}: {by}"
-    places = {s.name: s for s in ours.segments}
-    for segment in theirs.segments:
-        before = places.get(segment.name)
-        if before is not None and before.candidate != segment.candidate:
-            yield f"{ours.method}: {segment.name}: {_place(before)} -> {_place(segment)}"
-
-
-def _place(segment: SegmentCost) -> str:
-    cost = "" if segment.seconds is None else f" ({segment.seconds * 1e3:.3f} ms)"
-    return f"{segment.candidate}{cost}"
 
 
 def _plain(data: Any) -> Any:

@@ -1,35 +1,68 @@
-"""The measured policy: measure single-backend plans, then combined plans, and choose the winner."""
+"""Measure the plans of one method: those of single backends, then mixed ones that corrected estimates promise."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
 
-from delegate.placement.competing_plans import (
-    compile_cross_backend_plans,
-    compile_single_backend_plans,
-    survey_all_backends,
+from delegate.costs.corrections import CorrectedEstimates
+from delegate.costs.estimates import Estimates
+from delegate.errors import DelegateError
+from delegate.measured import Placement, PlanCost
+from delegate.partitioner.plan import Partition, Plan
+from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
+from delegate.partitioner.search import MIXED
+from delegate.placement.parts import cut_into_parts
+from delegate.placement.plans import (
+    Candidate,
+    ChosenPlan,
+    Comparator,
+    MethodPlan,
+    Progress,
+    Task,
+    make_trial,
+    watched_trial,
 )
-from delegate.placement.plans import ChosenPlan, Comparator, MethodPlan, Progress, Task
-from delegate.placement.runtime.elimination import NOISE_FACTOR, choose_winner
-from delegate.placement.runtime.trials import BUDGET_OVER, RunnerFactory
-from delegate.placement.search import Search, report_placement
-from delegate.placement.survey import SegmentCostStore
+from delegate.placement.runtime.costs import Record
+from delegate.placement.runtime.elimination import (
+    NOISE_FACTOR,
+    WATCHED_ROUNDS,
+    choose_winner,
+    fixed_rounds,
+    measure_rounds,
+    measure_until_decided,
+)
+from delegate.placement.runtime.noise import NoiseFilter, ratio
+from delegate.placement.runtime.trials import BUDGET_OVER, ProgramRunner, RunnerFactory
+from delegate.plugins import PORTABLE, one_line
+from delegate.program.model import Program
 
-_SINGLE_BACKEND_SHARE = 0.4  # of the budget, for single-backend plans
+_COMPILE_SHARE = 0.6  # of the budget, for compiling candidates
+_CANDIDATES_SHARE = 0.4  # of the budget, for measuring candidates
+_PARTS_SHARE = 0.7  # of the budget, for measuring parts
+_MAX_REPLANS = 3  # each decomposed operator changes the graph and requires a new plan
+_MAX_WATCHED = 4  # plans whose parts are measured, besides mixed ones
+_MAX_MIXED = 3  # plans
+_MIN_ROUNDS = 3  # for usable seconds of parts
+_TOO_SLOW = 2.5  # the parts of a plan that takes this many times longer than the best are not measured
+_NEAR = 5.0  # kernels alone compete if their estimate is this many times the least one
+_PROMISING = 0.99  # a mixed plan is tried if it should take less than this share of the best other one
+_CUT = ", in parts"  # ends the name of a plan whose partitions are cut
 _MIN_SQNR_DB = 20.0  # the default of `verify`
 _PAUSE = 2.0  # seconds between the two measurements, so that one disturbance does not hit both
 
 
 class Placer:
-    """The search for the best plan of one method.
+    """The measurement of the plans of one method.
 
     Args:
         task: the method, its candidates and the objective.
         factory: starts programs to measure.
         comparator: compares results with the reference.
-        known: segment costs of earlier measurements.
         progress: receives a short text for each step.
         clock: returns seconds.
         pause: sleeps for a number of seconds. None if costs come from elsewhere, so that nothing is measured twice.
@@ -41,14 +74,21 @@ class Placer:
         task: Task,
         factory: RunnerFactory,
         comparator: Comparator,
-        known: SegmentCostStore | None = None,
         progress: Progress = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] | None = time.sleep,
         late: float = 0.0,
     ) -> None:
-        self._search = Search(task, factory, comparator, known, progress, clock, clock() - late)
-        self._state, self._pause = self._search.state, pause
+        self._task, self._factory, self._comparator, self._progress = task, factory, comparator, progress
+        self._clock, self._pause, self._start = clock, pause, clock() - late
+        self._is_timed = task.mixes and task.objective in ("latency", "throughput")
+        self._noise_filter = NoiseFilter()
+        self._plans: dict[str, MethodPlan] = {}
+        self._records: dict[str, Record] = {}  # of the last measurement of each plan
+        self._busy = 0  # rounds that do not count, because other processes used the cores
+        self._inaccurate: dict[str, str] = {}  # plans that miss the accuracy bound -> the reason
+        self._failed: list[PlanCost] = []  # plans that could not be compiled
+        self._not_tried: list[str] = []
 
     def place(self) -> ChosenPlan:
         """Choose the plan. If no plan was measured, choose the one of the preferred candidate.
@@ -56,56 +96,235 @@ class Placer:
         Raises:
             DelegateError: no candidate can be compiled.
         """
-        search, state = self._search, self._state
-        compile_single_backend_plans(search)
-        state.records = search.measure(list(state.plans.values()), 1.0 if search.is_simple else _SINGLE_BACKEND_SHARE)
-        best = choose_winner(state.records, search.accurate(state.plans))
+        self._compile_candidates()
+        self._records = self._measure(list(self._plans.values()), _CANDIDATES_SHARE if self._is_timed else 1.0)
+        best = choose_winner(self._records, self._accurate(self._plans))
         if best is None:
-            state.not_tried.append("a measured choice: no plan that may be chosen was measured")
+            self._not_tried.append("a measured choice: no plan that may be chosen was measured")
             return self._result(self._choose_unmeasured())
-        raced = search.spent
-        others = compile_cross_backend_plans(search, best)
-        again = [p for name, p in state.plans.items() if name == best or self._is_rival(name, best)]
-        if others or (len(again) > 1 and search.is_timed and self._pause is not None):
-            best = self._confirm(best, again, others, raced)
+        measured = self._spent
+        rivals = [plan for name, plan in self._plans.items() if name == best or self._is_rival(name, best)]
+        mixed = self._compile_mixed(best)
+        if mixed or (len(rivals) > 1 and self._is_timed and self._pause is not None):
+            best = self._confirm(best, rivals, mixed, measured)
         return self._result(best)
 
-    def survey(self) -> None:
-        """Measure the segments on the first candidates too, for a bundle of another machine."""
-        survey_all_backends(self._search)
+    def watch_candidates(self) -> None:
+        """Measure the parts of the first plans too, for a bundle of another machine."""
+        first = next(iter(self._plans.values())).candidate.compiler
+        plans = [plan for plan in self._plans.values() if plan.candidate.compiler is first]
+        if self._is_timed:
+            self._watch(plans[:_MAX_WATCHED], None)
 
     @property
     def was_cut_short(self) -> bool:
         """True if a larger budget might find another plan."""
-        return not self._search.has_time() or any("budget" in what for what in self._state.not_tried)
+        return not self._has_time() or any("budget" in what for what in self._not_tried)
 
     @property
     def was_disturbed(self) -> bool:
         """True if other processes used the cores during the measurement."""
-        return not self._state.is_quiet
+        return not all(r.is_quiet for r in self._records.values() if not r.failure)
 
-    def _confirm(self, best: str, again: Sequence[MethodPlan], others: Sequence[MethodPlan], raced: float) -> str:
-        """Measure the rivals again, together with the combined plans, and return the winner."""
-        search, state = self._search, self._state
+    # -- compiling ----------------------------------------------------------------------------------------------------
+
+    def _compile_candidates(self) -> None:
+        """Compile the plan of each candidate, again if one of them changed the shared graph.
+
+        Raises:
+            DelegateError: no candidate can be compiled.
+        """
+        method, candidates = self._task.method, self._task.candidates
+        for _ in range(_MAX_REPLANS):
+            before = [c.compiler.methods[method].edge for c in candidates]
+            self._plans, self._failed, self._not_tried = {}, [], []
+            for candidate in candidates:
+                self._compile_candidate(candidate)
+            if all(c.compiler.methods[method].edge is edge for c, edge in zip(candidates, before, strict=True)):
+                return
+
+    def _compile_candidate(self, candidate: Candidate) -> None:
+        if self._plans and not self._has_time(_COMPILE_SHARE):
+            self._not_tried.append(f"{candidate.name}: the budget was spent before it was compiled")
+        elif candidate.way == PORTABLE and (times := self._times_as_long(candidate)) > _NEAR:
+            self._not_tried.append(f"{candidate.name}: it is estimated to take {times:.0f} times as long")
+        else:
+            try:
+                self._compile(candidate.name, candidate)
+            except DelegateError as error:
+                if not self._plans and candidate is self._task.candidates[-1]:
+                    raise
+                self._failed.append(PlanCost(candidate.name, 0, why=one_line(error)))
+
+    def _times_as_long(self, candidate: Candidate) -> float:
+        """Return the estimated seconds of a candidate over the least ones of its compiler."""
+        others = (other for other in self._plans.values() if other.candidate.compiler is candidate.compiler)
+        seconds = next((other.plan.total_seconds() for other in others), {})
+        least = min(seconds.values(), default=0.0)
+        return seconds[candidate.way] / least if least else 1.0
+
+    def _compile(self, name: str, candidate: Candidate, costs: Estimates | None = None) -> MethodPlan | None:
+        """Compile the plan of a candidate, and add it unless it equals an earlier one; raises DelegateError."""
+        self._progress(f"compiling for {name}")
+        method, way = self._task.method, candidate.way
+        fork = candidate.compiler.fork_for_way(method, way, costs)
+        program, _ = fork.compile()
+        if costs is None and way != PORTABLE and all(spec.backend != way for spec in program.delegates):
+            fork = candidate.compiler.fork_for_way(method, way, keep_all=True)  # by estimates none is worth its call
+            program, _ = fork.compile()
+        candidate.compiler.methods[method].edge = fork.methods[method].edge
+        (plan,) = fork.plans
+        if not _takes(candidate.way, plan):
+            self._not_tried.append(f"{name}: it can run nothing of the method")
+            return None
+        compiled = MethodPlan(name, candidate, plan, program)
+        for other in self._plans.values():
+            if _key(other) == _key(compiled):
+                self._not_tried += [f"{name}: it has the same plan as {other.name}"] * (candidate.way != MIXED)
+                return None
+        self._plans[name] = compiled
+        return compiled
+
+    def _compile_mixed(self, best: str) -> list[MethodPlan]:
+        """Compile mixed plans that should be faster than the best one.
+
+        The seconds of parts correct the estimates, by which the next plan is searched, whose parts correct them again.
+        """
+        to_watch, compiler = self._to_watch(best), self._plans[best].candidate.compiler
+        if not to_watch or compiler.costs is None:
+            return []
+        costs = CorrectedEstimates(compiler.costs.profile, [plan.candidate.way for plan in to_watch])
+        options = {name: value for plan in to_watch for name, value in plan.options.items()}
+        mixed: list[MethodPlan] = []
+        while len(mixed) < _MAX_MIXED and self._watch(to_watch, costs):
+            fork = compiler.fork_for_way(self._task.method, MIXED, costs)
+            fork.plan()
+            (plan,) = fork.plans
+            seconds = plan.total_seconds()
+            others = [own for way, own in seconds.items() if way != MIXED]
+            if not _takes(MIXED, plan) or seconds[MIXED] >= _PROMISING * min(others, default=math.inf):
+                break
+            if not self._has_time():
+                self._not_tried.append("a mixed plan: the budget was spent before it was compiled")
+                break
+            name = self._name(plan)
+            try:
+                compiled = self._compile(name, replace(self._plans[best].candidate, way=MIXED, options=options), costs)
+            except DelegateError as error:
+                self._failed.append(PlanCost(name, 0, why=one_line(error)))
+                break
+            if compiled is None:
+                break
+            mixed.append(compiled)
+            to_watch = [compiled]
+        return mixed
+
+    def _name(self, plan: Plan) -> str:
+        """Return a new name for a mixed plan, of its places."""
+        places = dict.fromkeys(p.backend for part in plan.walk() for p in part.partitions)
+        stem = " | ".join(places if len(places) > 1 else [*places, PORTABLE])
+        count = sum(name.startswith(stem) for name in self._plans)
+        return f"{stem} ({count + 1})" if count else stem
+
+    # -- measuring ----------------------------------------------------------------------------------------------------
+
+    def _measure(self, plans: Sequence[MethodPlan], share: float) -> dict[str, Record]:
+        """Measure plans until the best is known, or this share of the budget is spent."""
+        self._progress(f"measuring {', '.join(p.name for p in plans)}")
+        trials = [make_trial(plan, self._task) for plan in plans]
+        check = partial(self._check, {p.name: p.program for p in plans})
+        goes_on = partial(self._has_time, share)
+        records = measure_until_decided(
+            trials, self._factory, check, self._inaccurate, goes_on, self._has_time, self._noise_filter
+        )
+        self._busy += max((r.busy for r in records.values()), default=0)
+        return records
+
+    def _check(self, programs: Mapping[str, Program], runners: Mapping[str, ProgramRunner]) -> Mapping[str, str]:
+        """Compare the results of programs, and return those that fail with the reason."""
+        failed, inaccurate = self._comparator(runners, programs)
+        self._inaccurate.update(inaccurate)
+        return failed
+
+    def _to_watch(self, best: str) -> list[MethodPlan]:
+        """Return the plans whose parts may be useful in a mixed one, the fastest first, one per way."""
+        if not self._is_timed:
+            return []
+        compiler, least = self._plans[best].candidate.compiler, self._records[best].cost or 0.0
+        ran = {n: r.cost for n in self._accurate(self._plans) if (r := self._records[n]).cost and not r.failure}
+        chosen: dict[str, MethodPlan] = {}
+        for name, cost in sorted(ran.items(), key=lambda item: item[1] or 0.0):
+            plan = self._plans[name]
+            if plan.candidate.compiler is not compiler or plan.candidate.way in chosen or cost is None:
+                continue
+            if cost > _TOO_SLOW * least:
+                self._not_tried.append(f"{name}{_CUT}: its plan takes {cost / least:.1f} times as long")
+            elif len(chosen) == _MAX_WATCHED:
+                self._not_tried.append(f"{name}{_CUT}: {_MAX_WATCHED} others are faster")
+            else:
+                chosen[plan.candidate.way] = plan
+        return list(chosen.values())
+
+    def _watch(self, plans: Sequence[MethodPlan], costs: CorrectedEstimates | None) -> bool:
+        """Measure the parts of plans, and correct estimates by them; return True if any part was measured."""
+        cuts = [(plan, cut) for plan in plans if (cut := self._cut(plan)) is not None]
+        self._progress(f"measuring {', '.join(cut.name for _, cut in cuts)}")
+        has_time, rounds = partial(self._has_time, _PARTS_SHARE), fixed_rounds(WATCHED_ROUNDS)
+        trials = [watched_trial(cut, self._task) for _, cut in cuts]
+        records = measure_rounds(trials, self._factory, rounds, has_time, noise_filter=self._noise_filter)
+        is_measured = False
+        for whole, cut in cuts:
+            record = records[cut.name]
+            if len(record.steps) >= _MIN_ROUNDS and costs is not None:
+                cost = self._records[whole.name].cost if whole.name in self._records else None
+                _correct(costs, cut.plan, record, whole, cost)
+                is_measured = True
+            else:
+                self._not_tried.append(f"{cut.name}: {record.failure or BUDGET_OVER}")
+        return is_measured
+
+    def _cut(self, plan: MethodPlan) -> MethodPlan | None:
+        """Return a plan with its partitions cut into parts; a mixed plan as it is; None if it cannot be compiled."""
+        compiler, name = plan.candidate.compiler, f"{plan.name}{_CUT}"
+        if plan.candidate.way == MIXED or compiler.costs is None:
+            return replace(plan, name=name)
+        self._progress(f"compiling {name}")
+        fork = compiler.fork_for_way(self._task.method, plan.candidate.way)
+        fork.apply(cut_into_parts(plan.plan, compiler.costs), BY_THE_PLAN)
+        try:
+            program, _ = fork.compile()
+        except DelegateError as error:
+            self._not_tried.append(f"{name}: {one_line(error)}")
+            return None
+        return MethodPlan(name, plan.candidate, fork.plans[0], program)
+
+    def _confirm(self, best: str, rivals: Sequence[MethodPlan], mixed: Sequence[MethodPlan], measured: float) -> str:
+        """Measure the rivals again, together with the mixed plans, and return the winner.
+
+        Args:
+            best, rivals, mixed: the best plan so far, it and its rivals, and the plans that are not measured yet.
+            measured: seconds of the budget that were spent when the rivals were measured.
+        """
         if self._pause is not None:
-            pause = min(_PAUSE, 0.05 * search.task.budget) - (search.spent - raced)
-            self._pause(max(0.0, min(pause, search.task.budget - search.spent)))
-        state.plans.update((plan.name, plan) for plan in others)
-        final = search.measure([*again, *others], 1.0)
-        won = choose_winner(final, search.accurate(p.name for p in (*again, *others)))
-        was_disturbed = won is not None and not final[won].is_quiet and state.records[best].is_quiet
-        if won is None or was_disturbed:
-            state.not_tried += ["the best plan again: other processes used the cores"] * was_disturbed
-            state.final = {p.name: final[p.name] for p in others}
+            pause = min(_PAUSE, 0.05 * self._task.budget) - (self._spent - measured)
+            self._pause(max(0.0, min(pause, self._task.budget - self._spent)))
+        plans = [*rivals, *mixed]
+        records = self._measure(plans, 1.0)
+        won = choose_winner(records, self._accurate(p.name for p in plans))
+        if won is None or (not records[won].is_quiet and self._records[best].is_quiet):
+            self._not_tried += ["the best plan again: other processes used the cores"] * (won is not None)
+            self._records |= {p.name: records[p.name] for p in mixed}
             return best
-        state.final = final
+        self._records |= records
         return won
 
     def _is_rival(self, name: str, best: str) -> bool:
         """Return True if a plan may turn out to be faster than the best one."""
-        record, least = self._state.records[name], self._state.records[best].cost or 0.0
-        runs = not record.failure and record.cost is not None and name not in self._state.inaccurate
+        record, least = self._records[name], self._records[best].cost or 0.0
+        runs = not record.failure and record.cost is not None and name not in self._inaccurate
         return runs and (record.cost or 0.0) < NOISE_FACTOR * least
+
+    # -- choosing -----------------------------------------------------------------------------------------------------
 
     def _choose_unmeasured(self) -> str:
         """Choose a plan without measurements.
@@ -113,19 +332,44 @@ class Placer:
         Prefer plans that ran, then plans that had no time to run. Among them take the first that meets the accuracy
         bound, or the most accurate one.
         """
-        search, state = self._search, self._state
-        why = {name: state.records[name].failure for name in state.plans}
-        failed = {state.plans[name].candidate.name for name, words in why.items() if words not in ("", BUDGET_OVER)}
+        why = {name: self._records[name].failure for name in self._plans}
         runs = [n for n, words in why.items() if not words]
-        runs = runs or [n for n, p in state.plans.items() if p.candidate.name not in failed] or list(state.plans)
-        return next(iter(search.accurate(runs)), max(runs, key=lambda n: search.comparator.sqnr_db(n) or -math.inf))
+        runs = runs or [n for n, words in why.items() if words == BUDGET_OVER] or list(self._plans)
+        return next(iter(self._accurate(runs)), max(runs, key=lambda n: self._comparator.sqnr_db(n) or -math.inf))
+
+    def _result(self, chosen: str) -> ChosenPlan:
+        self._not_tried += self._accuracy_notes(chosen)
+        spent = self._spent
+        if not self._has_time():
+            self._not_tried.append("more rounds: the budget was spent")
+        rows = sorted((self._row(plan, chosen) for plan in self._plans.values()), key=_by_cost)
+        placement = Placement(
+            self._task.method,
+            self._task.objective,
+            chosen,
+            (*rows, *self._failed),
+            tuple(dict.fromkeys(self._not_tried)),
+            self._task.budget,
+            spent,
+            busy=self._busy_note(),
+        )
+        plan = self._plans[chosen]
+        return ChosenPlan(plan.candidate, SavedPlan.of([plan.plan]), plan.options, placement)
+
+    def _row(self, plan: MethodPlan, chosen: str) -> PlanCost:
+        record, best = self._records[plan.name], self._records[chosen]
+        is_pair = plan.name != chosen and record.rounds and best.rounds
+        against = ratio(record.rounds, best.rounds) if is_pair else None
+        why = record.failure or self._inaccurate.get(plan.name, "")
+        partitions, sqnr = len(plan.program.delegates), self._comparator.sqnr_db(plan.name)
+        return PlanCost(plan.name, partitions, record.cost, len(record.rounds), against, sqnr, why)
 
     def _accuracy_notes(self, chosen: str) -> list[str]:
         """Return the notes for the report on the accuracy of the chosen plan."""
-        comparator, sqnr_db = self._search.comparator, self._search.comparator.sqnr_db(chosen)
-        if comparator.is_random:
+        sqnr_db = self._comparator.sqnr_db(chosen)
+        if self._comparator.is_random:
             return ["results: not compared, because the method draws random numbers"]
-        if self._state.records_of(chosen)[chosen].failure == BUDGET_OVER and sqnr_db is None:
+        if self._records[chosen].failure == BUDGET_OVER and sqnr_db is None:
             return ["results: not compared with torch's, because the budget was spent"]
         if sqnr_db is None or sqnr_db >= _MIN_SQNR_DB:
             return []
@@ -133,12 +377,59 @@ class Placer:
             return ["results: not compared, because torch's results are empty or have no finite numbers"]
         return [f"a plan with more accurate results: this one reaches {sqnr_db:.1f} dB, see docs/reference/accuracy.md"]
 
-    def _result(self, chosen: str) -> ChosenPlan:
-        search, state = self._search, self._state
-        state.not_tried += self._accuracy_notes(chosen)
-        spent = search.spent
-        if not search.has_time():
-            state.not_tried.append("more rounds: the budget was spent")
-        plan = state.plans[chosen]
-        placement = report_placement(state, search.task, search.comparator, chosen, spent)
-        return ChosenPlan(plan.candidate, plan.lowered.plan, plan.options, placement)
+    def _busy_note(self) -> str:
+        """Return the note on other processes for the report; empty if there was no disturbance."""
+        if self.was_disturbed:
+            return "other processes used the cores all the time: only the least busy rounds count, and none is cached"
+        return f"{self._busy} rounds do not count, because other processes used the cores" if self._busy else ""
+
+    @property
+    def _spent(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._start
+
+    def _has_time(self, share: float = 1.0) -> bool:
+        """Return True if less than this share of the budget is spent."""
+        return self._spent < share * self._task.budget
+
+    def _accurate(self, names: Iterable[str]) -> list[str]:
+        """Return the plans that meet the accuracy bound."""
+        return [name for name in names if name not in self._inaccurate]
+
+
+def _takes(way: str, plan: Plan) -> bool:
+    """Return True if a graph of a plan takes a way, which others may not have."""
+    return any(next(iter(part.seconds), None) == way for part in plan.walk())
+
+
+def _key(plan: MethodPlan) -> Hashable:
+    """Return a key that is equal for equal plans."""
+    return id(plan.candidate.compiler), frozenset(SavedPlan.of([plan.plan]).places().items()), repr(plan.options)
+
+
+def _correct(costs: CorrectedEstimates, part_plan: Plan, record: Record, whole: MethodPlan, cost: float | None) -> None:
+    """Correct estimates by the median seconds of the partitions and kernels of a program.
+
+    What a cut adds to the seconds of the plan is the call of another partition.
+
+    Args:
+        costs: the estimates.
+        part_plan: of the program.
+        record: the measurement of its parts.
+        whole: the same plan before it was cut.
+        cost: the measured seconds of that plan; None if it was not measured.
+    """
+    seconds = {name: median(steps.get(name, 0.0) for steps in record.steps) for name in record.steps[0]}
+    total = math.fsum(seconds.values())
+    cuts = len(part_plan.partitions) - len(whole.plan.partitions)
+    if cost is not None and cuts and total > cost:
+        costs.correct_call(whole.candidate.way, (total - cost) / cuts)
+        cost = total
+    for unit in part_plan.order:
+        if unit.name in seconds:
+            nodes, place = (unit.nodes, unit.backend) if isinstance(unit, Partition) else ((unit,), PORTABLE)
+            costs.correct(place, nodes, seconds[unit.name] * (1.0 if cost is None else cost / total))
+
+
+def _by_cost(row: PlanCost) -> tuple[bool, float]:
+    return row.cost is None, row.cost or 0.0

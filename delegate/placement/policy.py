@@ -1,6 +1,6 @@
 """The values of `to_backend(placement=...)`, and `PlacementPolicy`, the base class of your own choice.
 
-A `SavedPlan` is a value too: it has the backend of every node. `lowering/strategies.py` carries out each of them.
+A `SavedPlan` is a value too: it has the backend of every node. `lowering/strategies.py` has the strategy of each.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class PlacementPolicy(ABC):
         """Return the plan. Nodes without a partition run on portable kernels.
 
         The method is called once for a program. `to_backend` raises a PartitionError for a node on a backend that does
-        not support it. As in all plans, partitions that cost more than they save run on kernels instead.
+        not support it. The plan is applied as it is, with partitions of any size.
 
         Args:
             table: the support of the requested backends; empty if there are none.

@@ -15,7 +15,7 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from delegate.accuracy.samples import Sample
-from delegate.cache.aot.placements import CostCache, PlacementCache, choice_key
+from delegate.cache.aot.placements import PlacementCache, choice_key
 from delegate.cache.runtime.store import Store
 from delegate.config import PlacementSection
 from delegate.edge.graphs import is_random
@@ -26,7 +26,6 @@ from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.placer import Placer
 from delegate.placement.plans import (
-    Alternatives,
     Candidate,
     ChosenPlan,
     MethodCompiler,
@@ -38,6 +37,7 @@ from delegate.placement.plans import (
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
 from delegate.placement.runtime.remote import Cluster, RemotePlacement
 from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial, TrialFailed, answer_timeout, seconds_until
+from delegate.plugins import PORTABLE
 from delegate.program.cores import cores
 from delegate.registry import Registry
 from delegate.verdict import Reason, no
@@ -233,10 +233,11 @@ def _prefer(
     """Return the program and the choice of a candidate for a method; raises StopIteration if no base has it."""
     own = [base for base in bases if method in base.exported]
     base, candidate = next((b, c) for b in own for c in _candidates(method, b, context) if c.name == name)
-    plan = candidate.lowering.compile_preferring(candidate.backend).plan
+    fork = candidate.compiler.fork_for_way(method, candidate.way)
+    fork.compile()
     plans = tuple(replace(row, against=None) for row in chosen.placement.plans)
-    placement = replace(chosen.placement, chosen=name, plans=plans, segments=())
-    return base, ChosenPlan(candidate, plan, candidate.options, placement)
+    placement = replace(chosen.placement, chosen=name, plans=plans)
+    return base, ChosenPlan(candidate, SavedPlan.of(fork.plans), candidate.options, placement)
 
 
 def _size(choices: _Choices, context: PlacementContext) -> float:
@@ -332,7 +333,7 @@ def _choose_placement(
         leaves, limits = arrays_of(comparator.calls[0]), (answer_timeout(budget), seconds_until(end))
         nodes = None if context.cluster is None else context.cluster.create_factory(leaves, context.kernels, *limits)
         factory = nodes or ProcessRunnerFactory(Path(folder), leaves, context.kernels, *limits)
-        placer = Placer(task, factory, comparator, cache.costs, progress, late=budget - seconds_until(end)())
+        placer = Placer(task, factory, comparator, progress, late=budget - seconds_until(end)())
         chosen = placer.place()
     if nodes is not None:
         chosen = replace(chosen, placement=replace(chosen.placement, machine="; ".join(nodes.machines)))
@@ -347,24 +348,21 @@ def _choose_placement(
 
 @dataclass(frozen=True, slots=True)
 class _MethodCache:
-    """The cached measurements of a method; empty without a cache."""
+    """The cached choice for a method; empty without a cache."""
 
     placements: PlacementCache | None = None
     key: str = ""
-    costs: CostCache | None = None
 
     @classmethod
     def of(
         cls, name: str, bases: Sequence[BaseProgram], candidates: Sequence[Candidate], context: PlacementContext
     ) -> _MethodCache:
-        if context.store is None or not context.identities.keys() >= {c.backend for c in candidates}:
+        if context.store is None or not {*context.identities, PORTABLE} >= {c.way for c in candidates}:
             return cls()
-        own = {c.name: repr((context.identities[c.backend], c.options, context.kernels)) for c in candidates}
-        costs = CostCache(context.store, own)
         try:
-            return cls(PlacementCache(context.store), _key(name, bases, candidates, context), costs)
+            return cls(PlacementCache(context.store), _key(name, bases, candidates, context))
         except NotCacheable:  # the reference holds what nobody can compare
-            return cls(costs=costs)
+            return cls()
 
     def choice(self, candidates: Sequence[Candidate], budget: float) -> ChosenPlan | None:
         cached = None if self.placements is None else self.placements.get(self.key, budget)
@@ -392,14 +390,16 @@ def _ordered_candidates(method: str, bases: Sequence[BaseProgram], context: Plac
 
 
 def _candidates(method: str, base: BaseProgram, context: PlacementContext) -> Iterator[Candidate]:
-    """Yield the candidates of a base, with each configured number of threads."""
-    lowering = Alternatives(base.compiler, method)
+    """Yield the candidates of a base: its backends with each configured number of threads, and kernels alone."""
     for name, backend in base.candidates.items():
         counts = context.settings.threads if _takes_threads(backend, context.registry) else ()
         for count in counts:
-            yield Candidate(f"{name}, {count} threads", backend, lowering, {backend: {"threads": count}})
+            yield Candidate(f"{name}, {count} threads", backend, base.compiler, {backend: {"threads": count}})
         if not counts:
-            yield Candidate(name, backend, lowering)
+            yield Candidate(name, backend, base.compiler)
+    is_timed = context.settings.objective in ("latency", "throughput")
+    if is_timed and base.quantization is None and context.settings.candidates is None:
+        yield Candidate(PORTABLE, PORTABLE, base.compiler)
 
 
 def _takes_threads(backend: str, registry: Registry) -> bool:
@@ -424,7 +424,7 @@ def _key(name: str, bases: Sequence[BaseProgram], candidates: Sequence[Candidate
         context.kernels,
         without_budget,
         leaves,
-        [(c.name, c.backend) for c in candidates],
+        [(c.name, c.way) for c in candidates],
     ]
     if settings.accuracy is not None:
         reference = context.reference(name, bases[0].exported[name])

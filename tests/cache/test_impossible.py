@@ -12,23 +12,12 @@ import torch
 
 import delegate
 from delegate.cache.aot.artifacts import ArtifactCache
-from delegate.cache.aot.placements import CostCache, PlacementCache
+from delegate.cache.aot.placements import PlacementCache
 from delegate.cache.runtime.store import Store
 from delegate.plugins import PluginState
 from delegate.registry import default_registry
 from delegate.testing import assert_same
 from tests.cache.nonsense import NONSENSE, changed
-
-
-@pytest.mark.parametrize("seconds", [n for n in NONSENSE if n != [1]] + [[n] for n in NONSENSE if n not in (0, 1)])
-def test_costs(tmp_path, seconds):
-    store = Store(tmp_path)
-    costs = CostCache(store, {"a": "a"})
-    costs.put(["a"], "what", [0.5])
-    assert costs.get(["a"], "what") == [0.5]
-    store.put(costs._key(["a"], "what"), {"seconds": seconds}, [])
-    assert costs.get(["a"], "what") is None
-    assert not store.sizes()
 
 
 def test_choices_and_artifacts(tmp_path):

@@ -23,7 +23,7 @@ import delegate
 from delegate import KernelTable
 from delegate.cache.aot.programs import ProgramCache
 from delegate.edge.keys import NotCacheable, exported_key
-from delegate.lowering.strategies import Strategy
+from delegate.lowering.strategy import Strategy
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.registry import default_registry
 from delegate.selection import Selection, open_artifact_cache, select

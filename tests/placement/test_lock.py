@@ -17,8 +17,8 @@ from torch import nn
 
 import delegate
 from delegate.errors import PartitionError
-from delegate.lowering.strategies import check_locked
-from delegate.measured import Interval, Placement, PlanCost, SegmentCost
+from delegate.lowering.locked import check_locked
+from delegate.measured import Interval, Placement, PlanCost
 from delegate.placement.lock import Lock
 from delegate.testing import assert_same
 from tests.support.availability import require
@@ -74,7 +74,7 @@ def test_what_is_locked_is_kept_without_measuring(path, tmp_path):
 
 
 def test_what_was_measured_is_locked(tmp_path):
-    """Its options, its table, its segments; replayed they are those of the first program."""
+    """Its options, its table; replayed they are those of the first program."""
     config = {
         "version": 1,
         "backends": ["xnnpack"],
@@ -105,9 +105,8 @@ def test_it_is_made_for_diffs(path):
 
 
 def measured(lock: Lock, place: str, seconds: float) -> Lock:
-    segment = SegmentCost("first to second", place, 3, seconds / 2, "other", Interval(1.1, 1.05, 1.25))
     plans = (PlanCost(place, 1, seconds, 9), PlanCost("other", 2, seconds * 1.2, 9, Interval(1.2, 1.1, float("inf"))))
-    return dataclasses.replace(lock, placements=(Placement("forward", "latency", place, plans, (segment,)),))
+    return dataclasses.replace(lock, placements=(Placement("forward", "latency", place, plans),))
 
 
 def test_what_moved_and_what_it_costs(path, tmp_path):
@@ -121,7 +120,6 @@ def test_what_moved_and_what_it_costs(path, tmp_path):
     assert any(line.endswith(" -> another") for line in lines)
     assert "options of xnnpack: none -> {'threads': 1}" in lines
     assert any(line.startswith("forward: xnnpack -> portable: 2.000 times the latency") for line in lines)
-    assert "forward: first to second: xnnpack (5.000 ms) -> portable (10.000 ms)" in lines
     assert list(first.differences(measured(first, "xnnpack", 0.5))) == []
 
 

@@ -11,12 +11,15 @@ import pytest
 import torch
 from torch import nn
 
+from delegate.costs.estimates import Estimates
+from delegate.costs.profile import shipped
 from delegate.edge.sources import exported_programs
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
 from delegate.measured import PlanCost
+from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
 from delegate.placement.placer import Placer
-from delegate.placement.plans import Alternatives, Candidate, ChosenPlan, Task
+from delegate.placement.plans import Candidate, ChosenPlan, Task
 from delegate.placement.runtime.accuracy_check import AccuracyResult
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.program.model import DelegateCall, Program
@@ -122,33 +125,32 @@ class TableComparator:
 
 
 @pytest.fixture(scope="module")
-def lowering() -> Alternatives:
+def compiler() -> Compiler:
     torch.manual_seed(0)
     module = nn.Sequential(*(block(WIDTH + i) for i in range(BLOCKS))).eval()
     registry = default_registry()
     selection = select(None, {"backends": list(NAMES)}, registry)
-    compiler = Compiler(selection, kernels_of(registry, None))
+    compiler = Compiler(selection, kernels_of(registry, None), costs=Estimates(shipped()))
     compiler.add_methods(exported_programs(torch.export.export(module, (torch.randn(4, WIDTH),))))
-    return Alternatives(compiler, "forward")
+    return compiler
 
 
 def placer(
-    lowering: Alternatives,
+    compiler: Compiler,
     factory: TableRunnerFactory,
     comparator: TableComparator | None = None,
-    known: Memory | None = None,
     **task: Any,
 ) -> Placer:
     def pause(seconds: float) -> None:
         factory.now += seconds
 
-    candidates = [Candidate(name, name, lowering) for name in factory.table]
+    candidates = [Candidate(name, name, compiler) for name in factory.table]
     placement_task = Task("forward", candidates, **{"objective": "latency", "budget": 1000.0, **task})
-    return Placer(placement_task, factory, comparator or TableComparator(), known, clock=factory.clock, pause=pause)
+    return Placer(placement_task, factory, comparator or TableComparator(), clock=factory.clock, pause=pause)
 
 
-def choose_plan(lowering: Alternatives, factory: TableRunnerFactory, *arguments: Any, **task: Any) -> ChosenPlan:
-    return placer(lowering, factory, *arguments, **task).place()
+def choose_plan(compiler: Compiler, factory: TableRunnerFactory, *arguments: Any, **task: Any) -> ChosenPlan:
+    return placer(compiler, factory, *arguments, **task).place()
 
 
 def rows(chosen: ChosenPlan) -> dict[str, PlanCost]:
@@ -159,129 +161,98 @@ def flat(cost: float) -> list[float]:
     return [cost] * BLOCKS
 
 
-@dataclass
-class Memory:
-    """A store of segment costs in a dict."""
-
-    known: dict[tuple[tuple[str, ...], str], list[float]] = field(default_factory=dict)
-
-    def get(self, candidates: Sequence[str], what: str) -> list[float] | None:
-        return self.known.get((tuple(candidates), what))
-
-    def put(self, candidates: Sequence[str], what: str, seconds: Sequence[float]) -> None:
-        self.known[tuple(candidates), what] = list(seconds)
-
-
-def test_segment_costs_are_measured_once(lowering: Alternatives) -> None:
-    table = {NAMES[0]: [1, 1, 1, 2, 2, 2], NAMES[1]: [2, 2, 2, 1, 1, 1]}
-    memory, first, second, third = (
-        Memory(),
-        TableRunnerFactory(table),
-        TableRunnerFactory(table),
-        TableRunnerFactory(table),
-    )
-    first_placement = choose_plan(lowering, first, known=memory).placement
-    assert any(t.is_watched for t in first.opened)
-    again = choose_plan(lowering, second, known=memory).placement
-    assert again.chosen == first_placement.chosen
-    assert not any(t.is_watched for t in second.opened)
-    assert {(s.seconds is None, s.against is None) for s in first_placement.segments} == {(False, False)}
-    assert {(s.seconds is None, s.against is None) for s in again.segments} == {(False, True)}  # no pairs of two days
-    forgotten = next(key for key in memory.known if key[0] == (NAMES[1],) and "-" not in key[1])
-    del memory.known[forgotten]
-    assert choose_plan(lowering, third, known=memory).placement.chosen == first_placement.chosen
-    assert [(t.name, len(t.program.delegates)) for t in third.opened if t.is_watched] == [(f"cut {NAMES[1]}", 2)]
-
-
-def test_the_best_of_all_is_taken(lowering: Alternatives) -> None:
-    chosen = choose_plan(lowering, TableRunnerFactory({NAMES[0]: flat(1.2), NAMES[1]: flat(1.0), NAMES[2]: flat(1.5)}))
+def test_the_best_of_all_is_taken(compiler: Compiler) -> None:
+    chosen = choose_plan(compiler, TableRunnerFactory({NAMES[0]: flat(1.2), NAMES[1]: flat(1.0), NAMES[2]: flat(1.5)}))
     assert chosen.placement.chosen == NAMES[1]
     assert {p.backend for p in chosen.plan.partitions} == {NAMES[1]}
     table = rows(chosen)
     assert set(table) == set(NAMES)
     assert table[NAMES[1]].against is None
     assert table[NAMES[0]].against.low > 1.1
-    (row,) = chosen.placement.segments
-    assert (row.candidate, row.runner_up) == (NAMES[1], NAMES[0])
-    assert row.against.low > 1
 
 
-def test_segments_go_where_they_are_fastest(lowering: Alternatives) -> None:
+def test_segments_go_where_they_are_fastest(compiler: Compiler) -> None:
     factory = TableRunnerFactory({NAMES[0]: [1, 1, 1, 2, 2, 2], NAMES[1]: [2, 2, 2, 1, 1, 1], NAMES[2]: flat(1.9)})
-    chosen = choose_plan(lowering, factory)
+    chosen = choose_plan(compiler, factory)
     assert [p.backend for p in chosen.plan.partitions] == [NAMES[0], NAMES[1]]
     assert chosen.placement.chosen == f"{NAMES[0]} | {NAMES[1]}"
-    assert [s.candidate for s in chosen.placement.segments] == [NAMES[0], NAMES[1]]
-    assert all(s.against.low > 1 for s in chosen.placement.segments)
     assert rows(chosen)[NAMES[0]].against.low > 1
     assert not chosen.placement.not_tried
 
 
-def test_a_dear_crossing_keeps_it_on_one(lowering: Alternatives) -> None:
+def test_a_dear_crossing_keeps_it_on_one(compiler: Compiler) -> None:
     table = {NAMES[0]: [1, 1, 1, 1.2, 1.2, 1.2], NAMES[1]: [1.2, 1.2, 1.2, 1.1, 1.1, 1.1]}
-    assert " | " in choose_plan(lowering, TableRunnerFactory(table)).placement.chosen
-    assert choose_plan(lowering, TableRunnerFactory(table, crossing=1.0)).placement.chosen == NAMES[0]
+    assert " | " in choose_plan(compiler, TableRunnerFactory(table)).placement.chosen
+    assert choose_plan(compiler, TableRunnerFactory(table, crossing=1.0)).placement.chosen == NAMES[0]
 
 
-def test_costly_calls_join_neighbours(lowering: Alternatives) -> None:
+def test_costly_calls_join_neighbours(compiler: Compiler) -> None:
     """One block is faster on the other backend, but by less than the cost of two more calls."""
     table = {NAMES[0]: flat(1.0), NAMES[1]: [2, 2, 0.5, 2, 2, 2]}
-    assert choose_plan(lowering, TableRunnerFactory(table, call=0.5)).placement.chosen == NAMES[0]
-    assert choose_plan(lowering, TableRunnerFactory(table, call=0.1)).placement.chosen.count("|") == 2
+    assert choose_plan(compiler, TableRunnerFactory(table, call=0.5)).placement.chosen == NAMES[0]
+    partitions = choose_plan(compiler, TableRunnerFactory(table, call=0.1)).plan.partitions
+    assert [p.backend for p in partitions] == [NAMES[0], NAMES[1], NAMES[0]]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_taken_is_never_worse_than_the_best_alone(lowering: Alternatives, seed: int) -> None:
+def test_what_is_taken_is_never_worse_than_the_best_alone(compiler: Compiler, seed: int) -> None:
     draw = random.Random(seed)
     table = {name: [draw.uniform(0.5, 2) for _ in range(BLOCKS)] for name in NAMES}
     factory = TableRunnerFactory(table, noise=0.3, call=draw.uniform(0, 0.3), crossing=draw.uniform(0, 0.3), draw=draw)
-    chosen = choose_plan(lowering, factory)
+    chosen = choose_plan(compiler, factory)
     exact = TableRunnerFactory(table, noise=0.0, call=factory.call, crossing=factory.crossing)
 
     def cost(plan: Any) -> float:
-        return sum(dict(partition_costs(lowering.compile_plan(plan).program, exact)).values())
+        fork = compiler.fork_with({})
+        fork.apply(plan, BY_THE_PLAN)
+        return sum(dict(partition_costs(fork.compile()[0], exact)).values())
 
-    single_backend = [cost(lowering.compile_preferring(name).plan) for name in NAMES]
+    def prefer(name: str) -> SavedPlan:
+        fork = compiler.fork_for_way("forward", name)
+        fork.plan()
+        return SavedPlan.of(fork.plans)
+
+    single_backend = [cost(prefer(name)) for name in NAMES]
     assert cost(chosen.plan) <= min(single_backend) * 1.05  # equal within what noise of 30 % leaves open
 
 
-def test_a_tie_goes_to_the_preferred(lowering: Alternatives) -> None:
+def test_a_tie_goes_to_the_preferred(compiler: Compiler) -> None:
     assert (
-        choose_plan(lowering, TableRunnerFactory({n: flat(1.0) for n in NAMES}, noise=0.2)).placement.chosen == NAMES[0]
+        choose_plan(compiler, TableRunnerFactory({n: flat(1.0) for n in NAMES}, noise=0.2)).placement.chosen == NAMES[0]
     )
 
 
 @pytest.mark.parametrize("round_number", [1, 5])
-def test_what_fails_is_out_with_the_reason(lowering: Alternatives, round_number: int) -> None:
+def test_what_fails_is_out_with_the_reason(compiler: Compiler, round_number: int) -> None:
     factory = TableRunnerFactory(
         {NAMES[0]: flat(1.0), NAMES[1]: flat(0.5), NAMES[2]: flat(1.5)}, faults={NAMES[1]: round_number}
     )
-    chosen = choose_plan(lowering, factory)
+    chosen = choose_plan(compiler, factory)
     assert chosen.placement.chosen == NAMES[0]
     assert rows(chosen)[NAMES[1]].why == "was killed by SIGSEGV while measured"
 
 
-def test_where_all_fail_it_is_the_preferred(lowering: Alternatives) -> None:
+def test_where_all_fail_it_is_the_preferred(compiler: Compiler) -> None:
     factory = TableRunnerFactory({n: flat(1.0) for n in NAMES}, faults=dict.fromkeys(NAMES, 1))
-    chosen = choose_plan(lowering, factory)
+    chosen = choose_plan(compiler, factory)
     assert chosen.placement.chosen == NAMES[0]
     assert chosen.placement.not_tried
     assert chosen.placement.plans
     assert all(p.why for p in chosen.placement.plans)
 
 
-def test_a_small_budget_says_what_was_not_tried(lowering: Alternatives) -> None:
+def test_a_small_budget_says_what_was_not_tried(compiler: Compiler) -> None:
     table = {NAMES[0]: [1, 1, 1, 2, 2, 2], NAMES[1]: [2, 2, 2, 1, 1, 1]}
-    chosen = choose_plan(lowering, TableRunnerFactory(table), budget=1.5)
+    chosen = choose_plan(compiler, TableRunnerFactory(table), budget=1.5)
     assert chosen.placement.chosen in table
     assert any("budget" in what for what in chosen.placement.not_tried)
-    none = choose_plan(lowering, TableRunnerFactory(table), budget=1e-6)
+    none = choose_plan(compiler, TableRunnerFactory(table), budget=1e-6)
     assert none.placement.chosen == NAMES[0]
 
 
-def test_what_misses_the_bound_is_in_the_table_and_never_taken(lowering: Alternatives) -> None:
+def test_what_misses_the_bound_is_in_the_table_and_never_taken(compiler: Compiler) -> None:
     table = {NAMES[0]: flat(1.0), NAMES[1]: flat(0.2), NAMES[2]: flat(0.9)}
-    chosen = choose_plan(lowering, TableRunnerFactory(table), TableComparator({NAMES[1]: 18.0, NAMES[2]: 60.0}))
+    chosen = choose_plan(compiler, TableRunnerFactory(table), TableComparator({NAMES[1]: 18.0, NAMES[2]: 60.0}))
     assert chosen.placement.chosen == NAMES[2]
     row = rows(chosen)[NAMES[1]]
     assert (row.sqnr_db, row.why) == (18.0, "too far")
@@ -289,41 +260,41 @@ def test_what_misses_the_bound_is_in_the_table_and_never_taken(lowering: Alterna
     assert row.cost < rows(chosen)[NAMES[2]].cost
 
 
-def test_where_none_keeps_the_bound_it_is_the_nearest(lowering: Alternatives) -> None:
+def test_where_none_keeps_the_bound_it_is_the_nearest(compiler: Compiler) -> None:
     table = {n: flat(1.0) for n in NAMES}
     chosen = choose_plan(
-        lowering, TableRunnerFactory(table), TableComparator(dict(zip(NAMES, (10.0, 30.0, 20.0), strict=True)))
+        compiler, TableRunnerFactory(table), TableComparator(dict(zip(NAMES, (10.0, 30.0, 20.0), strict=True)))
     )
     assert chosen.placement.chosen == NAMES[1]
 
 
-def test_repeated_it_chooses_the_same(lowering: Alternatives) -> None:
+def test_repeated_it_chooses_the_same(compiler: Compiler) -> None:
     table = {NAMES[0]: [1, 1, 1, 1.5, 1.5, 1.5], NAMES[1]: [1.5, 1.5, 1.5, 1, 1, 1], NAMES[2]: flat(1.4)}
     chosen = {
-        choose_plan(lowering, TableRunnerFactory(table, noise=0.2, draw=random.Random(s))).placement.chosen
+        choose_plan(compiler, TableRunnerFactory(table, noise=0.2, draw=random.Random(s))).placement.chosen
         for s in range(3)
     }
     assert chosen == {f"{NAMES[0]} | {NAMES[1]}"}
 
 
 @pytest.mark.parametrize("objective", ["memory", "file size"])
-def test_other_objectives_compare_whole_plans(lowering: Alternatives, objective: str) -> None:
+def test_other_objectives_compare_whole_plans(compiler: Compiler, objective: str) -> None:
     factory = TableRunnerFactory({NAMES[0]: flat(3.0), NAMES[1]: flat(1.0)}, noise=0.0)
-    chosen = choose_plan(lowering, factory, objective=objective)
+    chosen = choose_plan(compiler, factory, objective=objective)
     assert chosen.placement.chosen == NAMES[1]
     assert all(t.objective == objective and not t.is_watched for t in factory.opened)
 
 
-def test_throughput_has_as_many_callers_as_asked(lowering: Alternatives) -> None:
+def test_throughput_has_as_many_callers_as_asked(compiler: Compiler) -> None:
     factory = TableRunnerFactory({NAMES[0]: flat(1.0), NAMES[1]: flat(1.2)})
-    choose_plan(lowering, factory, objective="throughput", callers=4)
+    choose_plan(compiler, factory, objective="throughput", callers=4)
     callers = {(t.is_watched, t.callers) for t in factory.opened}
     assert callers == {(False, 4), (True, 1)}
 
 
 BUSY: dict[str, tuple[Callable[[float], bool], str]] = {  # when, and what is said of it
-    "in bursts": (lambda now: now % 5 < 3, "rounds do not count, because other processes used the cores"),
-    "until the second race": (lambda now: now < 5, ""),  # what wins then has waited less than ever
+    "in bursts": (lambda now: now % 2 < 1.2, "rounds do not count, because other processes used the cores"),
+    "until the second race": (lambda now: now < 3, ""),  # what wins then has waited less than ever
     "from then on": (lambda now: now > 3, "the best plan again: other processes used the cores"),
 }
 PREFERRED = {NAMES[0]: flat(1.0), NAMES[1]: flat(1.2), NAMES[2]: flat(1.6)}
@@ -331,11 +302,11 @@ PREFERRED = {NAMES[0]: flat(1.0), NAMES[1]: flat(1.2), NAMES[2]: flat(1.6)}
 
 @pytest.mark.parametrize("when", BUSY)
 @pytest.mark.parametrize("seed", range(3))
-def test_other_work_that_hits_the_best_the_hardest_does_not_count(lowering: Alternatives, when: str, seed: int) -> None:
+def test_other_work_that_hits_the_best_the_hardest_does_not_count(compiler: Compiler, when: str, seed: int) -> None:
     slowed = {NAMES[0]: 1.8, NAMES[1]: 1.3, NAMES[2]: 1.3}
     busy, note = BUSY[when]
     search = placer(
-        lowering, TableRunnerFactory(PREFERRED, busy=busy, slowed=slowed, draw=random.Random(seed)), budget=60.0
+        compiler, TableRunnerFactory(PREFERRED, busy=busy, slowed=slowed, draw=random.Random(seed)), budget=60.0
     )
     chosen = search.place()
     assert chosen.placement.chosen == NAMES[0]
@@ -344,25 +315,23 @@ def test_other_work_that_hits_the_best_the_hardest_does_not_count(lowering: Alte
     assert note in "\n".join(map(str, chosen.placement.blocks()))
 
 
-def test_what_looked_best_has_to_win_once_more(lowering: Alternatives) -> None:
+def test_what_looked_best_has_to_win_once_more(compiler: Compiler) -> None:
     """Also without a sign that other processes used the cores."""
     factory = TableRunnerFactory(PREFERRED, busy=lambda now: now < 1.5, slowed={NAMES[0]: 1.5}, tells=False)
-    chosen = choose_plan(lowering, factory)
+    chosen = choose_plan(compiler, factory)
     assert chosen.placement.chosen == NAMES[0]
     assert [t.name for t in factory.opened].count(NAMES[0]) == 2
 
 
-def test_where_other_work_never_ends_that_is_said_and_nothing_is_kept(lowering: Alternatives) -> None:
+def test_where_other_work_never_ends_that_is_said_and_nothing_is_kept(compiler: Compiler) -> None:
     """Each program had all cores once."""
     rounds = iter(range(10**6))
     factory = TableRunnerFactory(PREFERRED, busy=lambda now: next(rounds) > 8, slowed={NAMES[0]: 1.5})
-    memory = Memory()
-    search = placer(lowering, factory, known=memory, budget=60.0)
+    search = placer(compiler, factory, budget=60.0)
     chosen = search.place()
     assert chosen.placement.chosen == NAMES[0]
     assert search.was_disturbed
     assert chosen.placement.busy.startswith("other processes used the cores all the time")
-    assert not memory.known
     assert factory.now < 60 * 1.1
 
 
@@ -404,17 +373,17 @@ class OutputComparator(TableComparator):
 
 
 @pytest.mark.parametrize("what", ["seat", "ready", "turn", "outputs"])
-def test_measuring_ends_with_the_budget_and_what_one_program_does_then(lowering, what) -> None:
+def test_measuring_ends_with_the_budget_and_what_one_program_does_then(compiler, what) -> None:
     """The slow step may be the start of a process, its first answer, the comparison of results, or a round."""
     factory = Slow({n: [1.0] * BLOCKS for n in NAMES}, takes={what: 7.0})
-    chosen = choose_plan(lowering, factory, OutputComparator(), budget=10.0).placement
+    chosen = choose_plan(compiler, factory, OutputComparator(), budget=10.0).placement
     assert factory.now < 10 + 7 + 1
     assert chosen.chosen == NAMES[0]
     notes = " ".join((*chosen.not_tried, *(p.why for p in chosen.plans)))
     assert "the budget was spent" in notes
 
 
-def test_what_there_was_no_time_for_is_taken_before_what_failed(lowering) -> None:
+def test_what_there_was_no_time_for_is_taken_before_what_failed(compiler) -> None:
     """The first program hangs until the budget is over. The second has no time, so it has not failed."""
 
     @dataclass
@@ -428,16 +397,16 @@ def test_what_there_was_no_time_for_is_taken_before_what_failed(lowering) -> Non
             self.factory.now += 20
             raise TrialFailed("gave no answer in 20 s")
 
-    chosen = choose_plan(lowering, Hanging({n: [1.0] * BLOCKS for n in NAMES}), budget=10.0).placement
+    chosen = choose_plan(compiler, Hanging({n: [1.0] * BLOCKS for n in NAMES}), budget=10.0).placement
     assert chosen.chosen == NAMES[1]
     why = {p.name: p.why for p in chosen.plans}
     assert why[NAMES[0]] == "gave no answer in 20 s"
     assert why[NAMES[1]] == "the budget was spent before it ran"
 
 
-def test_what_is_spent_before_is_of_the_budget(lowering) -> None:
+def test_what_is_spent_before_is_of_the_budget(compiler) -> None:
     factory = TableRunnerFactory({n: [1.0] * BLOCKS for n in NAMES})
-    candidates = [Candidate(name, name, lowering) for name in factory.table]
+    candidates = [Candidate(name, name, compiler) for name in factory.table]
     late = Placer(
         Task("forward", candidates, "latency", 10.0), factory, TableComparator(), clock=factory.clock, late=11.0
     ).place()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultKind, FaultyNode
-from delegate.measured import Interval, Placement, PlanCost, SegmentCost
+from delegate.measured import Interval, Placement, PlanCost
 from delegate.program.memory_picture import Block, MemoryPicture, PartitionMemory
 from delegate.report import Report
 from delegate.report_rows import Accuracy, LayerAccuracy, MethodAccuracy, NodeReport, PartitionReport
@@ -57,7 +57,6 @@ def report(*, moved: bool = False) -> Report:
             PlanCost("xnnpack", 1, 0.001, 5, None, 42.0),
             PlanCost("portable", 0, 0.002, 5, Interval(2.0, 1.5, 2.5), 60.0),
         ),
-        (SegmentCost("embed to head", "xnnpack", 8, 0.001, "portable", Interval(2.0, 1.7, 2.5)),),
         ("a third plan",),
     )  # fmt: skip
     blocks = (Block("sort_0", 0, 0, 64, 1, 3), Block("sort_1", 0, 64, 64, 2, 4))

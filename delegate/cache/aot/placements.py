@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from delegate.cache.runtime.store import Entry, Store
 from delegate.edge.build import raw_bytes
 from delegate.edge.graphs import described
 from delegate.edge.program import EdgeProgram
-from delegate.field_checks import amount, flag, mapping, text
+from delegate.field_checks import flag, mapping, text
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
 from delegate.program.segments import checksums
@@ -66,30 +66,6 @@ class PlacementCache:
         self._store.put(key, about, [])
 
 
-class CostCache:
-    """A cache of segment costs: a `survey.SegmentCostStore` on disk.
-
-    Args:
-        store: holds the entries.
-        identities: candidate -> the identity of its backend, its options at load and its kernels, as text.
-    """
-
-    def __init__(self, store: Store, identities: Mapping[str, str]) -> None:
-        self._store, self._identities = store, identities
-
-    def get(self, candidates: Sequence[str], what: str) -> list[float] | None:
-        """Return the seconds of each round, or None if they are unknown."""
-        return self._store.read(self._key(candidates, what), _seconds)
-
-    def put(self, candidates: Sequence[str], what: str, seconds: Sequence[float]) -> None:
-        """Store the seconds of each round."""
-        self._store.put(self._key(candidates, what), {"seconds": list(seconds)}, [])
-
-    def _key(self, candidates: Sequence[str], what: str) -> str:
-        parts = (FORMAT, host_features(), [self._identities[name] for name in candidates], what)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
 def _choice(entry: Entry) -> tuple[str, SavedPlan, Options, Placement, bool]:
     about = entry.about
     options = mapping(about, "options")
@@ -100,13 +76,6 @@ def _choice(entry: Entry) -> tuple[str, SavedPlan, Options, Placement, bool]:
         Placement.from_data(mapping(about, "placement")),
         flag(about, "cut_short"),
     )
-
-
-def _seconds(entry: Entry) -> list[float]:
-    values = entry.about["seconds"]
-    if not isinstance(values, list) or not values:
-        raise ValueError("seconds should be a list of numbers")
-    return [amount({"seconds": each}, "seconds") for each in values]
 
 
 def choice_key(edges: Iterable[EdgeProgram], depends_on: Iterable[Any], *, by_weights: bool) -> str:

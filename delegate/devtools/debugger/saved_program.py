@@ -18,7 +18,7 @@ from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendUnavailable, InputError
 from delegate.lowering.compiler import Compiler
-from delegate.lowering.strategies import Placed, PlacementInputs, Strategy
+from delegate.lowering.strategy import Placed, PlacementInputs, Strategy
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.partitioner import Partitioner

@@ -174,7 +174,6 @@ def _placement(placement: Row) -> dict[str, Any]:
         "objective": printable(placement["objective"]),
         "chosen": printable(placement["chosen"]),
         "plans": [_plan(p) for p in placement["plans"]],
-        "segments": [_segment(s) for s in placement["segments"]],
         "notTried": _texts(placement["not_tried"]),
         "machine": printable(placement["machine"]),
         "busy": printable(placement["busy"]),
@@ -190,17 +189,6 @@ def _plan(plan: Row) -> dict[str, Any]:
         "against": _interval(plan["against"]),
         "sqnr": plan["sqnr_db"],
         "why": printable(plan["why"]),
-    }
-
-
-def _segment(segment: Row) -> dict[str, Any]:
-    return {
-        "name": printable(segment["name"]),
-        "candidate": printable(segment["candidate"]),
-        "nodes": segment["nodes"],
-        "cost": segment["seconds"],
-        "runnerUp": printable(segment["runner_up"]),
-        "against": _interval(segment["against"]),
     }
 
 

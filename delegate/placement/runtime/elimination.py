@@ -20,7 +20,7 @@ from delegate.placement.runtime.trials import (
 )
 
 MAX_ROUNDS = 40
-SURVEY_ROUNDS = 9  # of programs whose steps are timed
+WATCHED_ROUNDS = 9  # of programs whose steps are timed
 _TABLE_ROUNDS = 5  # of programs that are only in the table
 SAME = 0.01  # plans with a smaller relative difference are equal
 NOISE_FACTOR = 1.3  # other processes may slow down one plan this much more than another

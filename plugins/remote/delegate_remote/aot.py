@@ -35,7 +35,7 @@ _SECOND = "plans on several candidates: `--costs FILE --bundle FILE` writes the 
 class BundlePlacement(RemotePlacement):
     """Measurements of another machine instead of local ones: its costs, and a bundle of programs to measure.
 
-    A bundle without costs has the single-backend plans, and the programs for segment costs. The first plan is chosen
+    A bundle without costs has the plans of the candidates, and the same with timed parts. The first plan is chosen
     until then. With costs it has the plans that promise more, and the ones they have to beat.
 
     Args:
@@ -58,12 +58,10 @@ class BundlePlacement(RemotePlacement):
         factory = RemoteRunnerFactory(known, collects=self._path is not None)
         mixes = len(known) > 1 or self._path is not None
         comparator_there = RemoteComparator(known, comparator.bound, is_random=comparator.is_random)
-        placer = Placer(
-            replace(task, mixes=mixes), factory, comparator_there, None, progress, clock=lambda: 0.0, pause=None
-        )
+        placer = Placer(replace(task, mixes=mixes), factory, comparator_there, progress, clock=lambda: 0.0, pause=None)
         chosen = placer.place()
         if not known:
-            placer.survey()
+            placer.watch_candidates()
         if factory.entries:
             self._tasks.append(_task(task, comparator, factory.entries))
         notes = [f"{name}: it was measured, but is not a candidate here" for name in factory.unused()]

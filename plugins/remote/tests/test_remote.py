@@ -42,8 +42,14 @@ from tests.support.plugins import Site
 MODEL = Block().eval()
 X = torch.randn(4, 16)
 NAMES = ("xnnpack:one", "xnnpack:two")
-ONE = {"backends": [{"name": "xnnpack:one", "options": {"threads": 1}}]}
-TWO = {"backends": [{"name": name, "options": {"threads": n}} for n, name in enumerate(NAMES, 1)]}
+ONE = {
+    "backends": [{"name": "xnnpack:one", "options": {"threads": 1}}],
+    "placement": {"candidates": ["xnnpack:one"]},
+}
+TWO = {
+    "backends": [{"name": name, "options": {"threads": n}} for n, name in enumerate(NAMES, 1)],
+    "placement": {"candidates": list(NAMES)},
+}
 
 
 def lowered(exported: Any, **given: Any) -> delegate.CompiledProgram:
@@ -80,7 +86,7 @@ def rows(program: delegate.CompiledProgram) -> dict[str, PlanCost]:
 def test_a_bundle_is_measured_without_torch_and_planned_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.export.save(torch.export.export(MODEL, (X,)), "net.pt2")
-    Path("c.yaml").write_text(json.dumps({**TWO, "placement": {"budget": 300}}))
+    Path("c.yaml").write_text(json.dumps({**TWO, "placement": {"budget": 300, "candidates": list(NAMES)}}))
     made = CliRunner().invoke(app, ["lower", "net.pt2", "-c", "c.yaml", "--measure", "--bundle", "net.bundle"])
     assert made.exit_code == 0, made.output
     assert "xnnpack:one is chosen by latency, not measured" in made.stdout
@@ -93,9 +99,7 @@ def test_a_bundle_is_measured_without_torch_and_planned_with(tmp_path: Path, mon
     known = Costs.load("costs.json").methods["forward"].programs
     whole = {name: costs for name, costs in known.items() if not costs.record.steps}
     assert set(whole) == set(NAMES)
-    assert set(known) - set(whole) == {f"{kind} {n}" for kind in ("cut", "whole") for n in NAMES} | {
-        f"cut {'/'.join(NAMES)}"
-    }
+    assert set(known) - set(whole) == {f"{name}, in parts" for name in NAMES}
     assert all(len(p.record.rounds) >= 3 and not p.record.failure for p in known.values())
     assert all(p.sqnr_db > 80 for p in whole.values())
     lower = ["lower", "net.pt2", "-c", "c.yaml", "--measure", "--costs", "costs.json", "-o", "net.dlg", "--json"]
@@ -150,7 +154,7 @@ def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
     data = json.loads(costs.read_text())  # the first is faster in the first half, the second in the other
     programs = data["methods"]["forward"]["programs"]
     for number, name in enumerate(NAMES):
-        for step in programs[f"cut {name}"]["steps"]:
+        for step in programs[f"{name}, in parts"]["steps"]:
             names = list(step)
             step.update((n, 0.1 if (at < len(names) / 2) == (number == 0) else 0.2) for at, n in enumerate(names))
     costs.write_text(json.dumps(data))
@@ -175,8 +179,11 @@ def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
 
 def test_a_second_bundle_of_nothing_is_an_error(exported: Any, costs: Costs, tmp_path: Path) -> None:
     costs.save(tmp_path / "c")
+    lowered(exported, config=ONE, placement=delegate.Remote(bundle=tmp_path / "first"))
+    (tmp_path / "one").mkdir()
+    known = costing(tmp_path / "one", tmp_path / "first", lambda name, entry: 1.0)
     with pytest.raises(PartitionError, match="no other plan promises to be better"):
-        lowered(exported, config=ONE, placement=delegate.Remote(bundle=tmp_path / "b", costs=tmp_path / "c"))
+        lowered(exported, config=ONE, placement=delegate.Remote(bundle=tmp_path / "b", costs=known))
     costs = Costs("another", costs.methods)
     costs.save(tmp_path / "d")
     with pytest.raises(PartitionError, match="costs of two machines"):
@@ -203,10 +210,10 @@ def test_the_cheapest_there_is_taken_here(exported: Any, costs: Costs, tmp_path:
 
 
 def test_threads_go_there_and_back(exported: Any, tmp_path: Path) -> None:
-    config = {"backends": ["xnnpack"], "placement": {"threads": [1, 2]}}
+    config = {"backends": ["xnnpack"], "placement": {"threads": [1, 2], "candidates": ["xnnpack"]}}
     lowered(exported, config=config, placement=delegate.Remote(bundle=tmp_path / "b"))
     (task,) = bundles.read(tmp_path / "b", tmp_path)
-    assert [dict(e.threads) for e in task.entries] == [{"xnnpack": 1}, {"xnnpack": 2}]
+    assert [dict(e.threads) for e in task.entries if not e.is_watched] == [{"xnnpack": 1}, {"xnnpack": 2}]
     programs = {
         e.name: ProgramCosts(bundles.digest(e.program), Record([1.0 / e.threads["xnnpack"]] * 9)) for e in task.entries
     }
@@ -374,11 +381,11 @@ def test_what_fails_there_is_out_here(site: Site, tmp_path: Path, does: str, why
 
 def test_machine_code_of_a_bundle_is_opened_where_it_is_trusted(site: Site, tmp_path: Path) -> None:
     adding(site, {"coded": RIGHT}, tmp_path / "b", "def runs_code(self, compile_specs): return True")
-    (refused,) = measure(tmp_path / "b", budget=300).methods["forward"].programs.values()
-    assert not refused.record.rounds
-    assert "trust" in refused.record.failure
-    (trusted,) = measure(tmp_path / "b", budget=300, trust_code=True).methods["forward"].programs.values()
-    assert (trusted.record.failure, len(trusted.record.rounds) > 0) == ("", True)
+    for refused in measure(tmp_path / "b", budget=300).methods["forward"].programs.values():
+        assert not refused.record.rounds
+        assert "trust" in refused.record.failure
+    for trusted in measure(tmp_path / "b", budget=300, trust_code=True).methods["forward"].programs.values():
+        assert (trusted.record.failure, len(trusted.record.rounds) > 0) == ("", True)
 
 
 def adding(site: Site, bodies: dict[str, str], path: Path, declared: str = "") -> dict[str, Any]:
@@ -389,7 +396,7 @@ def adding(site: Site, bodies: dict[str, str], path: Path, declared: str = "") -
         text = halves.read_text().replace(RIGHT, body)
         halves.write_text(text.replace("(BackendRuntime):", f"(BackendRuntime):\n    {declared}"))
     a, b = torch.randn(8, 8), torch.randn(8, 8)
-    config = {"backends": [*bodies], "partitioning": {"min_partition_size": 0}}
+    config = {"backends": [*bodies], "placement": {"candidates": [*bodies]}, "partitioning": {"min_partition_size": 0}}
     given = {"model": torch.export.export(Sum(), (a, b)), "config": config}
     delegate.to_backend(**given, placement=delegate.Remote(bundle=path))
     return given
@@ -626,28 +633,27 @@ def test_arguments_that_contradict_each_other(exported: Any, bundle: Path, tmp_p
     assert "Missing option '--output'" in done.output
 
 
-def test_segments_are_measured_on_the_fastest_whatever_their_place_in_the_list(tmp_path: Path) -> None:
-    """The first bundle cuts for the first four, the next one for those that turned out to be the fastest."""
+def test_parts_are_measured_of_the_fastest_whatever_their_place_in_the_list(tmp_path: Path) -> None:
+    """The first bundle cuts the first four plans, the next one those that turned out to be the fastest."""
     names = [f"xnnpack:{letter}" for letter in "abcde"]
-    config = {"backends": [{"name": name, "options": {"threads": 1}} for name in names]}
+    backends = [{"name": name, "options": {"threads": 1}} for name in names]
+    config = {"backends": backends, "placement": {"candidates": names}}
     exported = torch.export.export(Chain().eval(), (X,))
     fastest = names[-1]
     known: list[Path] = []
 
-    def visited(number: int) -> list[str]:
+    def visited(number: int) -> set[str]:
         """Lower with what is known, measure the bundle that this gives; the names of its programs."""
         path, folder = tmp_path / f"{number}.bundle", tmp_path / str(number)
         folder.mkdir()
-        lowered(exported, config=config, placement=delegate.Remote(bundle=path, costs=known or None))
-        known.append(costing(folder, path, lambda name, entry: 0.9 if fastest in name.split(" ")[-1] else 1.0))
+        lowered(exported, config=config, placement=delegate.Remote(bundle=path, costs=known))
+        known.append(costing(folder, path, lambda name, entry: 0.9 if name.startswith(fastest) else 1.0))
         with zipfile.ZipFile(path) as archive:
-            return [p["name"] for p in json.loads(archive.read("bundle.json"))["tasks"][0]["programs"]]
+            return {p["name"] for p in json.loads(archive.read("bundle.json"))["tasks"][0]["programs"]}
 
-    first = visited(0)
-    assert {*names, f"cut {names[0]}", f"cut {names[0]}/{names[3]}"} <= set(first)
-    assert f"cut {fastest}" not in first
+    assert visited(0) == {*names, *(f"{name}, in parts" for name in names[:4])}
     (placement,) = lowered(exported, config=config, placement=delegate.Remote(costs=known)).report.placements
     assert placement.chosen == fastest
     assert any("--costs FILE --bundle FILE" in what for what in placement.not_tried)
     assert not any("budget" in what for what in placement.not_tried)
-    assert set(visited(1)) == {f"cut {fastest}", f"whole {fastest}", *(f"cut {n}/{fastest}" for n in names[:3])}
+    assert f"{fastest}, in parts" in visited(1)

@@ -314,7 +314,6 @@ function placementPanel(view) {
     parts.push(table(["Plan", "Partitions", "Cost", "Ratio to the winner", "", "SQNR", "Rounds", ""], placement.plans.map((p) => [p.name, p.partitions, cost(p.cost), p.name === placement.chosen ? "winner" : ratio(p.against), bar(p.against), p.sqnr == null ? "" : decibels(number(p.sqnr)), p.rounds || "", p.why]), "Plans"));
     const front = plansOnFront(placement.plans);
     if (front.length > 1) parts.push(table(["Plan", "Cost", "SQNR"], front.map((p) => [p.name, cost(p.cost), decibels(number(p.sqnr))]), "No other plan costs less and has a smaller error"));
-    if (placement.segments.length) parts.push(table(["Segment", "Nodes", "Backend", "Time", "Runner-up", "Its ratio to the winner", ""], placement.segments.map((s) => [s.name, s.nodes, s.candidate, cost(s.cost), s.runnerUp, ratio(s.against), bar(s.against)]), "Segments"));
     if (placement.notTried.length) parts.push(el("h3", {}, "Not tried"), el("ul", {}, ...placement.notTried.map((t) => el("li", {}, t))));
     for (const text of [placement.machine && `Measured on ${placement.machine}`, placement.busy && `The machine was busy: ${placement.busy}`]) if (text) parts.push(el("p", {}, text));
   }

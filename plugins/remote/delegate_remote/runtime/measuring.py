@@ -12,7 +12,7 @@ from pathlib import Path
 from delegate.cache.runtime.environment import machine
 from delegate.errors import ProgramError
 from delegate.placement.runtime.accuracy_check import AccuracyResult, check_accuracy, read_results
-from delegate.placement.runtime.elimination import SURVEY_ROUNDS, fixed_rounds, measure_rounds, measure_until_decided
+from delegate.placement.runtime.elimination import WATCHED_ROUNDS, fixed_rounds, measure_rounds, measure_until_decided
 from delegate.placement.runtime.noise import NoiseFilter
 from delegate.placement.runtime.trials import (
     ProcessRunnerFactory,
@@ -39,7 +39,7 @@ def measure(
 ) -> Costs:
     """Measure the plans of a bundle, each in a process of its own, until the best is known; a `MeasureBundle`.
 
-    Then measure the programs whose steps are timed, for the costs of segments.
+    Then measure the programs whose parts are timed.
     """
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
         tasks = read(path, Path(folder))
@@ -79,7 +79,7 @@ def _measure_method(task: Task, factory: ProcessRunnerFactory, budget: float, en
 
     noise_filter = NoiseFilter()
     records = measure_until_decided(whole, factory, check, inaccurate, is_racing, has_time, noise_filter)
-    records |= measure_rounds(timed, factory, fixed_rounds(SURVEY_ROUNDS), has_time, noise_filter=noise_filter)
+    records |= measure_rounds(timed, factory, fixed_rounds(WATCHED_ROUNDS), has_time, noise_filter=noise_filter)
     programs = {e.name: ProgramCosts(e.digest, records[e.name], sqnr_db_of.get(e.name)) for e in task.entries}
     return MethodCosts(task.objective, describe_arguments(task.calls[0]), budget, time.monotonic() - start, programs)
 

@@ -1,0 +1,155 @@
+"""Placement as in a lock, and the lock of a program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from torch.export import ExportedProgram
+
+from delegate.cache.runtime.environment import machine
+from delegate.config import Quantization
+from delegate.config.source import sentences
+from delegate.edge.keys import NotCacheable
+from delegate.edge.sources import Model, exported_programs
+from delegate.errors import PartitionError
+from delegate.kernels.selection import kernels_of
+from delegate.lowering.compiler import Compiler
+from delegate.lowering.quantized import configured, quantized
+from delegate.lowering.strategy import Placed, PlacementInputs, Strategy
+from delegate.partitioner.plan import Plan
+from delegate.partitioner.saved import SavedPlan
+from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, map_sources, versions_of
+from delegate.placement.program_placement import MEASURED
+from delegate.registry import Registry, default_registry
+from delegate.report import Report
+from delegate.selection import ConfigSource, Request, Selection, select
+
+
+class LockedStrategy(Strategy):
+    """Place, and quantize, as in a lock.
+
+    Args:
+        lock: the lock to apply.
+        where: the origin of the lock, for messages.
+        lockfile: path of a lockfile to write.
+    """
+
+    can_quantize = True
+
+    def __init__(self, lock: Lock, where: str, lockfile: str | os.PathLike[str] | None = None) -> None:
+        self._lock, self._where = lock, where
+        super().__init__(lockfile, self._lock.plan)
+        self.backends = self._lock.plan.backends
+
+    def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
+        self._lock.require_model(exported, self._where)
+        self._lock.require_backends(selection.backends, self._where)
+
+    def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
+        if self._lock.quantization or self._lock.configured:
+            raise NotCacheable
+        return self._lock.to_yaml()
+
+    def quantize(
+        self,
+        sources: dict[str, ExportedProgram],
+        selection: Selection,
+        registry: Registry,
+        verify: Any = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> tuple[dict[str, ExportedProgram], Selection]:
+        given = selection.quantization
+        sections = {name: self._section(values, given) for name, values in self._lock.quantization.items()}
+        if self._lock.configured is None:
+            exported, selection = quantized(sources, selection, registry, verify, progress)
+        else:  # bounds have already kept the noisiest layers in float
+            selection = replace(selection, quantization=self._section(self._lock.configured, given))
+            exported, selection = quantized(sources, selection, registry, None, progress, bounded=False)
+        methods = dict(exported)
+        for name, section in sections.items():
+            methods |= configured()(exported, section, tuple(selection.backends), registry, methods=(name,))
+        return methods, selection
+
+    def _section(self, values: Mapping[str, Any], given: Quantization | None) -> Quantization:
+        """Return a section of the lock, which may lack the folders of its calibration data.
+
+        That is looked for in this folder, beside the lockfile, and where the configuration of the request has it.
+
+        Args:
+            values: the section.
+            given: the section of the configuration; None if it has none.
+        """
+        data = None if given is None else given.calibration
+        names = {Path(source).name: source for source in (data.values() if isinstance(data, Mapping) else [data or ""])}
+
+        def find(source: str) -> str:
+            beside = os.path.join(os.path.dirname(self._where), source)
+            found = next((path for path in (source, beside) if os.path.exists(path)), None)
+            return found or names.get(source, source)
+
+        try:
+            section = Quantization.model_validate(values)
+            return section.model_copy(update={"calibration": map_sources(find, section.calibration)})
+        except ValidationError as error:
+            what = f"the quantization in the lock is invalid: {sentences(error, Quantization)}"
+            raise PartitionError(what, where=self._where, remedy=AGAIN) from error
+
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
+        if self._lock.placements:
+            compiler.apply(self._lock.plan, MEASURED)
+        return Placed(compiler, exported, self._lock.placements, self._lock.options, self._lock.quantization)
+
+    def require_applied(self, plans: Sequence[Plan]) -> None:
+        self._lock.require_applied(plans, self._where)
+
+    def finish(self, report: Report, lock: Lock) -> Report:
+        report = super().finish(report, lock)
+        return replace(report, notes=(*report.notes, *self.notes(lock)))
+
+    def notes(self, here: Lock) -> tuple[str, ...]:
+        """Return the differences between the machine of the lockfile and this one."""
+        return self._lock.notes(here)
+
+
+def lock_of(sources: Mapping[str, ExportedProgram], placed: Placed, registry: Registry) -> Lock:
+    """Return the lock of a compiled program."""
+    plan, section = SavedPlan.of(placed.compiler.plans), placed.compiler.selection.quantization
+    return Lock(
+        fingerprint_methods(sources),
+        machine(),
+        versions_of(placed.compiler.selection.backends, registry),
+        plan,
+        {name: options for name, options in placed.options.items() if name in plan.backends},
+        placed.quantization,
+        None if section is None or section.is_auto else section.model_dump(mode="json"),
+        placed.placements,
+    )
+
+
+def check_locked(
+    model: Model,
+    locked: str | os.PathLike[str],
+    backends: Request = None,
+    *,
+    config: ConfigSource = None,
+) -> tuple[str, ...]:
+    """Check that a lock can be applied, without compiling, and return notes on differences from its machine.
+
+    Raises:
+        PartitionError: the lock is of another model, or nodes cannot run where it places them; and as `explain`.
+    """
+    registry, strategy = default_registry(), LockedStrategy(Lock.load(locked), str(locked))
+    selection = select(backends, config, registry, compiled_for=strategy.backends)
+    sources = exported_programs(model)
+    strategy.require_model(sources, selection)
+    exported, selection = strategy.quantize(sources, selection, registry)
+    compiler = Compiler(selection, kernels_of(registry, selection.kernels), strategy.plan)
+    compiler.add_methods(exported)
+    compiler.plan()
+    strategy.require_applied(compiler.plans)
+    return strategy.notes(lock_of(sources, Placed(compiler, exported), registry))
