@@ -2,6 +2,8 @@
 
 A running sum in float32 loses digits with each number, and stops at 2**24. Torch adds up in pairs. So a long dimension
 becomes two, which are reduced one after the other: a mean is the mean of means, and a norm the norm of norms.
+
+`sums_in_stages` rewrites a region. A backend whose own lowerings know the order in memory calls `reduce_in_stages`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.fx import Node
@@ -25,7 +27,8 @@ LONG = 1 << 10  # numbers that may be added one after the other
 LONG_ROW = 1 << 13  # neighbors in memory: libraries add as many of them at once as a register holds
 _PIECE = 1 << 8
 aten = torch.ops.aten
-Stage = Callable[[Node, list[int], bool], Node]
+T = TypeVar("T")
+Stage = Callable[[T, list[int], bool], T]
 
 
 def sums_in_stages(region: Region) -> Region:
@@ -61,6 +64,48 @@ def is_long(shape: Sequence[Any], dims: Sequence[int], neighbors: bool | None = 
         return len(sizes) > 1
     neighbors = list(dims) == [len(shape) - 1] if neighbors is None else neighbors
     return bool(math.prod(sizes) > (LONG_ROW if neighbors else LONG))
+
+
+def reduce_in_stages(
+    x: T,
+    dims: Sequence[int],
+    keepdim: bool,
+    *,
+    shape_of: Callable[[T], Sequence[Any]],
+    split: Callable[[T, int], T],
+    stage: Stage[T],
+) -> T:
+    """Return a reduction of many elements, by an operation for which reductions of parts have that of the whole.
+
+    Args:
+        x: the operand: a node of a graph, or a value of a backend's builder.
+        dims: the reduced dimensions in ascending order, none negative.
+        keepdim: reduced dimensions stay, with the size 1.
+        shape_of: returns the shape of an operand.
+        split: splits a dimension into pieces of `piece_of` elements, with zeros in the last one.
+        stage: reduces dimensions at once, and returns the result.
+    """
+    for dim in dims:
+        while isinstance(size := shape_of(x)[dim], int) and size > LONG:
+            x = stage(split(x, dim), [dim + 1], False)
+    if is_long(shape_of(x), dims, neighbors=False):
+        for dim in reversed(dims[1:]):
+            x = stage(x, [dim], True)
+    return stage(x, list(dims), keepdim)
+
+
+def correction_of_mean(shape: Sequence[Any], dims: Sequence[int]) -> float:
+    """Return the factor of a mean in stages, which counts the zeros in the last pieces too."""
+    return math.prod(_padded(size) / size for dim in dims if isinstance(size := shape[dim], int))
+
+
+def _padded(size: int) -> int:
+    """Return the product of all pieces of a long dimension."""
+    count = 1
+    while size > LONG:
+        piece = piece_of(size)
+        count, size = count * piece, -(-size // piece)
+    return count * size
 
 
 def _is_plain(node: Node) -> bool:
@@ -118,32 +163,24 @@ class _Place:
         pads = [*(0, 0) * (tensor(x).dim() - 1 - dim), 0, count]
         return self.add(aten.constant_pad_nd.default, x, pads, 0.0) if count else x
 
-    def pieces(self, x: Node, dim: int) -> Node:
-        """Part a dimension in two, with zeros at the end if the pieces do not divide it."""
+    def split(self, x: Node, dim: int) -> Node:
+        """Split a dimension into pieces, with zeros at the end if they do not divide it."""
         piece = piece_of(tensor(x).shape[dim])
         x = self.pad(x, dim, -tensor(x).shape[dim] % piece)
         shape = tensor(x).shape
         return self.view(x, [*shape[:dim], shape[dim] // piece, piece, *shape[dim + 1 :]])
 
-    def reduce(self, x: Node, dims: Sequence[int], keepdim: bool, stage: Stage) -> Node:
-        """Reduce in stages, by an operation for which the reductions of parts have the reduction of the whole."""
-        for dim in dims:
-            while isinstance(size := tensor(x).shape[dim], int) and size > LONG:
-                x = stage(self.pieces(x, dim), [dim + 1], False)
-        if is_long(tensor(x).shape, dims, neighbors=False):
-            for dim in reversed(dims[1:]):
-                x = stage(x, [dim], True)
-        return stage(x, list(dims), keepdim)
+    def reduce(self, x: Node, dims: Sequence[int], keepdim: bool, stage: Stage[Node]) -> Node:
+        shape_of = lambda y: tensor(y).shape  # noqa: E731
+        return reduce_in_stages(x, dims, keepdim, shape_of=shape_of, split=self.split, stage=stage)
 
     def sum(self, x: Node, dims: Sequence[int], keepdim: bool) -> Node:
         return self.reduce(x, dims, keepdim, partial(self.add, aten.sum.dim_IntList))
 
     def mean(self, x: Node, dims: Sequence[int], keepdim: bool = True) -> Node:
-        """Take the mean of means, or if pieces do not divide a dimension, which is padded, the sum by the count."""
-        sizes = [tensor(x).shape[dim] for dim in dims]
-        if all(size <= LONG or size == _padded(size) for size in sizes if isinstance(size, int)):
-            return self.reduce(x, dims, keepdim, partial(self.add, aten.mean.dim))
-        return self.add(aten.div.Tensor, self.sum(x, dims, keepdim), math.prod(sizes))
+        mean = self.reduce(x, dims, keepdim, partial(self.add, aten.mean.dim))
+        correction = correction_of_mean(tensor(x).shape, dims)
+        return mean if correction == 1 else self.add(aten.mul.Tensor, mean, correction)
 
     def mean_square(self, x: Node, dims: Sequence[int], keepdim: bool = True) -> Node:
         return self.mean(self.add(aten.mul.Tensor, x, x), dims, keepdim)
@@ -172,7 +209,7 @@ class _Place:
         size = tensor(x).shape[dim]
         if size <= _PIECE:
             return self.add(aten.cumsum.default, x, dim)
-        parts = self.running_sum(self.pieces(x, dim), dim + 1)
+        parts = self.running_sum(self.split(x, dim), dim + 1)
         count, piece = tensor(parts).shape[dim : dim + 2]
         totals = self.running_sum(self.add(aten.slice.Tensor, parts, dim + 1, piece - 1, piece), dim)
         pads = [*(0, 0) * (tensor(x).dim() - dim), 1, 0]
@@ -193,15 +230,6 @@ class _Place:
         for unused in (*results, *([self.node] if picks else ())):
             if not unused.users:
                 unused.graph.erase_node(unused)
-
-
-def _padded(size: int) -> int:
-    """Return the product of all pieces of a long dimension."""
-    count = 1
-    while size > LONG:
-        piece = piece_of(size)
-        count, size = count * piece, -(-size // piece)
-    return count * size
 
 
 def _sum(node: Node) -> None:

@@ -42,7 +42,7 @@ NORMALIZATIONS: Mapping[str, Case] = {
     "group norm": lambda x: F.group_norm(x, 1),
     "instance norm": F.instance_norm,
 }
-DYNAMIC: Mapping[str, Case] = {  # of x (C, rows, W): sizes and numbers that are known at run time alone
+DYNAMIC: Mapping[str, Case] = {  # of x (4, rows, 7): sizes and numbers that are known at run time alone
     "pool to as many rows": lambda x: F.adaptive_avg_pool2d(x, (x.shape[1], 1)),
     "pool to as many columns as rows": lambda x: F.adaptive_avg_pool2d(x, (1, x.shape[1])),
     "global average pool": lambda x: F.adaptive_avg_pool2d(x, 1),
@@ -52,6 +52,8 @@ DYNAMIC: Mapping[str, Case] = {  # of x (C, rows, W): sizes and numbers that are
     "2-norm": lambda x: _norm(x, 2, 1),
     "group norm": lambda x: F.group_norm(x[None], 2)[0],
     "running sum": lambda x: x.cumsum(1),
+    "mean of all beside a long size": lambda x: F.pad(x, (0, 4094)).mean(),
+    "variance of all beside a long size": lambda x: F.pad(x, (0, 4094)).var((1, 2), correction=0),
 }
 SHAPES = [(2, 4101, 3), (1, 3, 65541), (1, 1 << 16, 2)]
 VALUES: Mapping[str, Callable[[tuple[int, ...]], Tensor]] = {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch.fx import Node
 
-from delegate.backends.long_sums import LONG, is_long, piece_of
+from delegate.backends.long_sums import correction_of_mean, is_long, piece_of, reduce_in_stages
 from delegate.backends.lowering import every
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, unary
@@ -39,9 +40,13 @@ def reduce(builder: RegionBuilder, name: str, x: Operand, dims: Sequence[int], k
     """Emit TFLite reductions, e.g. "MEAN", along dimensions of an operand in any order; long sums are in stages."""
     if not dims:
         return x
-    if name in ("MEAN", "SUM") and adds_many(x, dims):
-        return _reduce_in_stages(builder, name, x, dims, keepdim)
-    return _reduce_at_once(builder, name, x, dims, keepdim)
+    stage = partial(_reduce_at_once, builder, name)
+    if name not in ("MEAN", "SUM") or not adds_many(x, dims):
+        return stage(x, dims, keepdim)
+    split = partial(_split, builder)
+    y = reduce_in_stages(x, dims, keepdim, shape_of=lambda x: x.shape, split=split, stage=stage)
+    correction = correction_of_mean(x.shape, dims) if name == "MEAN" else 1
+    return y if correction == 1 else binary(builder, "MUL", y, correction)
 
 
 def adds_many(x: Operand, dims: Sequence[int]) -> bool:
@@ -49,22 +54,8 @@ def adds_many(x: Operand, dims: Sequence[int]) -> bool:
     return x.type is None and is_long(x.shape, dims, neighbors={*x.order[-len(dims) :]} == {*dims})
 
 
-def _reduce_in_stages(builder: RegionBuilder, name: str, x: Operand, dims: Sequence[int], keepdim: bool) -> Operand:
-    """Emit the sum of the sums of pieces, and for means the quotient by their number."""
-    sizes = [x.shape[dim] for dim in dims]
-    is_mean = name == "MEAN" and all(isinstance(size, int) for size in sizes)
-    stage = "SUM" if is_mean else name
-    for dim in dims:
-        while isinstance(size := x.shape[dim], int) and size > LONG:
-            x = _reduce_at_once(builder, stage, _pieces(builder, x, dim), [dim + 1], False)
-    for dim in dims[1:]:
-        x = _reduce_at_once(builder, stage, x, [dim], True)
-    x = _reduce_at_once(builder, stage, x, dims, keepdim)
-    return binary(builder, "DIV", x, float(math.prod(sizes))) if is_mean else x
-
-
-def _pieces(builder: RegionBuilder, x: Operand, dim: int) -> Operand:
-    """Part a dimension in two, with zeros at the end if the pieces do not divide it."""
+def _split(builder: RegionBuilder, x: Operand, dim: int) -> Operand:
+    """Split a dimension into pieces, with zeros at the end if they do not divide it."""
     piece = piece_of(x.shape[dim])
     x = pad_zeros(builder, x, {dim: (0, -x.shape[dim] % piece)})
     order = tuple(d + (d > dim) for d in x.order)
