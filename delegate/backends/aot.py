@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import torch
 from pydantic import BaseModel, ConfigDict
 from torch.fx import Node
 
@@ -201,9 +202,9 @@ class Backend(ABC):
         return ()
 
     @property
-    def rounds_float32(self) -> bool:
-        """Return true if float32 is computed at lower precision, so that the debugger takes that for no fault."""
-        return False
+    def float32_precision(self) -> torch.dtype:
+        """Return the dtype whose digits the results of float32 have, so that the debugger expects its rounding."""
+        return torch.float32
 
     @property
     def preserve_ops(self) -> Set[str]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar, cast
 
+import torch
 from pydantic.errors import PydanticInvalidForJsonSchema
 from torch.fx import Graph, Node
 from torch.fx.experimental import symbolic_shapes
@@ -143,7 +144,7 @@ class SelectedBackend:
     @property
     def rounds_float32(self) -> bool:
         """Return true if float32 is computed at lower precision, or a separate process alone knows."""
-        return isinstance(self._part, IsolatedBackend) or bool(self._part.rounds_float32)
+        return isinstance(self._part, IsolatedBackend) or self._part.float32_precision is not torch.float32
 
     def reproduction(self, artifact: PreprocessResult) -> Reproduction | None:
         """Return the AOT part's way to run an artifact without this project; None if it has none, or fails."""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 import delegate
 from delegate.backends.aot import Backend, PreprocessResult, Region
@@ -46,6 +47,7 @@ class Lowered:
     Args:
         program: the lowered program.
         module: its source.
+        precision: the dtype whose digits the results have.
         operators: the operators that the backend runs.
         loses_nan: a note of the report says that NaN may become a number.
         alone: runs the artifact with the vendor's library alone; None if that cannot be done.
@@ -53,6 +55,7 @@ class Lowered:
 
     program: Callable[..., Any]
     module: nn.Module
+    precision: torch.dtype
     operators: frozenset[str]
     loses_nan: bool
     alone: Callable[[Inputs], list[Any]] | None
@@ -130,9 +133,12 @@ def _lowered(name: str, backend: str, dtype: torch.dtype, *, dynamic: bool = Fal
     taken = frozenset(n.op for n in program.report.nodes if n.backend == backend)
     if not taken:
         return None
-    source = exported.module() if dynamic else module  # whose guards refuse sizes
+    precision = made[0][0].float32_precision if made and dtype is torch.float32 else dtype
+    source = exported.module() if dynamic else _module(function, precision)  # whose guards refuse sizes
     loses_nan = any(note.startswith("nan: fast") for p in program.report.partitions for note in p.notes)
-    return Lowered(program, source, taken, loses_nan, _alone(*made[-1], len(example)) if len(made) == 1 else None)
+    return Lowered(
+        program, source, precision, taken, loses_nan, _alone(*made[-1], len(example)) if len(made) == 1 else None
+    )
 
 
 @contextmanager
@@ -186,16 +192,19 @@ def _array(x: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _differences(
-    name: str, lowered: Lowered, dtype: torch.dtype, given: Iterator[tuple[str, Inputs]] | None = None
+    name: str, lowered: Lowered, dtype: torch.dtype, points: Iterator[tuple[str, Inputs]] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the worst difference of each group and kind; `given` replaces the points of the dtype."""
-    function, inputs_by_group, _ = _case(name, dtype)
-    inputs_by_group = given or inputs_by_group
+    """Yield the worst difference of each group and kind; `points` replaces the points of the dtype.
+
+    A backend that computes float32 at a lower precision is compared with torch in that precision.
+    """
+    function, inputs_by_group, _ = _case(name, lowered.precision)
+    inputs_by_group = points or inputs_by_group
     try:
         wide = _module(function, torch.float64)
     except Exception:
         wide = None
-    is_elementwise = _is_elementwise(name)
+    is_elementwise, is_half = _is_elementwise(name), lowered.precision is not torch.float32
     worst: dict[tuple[str, str], tuple[Difference, Inputs]] = {}
     for group, inputs in inputs_by_group:
         plain = tuple(x.contiguous() for x in inputs)  # an exported program reads every input as contiguous
@@ -204,23 +213,25 @@ def _differences(
             continue  # torch refuses them
         if group in _OVERFLOWING and not is_elementwise and not _selects(eager, inputs):
             continue  # the order of a sum decides what overflows
-        result = _run(lowered.program, inputs)
+        given = _cast(inputs, lowered.precision, dtype)
+        result = _run(lowered.program, given)
         if isinstance(result, InputError):
             continue  # the program states which sizes it takes
         if isinstance(result, Exception):
             yield _record(name, dtype, group, Difference("errors", 1.0, str(result)[:200], "results"), None)
             continue
+        result, eager = (_cast(x, dtype, lowered.precision) for x in (result, eager))
         exact = eager if isinstance(exact, Exception) else exact
         terms = None if is_elementwise else _run(wide, tuple(x.abs() for x in _doubled(inputs)))
         terms = exact if isinstance(terms, Exception) else terms
         for found in differences(result, eager, exact, terms):
-            if found.kind != "values" and dtype is not torch.float32 and _is_right_in_float32(name, inputs, result):
+            if found.kind != "values" and is_half and _is_right_in_float32(name, inputs, result):
                 continue  # computed in float32 and rounded at the border of the partition, as documented
             if lowered.loses_nan and (found.kind == "NaN" or not _are_finite(inputs)):
                 continue  # the report says so
-            known = worst.get((group, found.kind))
-            if known is None or found.error > known[0].error:
-                worst[group, found.kind] = (found, inputs)
+            largest = worst.get((group, found.kind))
+            if largest is None or found.error > largest[0].error:
+                worst[group, found.kind] = (found, given)
     for (group, _), (found, inputs) in worst.items():
         yield _record(name, dtype, group, found, _is_theirs(lowered, inputs))
 
@@ -230,13 +241,18 @@ def _is_right_in_float32(name: str, inputs: Inputs, result: Any) -> bool:
     wide = _run(_module(_case(name, torch.float32)[0], torch.float32), tuple(_floats(x) for x in inputs))
     if isinstance(wide, Exception):
         return False
-    pairs = zip(torch.utils._pytree.tree_leaves(result), torch.utils._pytree.tree_leaves(wide), strict=True)
+    pairs = zip(tree_leaves(result), tree_leaves(wide), strict=True)
     rounded = [(r, w.to(r.dtype)) for r, w in pairs]
     return all(torch.equal(r.isnan(), w.isnan()) and torch.equal(r.isinf(), w.isinf()) for r, w in rounded)
 
 
 def _are_finite(inputs: Inputs) -> bool:
     return all(bool(x.isfinite().all()) for x in inputs)
+
+
+def _cast(values: Any, source: torch.dtype, to: torch.dtype) -> Any:
+    """Return values with the tensors of one dtype in another."""
+    return tree_map_only(Tensor, lambda x: x.to(to) if x.dtype is source else x, values)
 
 
 def _floats(x: Tensor) -> Tensor:
@@ -255,7 +271,7 @@ def _is_theirs(lowered: Lowered, inputs: Inputs) -> bool | None:
         return None
     try:
         alone = [torch.as_tensor(np.asarray(x)) for x in lowered.alone(inputs)]
-        ours = [torch.as_tensor(x) for x in torch.utils._pytree.tree_leaves(lowered.program(*inputs))]
+        ours = [torch.as_tensor(x) for x in tree_leaves(lowered.program(*inputs))]
     except Exception:
         return None
     return len(alone) == len(ours) and all(
@@ -267,7 +283,7 @@ def _is_theirs(lowered: Lowered, inputs: Inputs) -> bool | None:
 def _selects(results: Any, inputs: Inputs) -> bool:
     """Return true for results that are elements of the inputs, or no floats."""
     known = torch.cat([x.flatten().double() for x in inputs if x.is_floating_point()])
-    floats = [t for t in torch.utils._pytree.tree_leaves(results) if t.is_floating_point()]
+    floats = [t for t in tree_leaves(results) if t.is_floating_point()]
     return all(bool(torch.isin(t.double(), known).all()) for t in floats)
 
 

@@ -8,19 +8,85 @@ from delegate.backends.deviations import Deviation, Handling
 
 _row = partial(Deviation, "QNN in onnxruntime-qnn 2.7.0", handling=Handling.KEPT)
 _INFINITY = "tests/backends/onnx/test_infinity.py"
+_HALF = "tests/backends/onnx/test_half_precision.py"
+_ANYWHERE = (
+    "example", "zeros", "subnormal", "tiny", "small", "ordinary", "tails", "halves", "equal", "two values",
+    "transposed",
+)  # fmt: skip
+
+ROUNDED_QUOTIENTS = _row(
+    ("aten.fmod", "aten.remainder", "aten.div.Tensor_mode", "aten.div.Scalar_mode"), "quotients of floats",
+    "rounds them to float16 first, which may be the next whole number", "rounds them down or towards 0", test=_HALF,
+    handling=Handling.REJECTED,
+)  # fmt: skip
+POLES = _row(
+    ("aten.tan",), "angles close to an odd multiple of pi / 2",
+    "divides by cosines with an absolute error of 1e-3, and may return the other sign", "returns the tangent",
+    test=_HALF, handling=Handling.REJECTED,
+)  # fmt: skip
+LARGE_SQUARES = _row(
+    ("aten.acosh", "aten.asinh"), "numbers of 256 or more", "returns at most 7.2, since squares exceed float16",
+    "returns up to 11.8", test=_HALF, handling=Handling.REJECTED,
+)  # fmt: skip
 
 DEVIATIONS = (
+    ROUNDED_QUOTIENTS,
+    POLES,
+    LARGE_SQUARES,
     _row(
         (), "NaN, infinities and values beyond float16, such as 1e6", "returns finite numbers of 65,504 or more",
         "keeps them", test=_INFINITY, points=("NaN", "infinities", "only -infinity", "limits", "large"),
     ),
     _row(
-        ("aten.eq", "aten.ne", "aten.lt", "aten.le", "aten.gt", "aten.ge"), "infinities",
-        "compares them as numbers of 65,504 or more, or as NaN", "compares infinities", test=_INFINITY,
-        points=("infinities", "only -infinity", "limits"),
+        (), "numbers below 6e-5, also within a composed operator", "loses their digits, and returns 0 below 3e-8",
+        "keeps them", test=_HALF, points=("tiny",),
     ),
     _row(
-        ("aten.linalg_vector_norm",), "2-norms of 256 or more", "overflows, since squares exceed float16",
-        "returns the norm", test=_INFINITY, points=("tails", "large", "limits"),
+        ("aten.eq", "aten.ne", "aten.lt", "aten.le", "aten.gt", "aten.ge"), "infinities",
+        "compares them as numbers of 65,504 or more, or as NaN", "compares infinities", test=_INFINITY,
+    ),
+    _row(
+        ("aten._to_copy",), "integers beyond float16, such as 1e7", "returns 131,008 or less", "returns the number",
+        test=_HALF, points=("integers",), is_noted=False,
+    ),
+    _row(
+        ("aten.linalg_vector_norm", "aten.dist", "aten.var", "aten.std", "aten.var_mean", "aten.rms_norm",
+         "aten._native_batch_norm_legit"),
+        "norms and deviations of 256 or more, or below 0.008", "overflows, or returns 0, since squares leave float16",
+        "returns the result", test=_HALF,
+        points=("tails", "large", "limits", "halves", "small", "long", "long and equal"),
+    ),
+    _row(
+        ("aten.acos", "aten.asin", "aten.atan", "aten.atan2", "aten.atanh", "aten.sin", "aten.cos", "aten.sinh",
+         "aten.erf", "aten.sigmoid", "aten.elu", "aten.selu", "aten.gelu", "aten.silu", "aten.mish", "aten.softplus",
+         "aten.log_sigmoid", "aten.glu", "aten.hardswish", "aten.hardsigmoid"),
+        "results close to 0", "has an absolute error of 2e-3, and mish of 2e-2", "keeps the digits of small results",
+        test=_HALF, points=_ANYWHERE, is_noted=False,
+    ),
+    _row(
+        ("aten.sin", "aten.cos"), "angles over 3", "has an absolute error of up to 1e-3 of the angle",
+        "reduces every angle exactly", test=_HALF, points=("tails", "halves"),
+    ),
+    _row(
+        ("aten.div", "aten.atan2"), "divisors below 2e-5", "overflows, since the reciprocal exceeds float16",
+        "returns the quotient", test=_HALF, points=("small",), is_noted=False,
+    ),
+    _row(
+        ("aten.pow.Scalar", "aten._softmax", "aten.scaled_dot_product_attention"), "exponents of 8 or more",
+        "rounds them to float16, which is 0.4% of the result at 8, and 6% at 100", "rounds them to float32", test=_HALF,
+        points=(*_ANYWHERE, "long and offset"), is_noted=False,
+    ),
+    _row(
+        ("aten.cumsum",), "running sums", "rounds each of them to float16, and is 0.5% off after 256 numbers",
+        "adds up in float32", test=_HALF, points=("long",),
+    ),
+    _row(
+        ("aten.layer_norm", "aten.group_norm", "aten.instance_norm"), "means of a thousand times the deviation",
+        "subtracts a rounded mean", "subtracts the mean", test=_HALF, points=("long and offset",), is_noted=False,
+    ),
+    _row(
+        ("quantized_decomposed.dequantize_per_channel",), "results close to the middle of two steps of 16 bits",
+        "may return the next step", "returns the nearest one", test="tests/backends/onnx/test_quantized.py",
+        points=("small",), is_noted=False,
     ),
 )  # fmt: skip

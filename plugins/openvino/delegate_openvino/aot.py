@@ -85,6 +85,7 @@ _CORRECTED = frozenset(f"aten.{name}.correction" for name in ("var", "std", "var
 _LOSES = floats_of(LOSING)
 _PASSING = PASSING | MOVES
 _CONVERSIONS = frozenset((QUANTIZE, *DECODES))
+_PRECISIONS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 _RUN = """import openvino
@@ -124,8 +125,8 @@ class OpenVinoBackend(AskingBackend):
         return whole_operators() | AFFINE if self._in_integers else whole_operators()
 
     @property
-    def rounds_float32(self) -> bool:
-        return bool(self.options.precision != "f32")
+    def float32_precision(self) -> torch.dtype:
+        return _PRECISIONS[self.options.precision]
 
     @property
     def _in_integers(self) -> bool:

@@ -159,23 +159,6 @@ def test_what_makes_infinity_is_noted_or_right(function: Callable[[Tensor], Tens
     assert_same(exact(given), function(given), 1e-6)
 
 
-NORMS = {
-    "2-norm": (lambda x: torch.linalg.vector_norm(x, 2, 1), True),
-    "1-norm": (lambda x: torch.linalg.vector_norm(x, 1, 1), False),
-    "sum": (lambda x: x.sum(1), False),
-}
-
-
-@pytest.mark.parametrize(("function", "has_note"), NORMS.values(), ids=NORMS)
-def test_norms_whose_squares_overflow_have_a_note(function: Callable[..., torch.Tensor], has_note: bool) -> None:
-    require("dsp")
-    x = torch.tensor([[3.0, 4.0, 0.0], [100.0, 100.0, 100.0]])
-    program = lowered(function, x)
-    assert "dsp" in {n.backend for n in program.report.nodes}
-    assert any("squares" in note for p in program.report.partitions for note in p.notes) is has_note
-    assert_same(program(x), function(x), 5e-3)
-
-
 @pytest.mark.parametrize(
     "function",
     [torch.neg, torch.relu, lambda x: x + 1, lambda x: x.sum(1), lambda x: torch.cat([x, x])],

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
+import torch
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch.fx import Node
 
@@ -120,8 +121,8 @@ class DspBackend(OnnxBackend):
         return SCHEMES
 
     @property
-    def rounds_float32(self) -> bool:
-        return bool(self.options.precision == "float16")
+    def float32_precision(self) -> torch.dtype:
+        return torch.float16 if self.options.precision == "float16" else torch.float32
 
     def check(self, node: Node) -> Verdict:
         for other in (node, *node.all_input_nodes):

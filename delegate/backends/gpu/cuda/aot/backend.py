@@ -93,8 +93,8 @@ class CudaBackend(TableBackend):
         self._tuner: Tuner | None = None
 
     @property
-    def rounds_float32(self) -> bool:
-        return bool(self.options.precision != "float32")
+    def float32_precision(self) -> torch.dtype:
+        return rounding.dtype_of(self.options.precision)
 
     def no_row(self, op: str) -> Verdict:
         return no(Reason.OPERATOR, f"TVM's importer has no correct conversion of {op}")

@@ -17,10 +17,15 @@ _HALF, _MANTISSA = 0x1000, ~0x1FFF  # half of the last bit of TF32; the mask of 
 _BFLOAT16 = "bfloat16"
 
 
+def dtype_of(precision: str) -> torch.dtype:
+    """Return the dtype with the digits of a precision; TF32 has those of float16."""
+    return torch.float16 if precision == TF32 else getattr(torch, precision)
+
+
 def constant(value: torch.Tensor, precision: str) -> torch.Tensor:
     """Return a float32 constant rounded to a precision."""
     if precision != TF32:
-        return value.to(getattr(torch, precision))
+        return value.to(dtype_of(precision))
     bits = (value.contiguous().view(torch.int32) + _HALF) & _MANTISSA
     return torch.where(value.isnan(), value, bits.view(torch.float32))
 
