@@ -7,10 +7,12 @@ alone, so a plugin needs nothing of its own to be calibrated. A process measures
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
 
@@ -21,15 +23,17 @@ from torch.nn import functional as F
 
 from delegate.compile import to_backend
 from delegate.costs import kinds
-from delegate.costs.estimates import Estimates, Quantities
+from delegate.costs.estimates import Estimates
 from delegate.costs.machine import BUSY
 from delegate.costs.profile import PlaceRates, Profile, Rate
+from delegate.costs.quantities import Quantities
 from delegate.edge.export import to_edge
 from delegate.placement.runtime.worker import call_times, waiting_seconds
 from delegate.plugins import PORTABLE
 
 _SECONDS = 0.02  # of the calls of one row in one size
 _LEAST = 3  # calls that count
+_LEAST_SHARE = 0.02  # of a row: the seconds of its own operators, besides those of others
 _MOST_WAITING = 0.25  # a share of the time without a core, beyond which the seconds mean little
 
 
@@ -46,7 +50,7 @@ class Row:
 
     kind: str
     count: int
-    forward: Callable[..., Tensor]
+    forward: Callable[..., Tensor | tuple[Tensor, ...]]
     sizes: Sequence[tuple[tuple[int, ...], ...]]
 
 
@@ -83,15 +87,20 @@ def _double(x: Tensor) -> Tensor:
     return F.interpolate(x, scale_factor=2, mode="bilinear")
 
 
+def _sample_grid(x: Tensor, grid: Tensor) -> Tensor:
+    return F.grid_sample(x, grid, align_corners=False)
+
+
 def _copy(x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([torch.relu(x), y], 1).transpose(1, 2).contiguous()
 
 
+_CALLS = [((1, 16),), ((128, 1024),), ((1, 16),) * 8]
 ROWS = (
-    Row("call", 0, torch.relu, [((1, 16),), ((256, 1024),)]),
-    Row(kinds.SIMPLE, 16, _repeat(4, _simple), [((1, 16),), ((256, 1024),)]),
-    Row(kinds.FUNCTION, 8, _repeat(4, _function), [((1, 16),), ((256, 1024),)]),
-    Row(kinds.REDUCTION, 4, _repeat(4, _reduce), [((4, 16),), ((256, 512),)]),
+    Row("call", 0, lambda *values: tuple(map(torch.relu, values)), _CALLS),
+    Row(kinds.SIMPLE, 16, _repeat(4, _simple), [((1, 16),), ((128, 1024),), ((2048, 1024),)]),
+    Row(kinds.FUNCTION, 8, _repeat(4, _function), [((1, 16),), ((256, 512),), ((2048, 1024),)]),
+    Row(kinds.REDUCTION, 4, _repeat(4, _reduce), [((4, 16),), ((256, 512),), ((2048, 1024),)]),
     Row(
         kinds.PRODUCT,
         2,
@@ -102,7 +111,12 @@ ROWS = (
         kinds.CONVOLUTION,
         2,
         _repeat(2, lambda x, w: F.conv2d(x, w, padding=1)),
-        [((1, 8, 8, 8), (8, 8, 3, 3)), ((1, 64, 28, 28), (64, 64, 3, 3)), ((8, 32, 28, 28), (32, 32, 3, 3))],
+        [
+            ((1, 8, 8, 8), (8, 8, 3, 3)),
+            ((1, 1, 96, 96), (1, 1, 3, 3)),
+            ((1, 64, 28, 28), (64, 64, 3, 3)),
+            ((8, 32, 28, 28), (32, 32, 3, 3)),
+        ],
     ),
     Row(
         kinds.POINTWISE,
@@ -114,25 +128,35 @@ ROWS = (
         kinds.DEPTHWISE,
         2,
         _repeat(2, lambda x, w: F.conv2d(x, w, padding=1, groups=len(w))),
-        [((1, 8, 8, 8), (8, 1, 3, 3)), ((1, 64, 56, 56), (64, 1, 3, 3)), ((8, 32, 28, 28), (32, 1, 3, 3))],
+        [
+            ((1, 8, 8, 8), (8, 1, 3, 3)),
+            ((1, 3, 96, 96), (3, 1, 3, 3)),
+            ((1, 64, 56, 56), (64, 1, 3, 3)),
+            ((8, 32, 28, 28), (32, 1, 3, 3)),
+        ],
     ),
     Row(
         kinds.ATTENTION,
         1,
         F.scaled_dot_product_attention,
-        [((1, 2, 8, 16),) * 3, ((1, 8, 128, 64),) * 3, ((1, 8, 512, 64),) * 3],
+        [((1, 2, 8, 16),) * 3, ((1, 4, 512, 8),) * 3, ((1, 8, 128, 64),) * 3, ((1, 8, 512, 64),) * 3],
     ),
-    Row(kinds.SOFTMAX, 4, _repeat(4, lambda x: torch.softmax(x, -1)), [((4, 16),), ((256, 512),)]),
-    Row(kinds.NORM, 4, _repeat(4, lambda x: F.layer_norm(x, x.shape[-1:])), [((4, 16),), ((256, 512),)]),
+    Row(kinds.SOFTMAX, 4, _repeat(4, lambda x: torch.softmax(x, -1)), [((4, 16),), ((256, 512),), ((8192, 16),)]),
+    Row(
+        kinds.NORM, 4, _repeat(4, lambda x: F.layer_norm(x, x.shape[-1:])), [((4, 16),), ((256, 512),), ((2048, 512),)]
+    ),
     Row(kinds.GATHER, 1, _gather, [((64, 16), (16,)), ((4096, 64), (4096,))]),
     Row(kinds.SCATTER, 1, _scatter, [((64, 16), (16,), (16, 16)), ((4096, 64), (4096,), (4096, 64))]),
-    Row(kinds.COPY, 2, _copy, [((1, 4, 16), (1, 4, 16)), ((8, 128, 128), (8, 128, 128))]),
+    Row(
+        kinds.COPY, 2, _copy, [((1, 4, 16), (1, 4, 16)), ((4, 128, 128), (4, 128, 128)), ((8, 512, 512), (8, 512, 512))]
+    ),
+    Row(kinds.AVERAGE, 2, _repeat(2, lambda x: F.avg_pool2d(x, 5, 1, 2)), [((1, 8, 8, 8),), ((1, 32, 48, 48),)]),
     Row(kinds.WINDOW, 3, _repeat(3, lambda x: F.max_pool2d(x, 3, 1, 1)), [((1, 8, 8, 8),), ((1, 32, 56, 56),)]),
     Row(kinds.INDEX, 1, lambda x, i: x[i], [((64, 16), (16,)), ((4096, 64), (4096,))]),
     Row(kinds.POWER, 4, _repeat(4, lambda x: torch.sin(torch.pow(x * x, 0.7))), [((1, 16),), ((64, 256),)]),
     Row(kinds.RESIZE, 1, _double, [((1, 4, 4, 4),), ((1, 16, 32, 32),)]),
-    Row(kinds.TOPK, 1, lambda x: torch.topk(x, 4)[0], [((4, 64),), ((4, 8192),)]),
-    Row(kinds.SCAN, 1, lambda x: torch.cumsum(x, -1), [((4, 64),), ((64, 1024),)]),
+    Row(kinds.TOPK, 1, lambda x: torch.topk(x, 4)[0], [((4, 64),), ((4, 8192),), ((2048, 16),)]),
+    Row(kinds.SCAN, 1, lambda x: torch.cumsum(x, -1), [((4, 64),), ((64, 1024),), ((4096, 16),)]),
     Row(kinds.ELEMENT_GATHER, 1, lambda x, i: torch.gather(x, 1, i), [((16, 64), (16, 16)), ((64, 1024), (64, 256))]),
     Row(
         kinds.WIDE_DEPTHWISE,
@@ -140,8 +164,9 @@ ROWS = (
         lambda x, w: F.conv2d(x, w, groups=len(w)),
         [((1, 3, 16, 16), (3, 1, 7, 7)), ((1, 3, 48, 48), (3, 1, 11, 11))],
     ),
+    Row(kinds.SAMPLE, 1, _sample_grid, [((1, 4, 8, 8), (1, 4, 4, 2)), ((1, 16, 32, 32), (1, 32, 32, 2))]),
     Row(kinds.SPECIAL, 1, lambda x: torch.erfinv(x * 0.1), [((4, 16),), ((64, 256),)]),
-    Row(kinds.SORT, 1, lambda x: torch.sort(x)[0], [((4, 64),), ((4, 8192),)]),
+    Row(kinds.SORT, 1, lambda x: torch.sort(x)[0], [((4, 64),), ((4, 8192),), ((2048, 16),)]),
 )
 
 
@@ -163,44 +188,72 @@ class _Model(nn.Module):
         self.inputs = tuple(values[:first])
         self.weights = nn.ParameterList(nn.Parameter(v, requires_grad=False) for v in values[first:])
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         return self.forward_of(*inputs, *self.weights)
 
 
-@dataclass(frozen=True, slots=True)
+_ELSEWHERE = np.zeros(2**18, np.float32)
+
+
+def _work_elsewhere() -> None:
+    """Do what other parts of a program do between two calls: fill a cache, and let a library's threads sleep."""
+    np.add(_ELSEWHERE, 1.0, out=_ELSEWHERE)
+
+
+@dataclass(slots=True)
 class _Sample:
-    """The measured seconds of a row in one size, what its operators depend on, and the bytes that go in and out."""
+    """A row in one size, as a loaded program.
+
+    Args:
+        row: the row.
+        operators: what the seconds of its operators depend on.
+        values: the number of values that go in and out.
+        crossing: their bytes.
+        run: calls the program.
+        seconds: the least median of its measurements, since other processes only add to it.
+    """
 
     row: Row
-    seconds: float
     operators: Sequence[Quantities]
+    values: int
     crossing: int
+    run: Callable[[], object]
+    seconds: float = math.inf
+
+    def measure(self) -> None:
+        """Measure the program once more."""
+        self.seconds = min(self.seconds, median(call_times(self.run, _SECONDS, _LEAST, _work_elsewhere)))
 
 
 def measure(place: str, limit: float) -> PlaceRates:
     """Return the rates of a place, as far as its seconds allow.
 
-    Rows that the place does not run as one partition are left out.
+    Rows that the place does not run as one partition are left out. All rows are measured twice.
 
     Args:
         place: the name of a backend, or "portable".
-        limit: seconds after which no further row begins.
+        limit: seconds after which no further measurement begins.
     """
     end = time.monotonic() + limit
     samples: list[_Sample] = []
-    for row in ROWS:
-        for shapes in row.sizes:
-            if time.monotonic() > end:
-                return _fit(place, samples)
-            try:
-                sample = _sample(place, row, shapes)
-            except Exception:  # the library cannot run it, and others may still run
-                continue
-            samples += [] if sample is None else [sample]
-    return _fit(place, samples)
+    with ExitStack() as stack:
+        for row in ROWS:
+            for shapes in row.sizes:
+                if time.monotonic() > end:
+                    return _fit(place, samples)
+                try:
+                    sample = _sample(place, row, shapes, stack)
+                except Exception:  # the library cannot run it, and others may still run
+                    continue
+                samples += [] if sample is None else [sample]
+        for sample in samples:
+            if time.monotonic() < end:
+                sample.measure()
+        return _fit(place, samples)
 
 
-def _sample(place: str, row: Row, shapes: Sequence[tuple[int, ...]]) -> _Sample | None:
+def _sample(place: str, row: Row, shapes: Sequence[tuple[int, ...]], stack: ExitStack) -> _Sample | None:
+    """Return the first measurement of a row in one size; the stack closes its program."""
     model = _Model(row, shapes).eval()
     exported = torch.export.export(model, model.inputs)
     backends = [] if place == PORTABLE else [place]
@@ -208,15 +261,15 @@ def _sample(place: str, row: Row, shapes: Sequence[tuple[int, ...]]) -> _Sample 
     report = program.report
     if place != PORTABLE and (len(report.partitions) != 1 or any(n.backend != place for n in report.nodes)):
         return None
-    method, arrays = program.loaded.method("forward"), [i.numpy() for i in model.inputs]
-    results = method.run(arrays)
-    times = call_times(partial(method.run, arrays), _SECONDS, _LEAST)
-    program.loaded.close()
-    crossing = sum(a.nbytes for a in (*arrays, *results) if isinstance(a, np.ndarray))
+    loaded = stack.enter_context(program.loaded)
+    method, arrays = loaded.method("forward"), [i.numpy() for i in model.inputs]
+    crossing = [a.nbytes for a in (*arrays, *method.run(arrays)) if isinstance(a, np.ndarray)]
     edge = to_edge(exported, name="forward", preserve_ops=frozenset(n.op for n in report.nodes))
     quantities = Estimates(_NOTHING).quantities
     operators = [q for n in edge.graph.nodes if (q := quantities(n)).kind != kinds.VIEW]
-    return _Sample(row, median(times), operators, crossing)
+    sample = _Sample(row, operators, len(crossing), sum(crossing), partial(method.run, arrays))
+    sample.measure()
+    return sample
 
 
 _NOTHING = Profile("", {})
@@ -232,19 +285,19 @@ def _fit(place: str, samples: Sequence[_Sample]) -> PlaceRates:
     for sample in samples:
         by_kind.setdefault(sample.row.kind, []).append(sample)
     call = Rate(0.0)
-    if place != PORTABLE and "call" in by_kind and kinds.SIMPLE in by_kind:
+    if place != PORTABLE and len(by_kind.get("call", ())) == len(_CALLS) and len(by_kind.get(kinds.SIMPLE, ())) > 1:
         call, rates[kinds.SIMPLE] = _calls(by_kind["call"], by_kind[kinds.SIMPLE])
     for kind, own in by_kind.items():
         if kind == "call" or kind in rates:
             continue
         points = []
         for sample in own:
-            rest = call.seconds(0, sample.crossing)
+            rest = call.seconds(sample.values, sample.crossing)
             others = (q for q in sample.operators if q.kind != kind and q.kind in rates)
             rest += sum(rates[q.kind].seconds(q.units, q.nbytes) for q in others)
             mine = [q for q in sample.operators if q.kind == kind]
             if mine:
-                seconds = max(sample.seconds - rest, 0.02 * sample.seconds)
+                seconds = max(sample.seconds - rest, _LEAST_SHARE * sample.seconds)
                 points.append((len(mine), sum(q.units for q in mine), sum(q.nbytes for q in mine), seconds))
         if points:
             rates[kind] = _least_error(points)
@@ -254,24 +307,32 @@ def _fit(place: str, samples: Sequence[_Sample]) -> PlaceRates:
 
 
 def _calls(single: Sequence[_Sample], chains: Sequence[_Sample]) -> tuple[Rate, Rate]:
-    """Return the rates of calls and of simple operators: a chain of 16 differs from one operator by 15 of them."""
-    small, large = single[0], single[-1]
-    many, many_large = chains[0], chains[-1]
+    """Return the rates of calls and of simple operators: a chain of 16 differs from one operator by 15 of them.
+
+    Eight operators side by side differ from one by 14 values that go in and out, and by seven operators.
+    """
+    (small, large, wide), (many, many_large, *far) = single, chains
     count = len(many.operators)
     each = max((many.seconds - small.seconds) / max(count - 1, 1), 0.0)
     units = large.operators[0].units
     each_large = max((many_large.seconds - large.seconds) / max(count - 1, 1), each)
     simple = Rate(each, (each_large - each) / units)
-    call = max(small.seconds - each, 0.0)
-    byte = max(large.seconds - call - simple.seconds(units, 0), 0.0) / large.crossing
-    return Rate(call, 0.0, byte), simple
+    more = wide.seconds - small.seconds - each * (len(wide.operators) - 1)
+    value = max(more, 0.0) / (wide.values - small.values)
+    call = max(small.seconds - each - value * small.values, 0.0)
+    byte = max(large.seconds - call - value * large.values - simple.seconds(units, 0), 0.0) / large.crossing
+    calls = Rate(call, value, byte)
+    for sample in far:  # of tensors that no fast cache holds
+        near = calls.seconds(sample.values, sample.crossing) + sum(simple.seconds(q.units, 0) for q in sample.operators)
+        simple = replace(simple, byte=max(sample.seconds - near, 0.0) / sum(q.nbytes for q in sample.operators))
+    return calls, simple
 
 
 def _least_error(points: Sequence[tuple[int, float, float, float]]) -> Rate:
     """Return the rate with the least relative error at points of (operators, units, bytes, seconds), none negative."""
     matrix = np.array([[c / s, u / s, b / s] for c, u, b, s in points])
     best, least = Rate(0.0), float("inf")
-    for columns in ([0, 1, 2], [0, 1], [1]):
+    for columns in ([0, 1, 2], [0, 1], [1, 2], [1]):
         if len(columns) > len(points):
             continue
         found, *_ = np.linalg.lstsq(matrix[:, columns], np.ones(len(points)), rcond=None)

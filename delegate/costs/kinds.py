@@ -9,6 +9,7 @@ SOFTMAX, NORM, GATHER, SCATTER, COPY, WINDOW, SORT = "softmax", "norm", "gather"
 INDEX, ELEMENT_GATHER, SCAN, TOPK, RESIZE = "index", "element gather", "scan", "topk", "resize"
 POWER = "power"  # and other functions that few libraries vectorize
 SPECIAL = "special function"  # many operations for each element
+SAMPLE, AVERAGE = "sample", "average"
 PERMUTE = "permute"  # a view for the portable kernels, and a copy for others
 VIEW = "view"
 
@@ -42,9 +43,10 @@ OPERATORS = {
         "pixel_unshuffle tril triu"
     ),
     WINDOW: (
-        "max_pool2d max_pool2d_with_indices avg_pool2d max_pool1d avg_pool1d max_pool3d avg_pool3d adaptive_max_pool2d "
+        "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d "
         "im2col col2im"
     ),
+    AVERAGE: "avg_pool1d avg_pool2d avg_pool3d",
     RESIZE: (
         "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
         "_upsample_bilinear2d_aa upsample_bicubic2d upsample_trilinear3d"
@@ -53,14 +55,16 @@ OPERATORS = {
     SCAN: "cumsum cumprod cummax cummin logcumsumexp",
     TOPK: "topk",
     POWER: "pow sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh log log2 log10 log1p expm1",
-    SPECIAL: "erfinv erfc lgamma digamma polygamma i0 fmod remainder grid_sampler_2d grid_sampler_3d",
-    PERMUTE: "permute transpose t movedim swapaxes",
+    SPECIAL: "erfinv erfc lgamma digamma polygamma i0 fmod remainder",
+    SAMPLE: "grid_sampler_2d grid_sampler_3d",
+    PERMUTE: "permute transpose t movedim swapaxes expand",
     VIEW: (
-        "view _unsafe_view reshape squeeze unsqueeze expand slice select split split_with_sizes chunk unbind flatten "
+        "view _unsafe_view reshape squeeze unsqueeze slice select split split_with_sizes chunk unbind flatten "
         "unflatten alias detach narrow as_strided"
     ),
 }  # fmt: skip
-BY_RESULT = frozenset({GATHER, INDEX, ELEMENT_GATHER, RESIZE, SPECIAL})  # what they do not read takes no time
+BY_RESULT = frozenset({GATHER, INDEX, ELEMENT_GATHER, RESIZE, SPECIAL, SAMPLE})  # what they do not read takes no time
+BY_ROW = frozenset({SOFTMAX, SORT, TOPK, SCAN})  # along one dimension, so that short rows take longer
 KINDS = (*OPERATORS, POINTWISE, DEPTHWISE, WIDE_DEPTHWISE, FUNCTION)
 _KIND_OF = {f"aten.{name}": kind for kind, names in OPERATORS.items() for name in names.split()}
 

@@ -27,13 +27,12 @@ UNKNOWN = "other"  # the place whose rates stand for a backend that has none
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Seconds of an operator, or of a delegate's call: `call + unit * units + byte * bytes`.
+    """Seconds of an operator, or of the call of a partition: `call + unit * units + byte * bytes`.
 
     Args:
         call: seconds of each.
-        unit: seconds per multiply-add of products, convolutions and attention, else per 4 bytes of the
-            largest tensor; see `delegate.costs.estimates`.
-        byte: seconds per byte of the inputs and results.
+        unit: seconds per unit of work; see `delegate.costs.quantities`. For a call, per value that goes in or out.
+        byte: seconds per byte that is moved; for operators that work row by row, per row.
     """
 
     call: float
@@ -50,7 +49,7 @@ class PlaceRates:
     """The rates of one backend, or of the portable kernels.
 
     Args:
-        call: of a delegate's call without its work, and of each byte that goes in or out.
+        call: of the call of a partition without its work, and of each value and byte that goes in or out.
         operators: kind -> the rate of one operator of a partition; see `delegate.costs.kinds`.
         versions: of the libraries that were measured, by name.
         origin: "calibrated", or "shipped".

@@ -42,6 +42,7 @@ from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan as plan_graph
 from delegate.partitioner.reporting import make_report
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
+from delegate.partitioner.search import Search
 from delegate.program.model import DelegateSpec, Program
 from delegate.report import Report
 from delegate.selection import Selection
@@ -345,8 +346,7 @@ class Compiler:
             refusals=method.refusals,
             taken=[p.name for plan in others for part in plan.walk() for p in part.partitions],
             has_kernel=lambda node: has_kernel(node, self.kernels),
-            costs=self.costs,
-            way=self.ways.get(method.edge.name),
+            search=None if self.costs is None else Search(self.costs, self.ways.get(method.edge.name)),
         )
 
     def _compile_regions(

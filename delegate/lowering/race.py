@@ -50,7 +50,6 @@ def race(
         budget: seconds, also for loading.
     """
     end = time.monotonic() + budget
-    times: dict[str, list[float]] = {}
     with ExitStack() as stack:
         calls: dict[str, tuple[_Call, _Call | None]] = {}
         for name, program in programs.items():
@@ -69,17 +68,28 @@ def race(
         is_stateless = all(reset is None for _, reset in calls.values())  # torch's own calls would change the model
         if len(calls) > 1 and is_stateless and time.monotonic() < end:
             calls[EAGER] = _eager(ep), None
-        for _ in range(_ROUNDS):
-            for name, (call, reset) in list(calls.items()):
-                if time.monotonic() > end and all(n in times for n in calls):
-                    break
-                time.sleep(_PAUSE)
-                try:
-                    times.setdefault(name, []).append(min(call_times(call, _TURN, _LEAST, reset)))
-                except Exception:  # what the model asserts may not hold for inputs that it has changed itself
-                    del calls[name]
-    medians = {name: median(turns) for name, turns in times.items() if turns}
-    return dict(sorted(medians.items(), key=lambda item: (item[0] == EAGER, item[1])))
+        times = _take_turns(calls, end)
+    return dict(sorted(times.items(), key=lambda item: (item[0] == EAGER, item[1])))
+
+
+def _take_turns(calls: dict[str, tuple[_Call, _Call | None]], end: float) -> dict[str, float]:
+    """Return the median seconds of each call; those that fail are left out, and removed.
+
+    Args:
+        calls: name -> what is called, and what resets its states after each call.
+        end: by `time.monotonic`, after which no turn begins, except the first of each.
+    """
+    times: dict[str, list[float]] = {}
+    for _ in range(_ROUNDS):
+        for name, (call, reset) in list(calls.items()):
+            if time.monotonic() > end and all(n in times for n in calls):
+                break
+            time.sleep(_PAUSE)
+            try:
+                times.setdefault(name, []).append(min(call_times(call, _TURN, _LEAST, reset)))
+            except Exception:  # what the model asserts may not hold for inputs that it has changed itself
+                del calls[name]
+    return {name: median(turns) for name, turns in times.items() if name in calls}
 
 
 def _eager(ep: ExportedProgram) -> _Call:

@@ -26,7 +26,7 @@ from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
 from delegate.partitioner.saved import AsPlanned
-from delegate.partitioner.search import NOT_CHOSEN, Support, Way, cheapest, seconds_of, ways
+from delegate.partitioner.search import NOT_CHOSEN, Search, Support, Way, seconds_of, ways
 from delegate.partitioner.state_writes import writes_of_large_states
 from delegate.partitioner.support_query import SupportQuery, computing, not_for_delegates
 from delegate.plugins import INSTANCE, PORTABLE
@@ -47,8 +47,7 @@ def plan(
     refusals: Refusals | None = None,
     taken: Iterable[str] = (),
     has_kernel: HasKernel = lambda node: True,
-    costs: Estimates | None = None,
-    way: str | None = None,
+    search: Search | None = None,
 ) -> Plan:
     """Plan one method and the graphs of its control flow.
 
@@ -60,8 +59,7 @@ def plan(
         refusals: backend -> nodes that its library rejected after the support check -> the reason.
         taken: names of partitions of other methods, which this plan must not use.
         has_kernel: returns if a kernel runs a node without decomposition.
-        costs: the plan is the cheapest by these estimates; None: the first backend that supports a node runs it.
-        way: the name of the way that every graph takes; None: the cheapest one of each. See `partitioner/search.py`.
+        search: the search for the cheapest plan; None: the first backend that supports a node runs it.
 
     Raises:
         PartitionError: the rules do not fit the backends, or a partitioner or a check failed.
@@ -73,7 +71,7 @@ def plan(
             what = f"backend {name} is requested {count} times" if count > 1 else f"backend {name} has no support check"
             raise PartitionError(what, where=program.name, remedy="name every backend once")
     book = RuleBook(rules, names)
-    planner = _Planner(partitioners, backends, rules, book, refusals or {}, set(taken), has_kernel, costs, way)
+    planner = _Planner(partitioners, backends, rules, book, refusals or {}, set(taken), has_kernel, search)
     start = time.perf_counter_ns()
     with gc_paused():
         result = planner.plan(program)
@@ -101,67 +99,68 @@ class _Planner:
     refusals: Refusals
     taken: set[str]
     has_kernel: HasKernel
-    costs: Estimates | None
-    way: str | None
+    search: Search | None
     numbering: Counter[str] = field(default_factory=Counter)
 
     def plan(self, program: EdgeProgram, *, is_nested: bool = False) -> Plan:
         """Plan one graph and its nested graphs."""
-        names = [p.backend for p in self.partitioners]
         inner = [n for n in program.graph.nodes if n.op not in ("placeholder", "output")]
         checked = computing(inner)
         pins = {n: pin for n in checked if (pin := self.book.pin(n)) is not None}
+        verdicts, claims, decomposed = self._ask(program, checked, pins)
+        groups, verdicts, seconds = self._assign(inner, verdicts, claims, pins)
+        order = tuple(self._units(groups, verdicts))
+        partitions = tuple(u for u in order if isinstance(u, Partition))
+        partition_of = {n: p for p in partitions for n in p.nodes}
+        leftover = (n for n in checked if n not in partition_of and is_compound(n) and not self.has_kernel(n))
+        return Plan(
+            program,
+            tuple(p.backend for p in self.partitioners),
+            tuple(_node_plan(n, verdicts[n], partition_of.get(n)) for n in checked),
+            partitions,
+            order,
+            tuple(_broken_pins(pins, verdicts)),
+            {name: self.plan(sub, is_nested=True) for name, sub in subprograms(program).items()},
+            is_nested,
+            tuple(dict.fromkeys((*decomposed, *leftover))),
+            seconds=seconds,
+        )
+
+    def _ask(
+        self, program: EdgeProgram, checked: Sequence[Node], pins: Mapping[Node, RulePattern]
+    ) -> tuple[dict[Node, Verdicts], dict[str, Sequence[Claim]], list[Node]]:
+        """Return the verdicts on nodes, the accepted pattern matches, and the nodes to decompose for a backend."""
         verdicts: dict[Node, Verdicts] = {n: {} for n in checked}
         in_place = {n: v for n, v in writes_of_large_states(program, self.has_kernel).items() if n not in pins}
         queries = self._queries(pins, not_for_delegates(checked) | in_place)
         claims: dict[str, Sequence[Claim]] = {}
         for partitioner, query in zip(self.partitioners, queries, strict=True):
-            start = time.perf_counter_ns()
+            start, name = time.perf_counter_ns(), partitioner.backend
             with query.backend.unchanged(program):
-                claims[partitioner.backend] = self._collect(partitioner, query, program, verdicts)
+                claims[name] = self._collect(partitioner, query, program, verdicts)
             if query.backend.dropped is not None:  # also in its last checks
-                claims[partitioner.backend] = ()
+                claims[name] = ()
                 refusal = no(Reason.REFUSED, query.backend.dropped.what)
                 for by_backend in verdicts.values():
-                    by_backend[partitioner.backend] = by_backend[partitioner.backend] and refusal
+                    by_backend[name] = by_backend[name] and refusal
             if is_heard():
-                name, duration = partitioner.backend, time.perf_counter_ns() - start
+                duration = time.perf_counter_ns() - start
                 supported = sum(bool(own[name]) for own in verdicts.values())
                 emit(SupportChecked(program.name, name, len(verdicts), supported, start, duration))
-        decomposed = [] if self.costs is not None else self._partly_supported(checked, verdicts, queries, claims)
+        decomposed = [] if self.search is not None else self._partly_supported(checked, verdicts, queries, claims)
         for node in decomposed:
             verdicts[node] = {name: v and no(Reason.OPERATOR, "it is decomposed") for name, v in verdicts[node].items()}
-        pinned = frozenset(n for n, pin in pins.items() if pin.place != PORTABLE)
-        most = {name: self.backends[name].most_constants for name in names}
+        return verdicts, claims, decomposed
+
+    def _threshold(self, pins: Mapping[Node, RulePattern]) -> CostThreshold:
         is_saved = all(isinstance(partitioner, AsPlanned) for partitioner in self.partitioners)
-        threshold = CostThreshold(
+        return CostThreshold(
             0 if is_saved else self.rules.min_partition_size,
-            pinned,
+            frozenset(n for n, pin in pins.items() if pin.place != PORTABLE),
             self.has_kernel,
-            most,
-            self.costs or Estimates(shipped()),
-            by_costs=self.costs is not None,
-        )
-        groups, verdicts, seconds = self._assign(inner, verdicts, claims, pins, threshold)
-        notes = _broken_pins(pins, verdicts)
-        order = tuple(self._units(groups, verdicts))
-        partitions = tuple(u for u in order if isinstance(u, Partition))
-        partition_of = {n: p for p in partitions for n in p.nodes}
-        nodes = tuple(_node_plan(n, verdicts[n], partition_of.get(n)) for n in checked)
-        nested = {name: self.plan(sub, is_nested=True) for name, sub in subprograms(program).items()}
-        leftover = (n for n in checked if n not in partition_of and is_compound(n) and not self.has_kernel(n))
-        decomposed = list(dict.fromkeys((*decomposed, *leftover)))
-        return Plan(
-            program,
-            tuple(names),
-            nodes,
-            partitions,
-            order,
-            tuple(notes),
-            nested,
-            is_nested,
-            tuple(decomposed),
-            seconds=seconds,
+            {p.backend: self.backends[p.backend].most_constants for p in self.partitioners},
+            Estimates(shipped()) if self.search is None else self.search.costs,
+            by_costs=self.search is not None,
         )
 
     def _assign(
@@ -170,28 +169,25 @@ class _Planner:
         verdicts: dict[Node, Verdicts],
         claims: Mapping[str, Sequence[Claim]],
         pins: Mapping[Node, RulePattern],
-        threshold: CostThreshold,
     ) -> tuple[list[NodeGroup], dict[Node, Verdicts], Mapping[str, float]]:
         """Return the groups of the plan, the verdicts with its reasons, and the estimated seconds of each way."""
-        names = [p.backend for p in self.partitioners]
-        if self.costs is None:
+        names, threshold = [p.backend for p in self.partitioners], self._threshold(pins)
+        if self.search is None:
             return assign(nodes, verdicts, claims, names, threshold), verdicts, {}
         claimed = {name: {n for claim in own for n in claim.nodes} for name, own in claims.items()}
         able = {
             node: tuple(name for name in names if own[name] or node in claimed[name]) for node, own in verdicts.items()
         }
-        support = Support(nodes, verdicts, able, pins, self.has_kernel)
         drafts: dict[str, tuple[list[NodeGroup], dict[Node, Verdicts]]] = {}
-        seconds: dict[str, float] = {}
-        for name, way in ways(support, names, self.costs).items():
+        for name, way in ways(Support(nodes, verdicts, able, pins, self.has_kernel), names, self.search.costs).items():
             own = _along(way, verdicts)
             kept = {
                 backend: [c for c in all_ if all(way.get(n, backend) == backend for n in c.nodes)]
                 for backend, all_ in claims.items()
             }
             drafts[name] = assign(nodes, own, kept, names, threshold), own
-            seconds[name] = seconds_of(drafts[name][0], self.costs)
-        chosen = self.way if self.way in drafts else cheapest(seconds)[0]
+        seconds = {name: seconds_of(groups, self.search.costs) for name, (groups, _) in drafts.items()}
+        chosen = self.search.choose(seconds)
         return *drafts[chosen], {chosen: seconds[chosen], **seconds}
 
     def _queries(self, pins: Mapping[Node, RulePattern], barred: Mapping[Node, Verdict]) -> list[SupportQuery]:

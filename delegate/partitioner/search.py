@@ -26,6 +26,23 @@ NOT_CHOSEN = no(Reason.SLOWER, "by the estimates of this machine", "name the bac
 Way = Mapping[Node, str]  # node -> its place: a backend, or "portable"
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search for the cheapest plan.
+
+    Args:
+        costs: the estimates that decide.
+        way: the name of the way that every graph takes if it has it; None: the cheapest one of each graph.
+    """
+
+    costs: Estimates
+    way: str | None = None
+
+    def choose(self, seconds: Mapping[str, float]) -> str:
+        """Return the way to take, of those with estimated seconds."""
+        return self.way if self.way is not None and self.way in seconds else cheapest(seconds)[0]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Support:
     """Which backends can run which nodes of one graph.

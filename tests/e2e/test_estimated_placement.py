@@ -9,7 +9,7 @@ from torch import nn
 import delegate
 from delegate.costs.profile import PlaceRates, Profile, Rate, shipped
 from delegate.errors import PartitionError
-from delegate.lowering import strategies
+from delegate.lowering import estimated
 from delegate.testing import assert_same
 
 FREE, DEAR = (PlaceRates(Rate(call), {"function": Rate(call), "permute": Rate(0.0)}, {}) for call in (1e-9, 1e-2))
@@ -62,7 +62,7 @@ def test_the_profile_of_a_machine_decides(exported, tmp_path, places, expected):
 
 @pytest.fixture
 def long_race(monkeypatch):
-    monkeypatch.setattr(strategies, "RACE_SHARE", 1e6)
+    monkeypatch.setattr(estimated, "RACE_SHARE", 1e6)
 
 
 def test_a_policy_against_kernels_counts_more_than_costs(exported, tmp_path):

@@ -10,6 +10,7 @@ from delegate.costs.estimates import Estimates
 from delegate.costs.profile import UNKNOWN, PlaceRates, Profile, Rate
 from delegate.edge.node import module_path
 from delegate.partitioner.rules import PartitionRules
+from delegate.partitioner.search import Search
 from delegate.verdict import Reason
 from tests.support.planning import edge, only, planned, without
 
@@ -59,7 +60,7 @@ def backends_of(plan) -> set[str | None]:
     ids=["the faster one", "the cheaper call", "kernels", "each what it does best"],
 )
 def test_the_cheapest_plan_is_chosen(costs, expected):
-    plan = planned(edge(Layers(), X), {"a": without(), "b": without()}, costs=costs)
+    plan = planned(edge(Layers(), X), {"a": without(), "b": without()}, search=Search(costs))
     assert backends_of(plan) == expected
     assert next(iter(plan.seconds.values())) == min(plan.seconds.values())
 
@@ -68,7 +69,7 @@ def test_a_mix_that_saves_less_than_its_calls_is_not_chosen():
     costs = estimates(
         a=rates(20, function=9, product=1), b=rates(20, function=1, product=9), portable=rates(0, function=99)
     )
-    plan = planned(edge(Layers(), X), {"a": without(), "b": without()}, costs=costs)
+    plan = planned(edge(Layers(), X), {"a": without(), "b": without()}, search=Search(costs))
     assert len(plan.partitions) == 1
 
 
@@ -77,8 +78,8 @@ def test_what_the_faster_backend_does_not_support_splits_only_where_it_pays():
     cheap = estimates(a=rates(1, function=1), b=rates(1, function=20), portable=rates(0, function=99))
     dear = estimates(a=rates(30, function=1), b=rates(30, function=20), portable=rates(0, function=99))
     program = edge(Layers(), X)
-    assert backends_of(planned(program, checks, costs=cheap)) == {"a", "b"}
-    assert backends_of(planned(program, checks, costs=dear)) == {"b"}
+    assert backends_of(planned(program, checks, search=Search(cheap))) == {"a", "b"}
+    assert backends_of(planned(program, checks, search=Search(dear))) == {"b"}
 
 
 def test_another_backend_never_makes_the_estimate_worse():
@@ -92,7 +93,7 @@ def test_another_backend_never_makes_the_estimate_worse():
     checks = {"a": without(), "b": only("aten.tanh"), "c": only("aten.linear", "aten.addmm", "aten.mm")}
     least = float("inf")
     for count in range(1, len(checks) + 1):
-        plan = planned(program, dict(list(checks.items())[:count]), costs=costs)
+        plan = planned(program, dict(list(checks.items())[:count]), search=Search(costs))
         seconds = next(iter(plan.seconds.values()))
         assert seconds <= least * 1.001
         least = seconds
@@ -101,20 +102,20 @@ def test_another_backend_never_makes_the_estimate_worse():
 def test_a_pin_is_obeyed_whatever_it_costs():
     costs = estimates(a=rates(1, function=1), b=rates(1e3, function=1e3), portable=rates(0, function=50))
     rules = PartitionRules(pins={"layers.1": "b", "layers.2": "portable"})
-    plan = planned(edge(Layers(), X), {"a": without(), "b": without()}, rules, costs=costs)
+    plan = planned(edge(Layers(), X), {"a": without(), "b": without()}, rules, search=Search(costs))
     products = {module_path(n.node): n.backend for n in plan.nodes if n.op == "aten.addmm.default"}
     assert products == {"layers.0": "a", "layers.1": "b", "layers.2": None, "layers.3": "a"}
 
 
 def test_nodes_that_another_way_would_run_give_the_reason():
     costs = estimates(a=rates(5, function=9), b=rates(5, function=1), portable=rates(0, function=50))
-    plan = planned(edge(Layers(), X), {"a": without(), "b": without()}, costs=costs)
+    plan = planned(edge(Layers(), X), {"a": without(), "b": without()}, search=Search(costs))
     assert {n.verdicts["a"].reason for n in plan.nodes} == {Reason.SLOWER}
 
 
 def test_equal_costs_go_to_the_first_backend():
     costs = estimates(a=rates(5, function=1), b=rates(5, function=1), portable=rates(0, function=50))
-    assert backends_of(planned(edge(Layers(), X), {"b": without(), "a": without()}, costs=costs)) == {"b"}
+    assert backends_of(planned(edge(Layers(), X), {"b": without(), "a": without()}, search=Search(costs))) == {"b"}
 
 
 def test_branches_do_not_hide_that_one_backend_runs_everything():
@@ -123,5 +124,5 @@ def test_branches_do_not_hide_that_one_backend_runs_everything():
             return sum(torch.tanh(x * k) @ x for k in range(1, 6))
 
     costs = estimates(a=rates(5, function=1), b=rates(5, function=2), portable=rates(0, function=50))
-    plan = planned(edge(Branches(), X), {"a": without(), "b": without()}, costs=costs)
+    plan = planned(edge(Branches(), X), {"a": without(), "b": without()}, search=Search(costs))
     assert [p.backend for p in plan.partitions] == ["a"]
