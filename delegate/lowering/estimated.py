@@ -112,9 +112,9 @@ class EstimatedStrategy(CostStrategy):
         end = time.monotonic() + budget
         programs: dict[str, Program] = {}
         seen: set[frozenset[tuple[tuple[str, str], str]]] = set()
-        for way in sorted(near, key=lambda way: way != PORTABLE):  # kernels alone need no compiler
-            if time.monotonic() > end:
-                break
+        for way in sorted(near, key=lambda way: way == PORTABLE):  # kernels alone need no compiler, so they come last
+            if time.monotonic() > end and way != PORTABLE:
+                continue
             fork = compiler.fork_for_way(method, way)
             with contextlib.suppress(DelegateError):
                 program, _ = fork.compile()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -24,8 +24,9 @@ from delegate.runtime.loaded import LoadedProgram
 EAGER = "torch itself"
 _TURN = 0.01  # seconds of the calls of one turn; the least of them counts, since others have what other processes add
 _LEAST = 2  # calls of a turn
-_PAUSE = 0.01  # seconds before a turn, because threads of another library may still spin
+_PAUSE = 0.02  # seconds before a turn, because threads of another library may still spin
 _ROUNDS = 5  # after which the race ends
+_FAR = 1.5  # what took this many times as long gets no other turn
 
 _Call = Callable[[], Any]
 
@@ -38,7 +39,7 @@ def race(
     kernels: KernelRequest | None,
     budget: float,
 ) -> dict[str, float]:
-    """Return the median seconds of a call of each program, and of torch's own; the fastest program first.
+    """Return the least seconds of a call of each program, and of torch's own; the fastest program first.
 
     Programs that fail are left out, and so are those without time to run.
 
@@ -63,7 +64,7 @@ def race(
             except DelegateError:
                 continue
             calls[name] = (run, loaded.reset if loaded.states else None)
-            if time.monotonic() > end:
+            if time.monotonic() > end and len(calls) > 1:
                 break
         is_stateless = all(reset is None for _, reset in calls.values())  # torch's own calls would change the model
         if len(calls) > 1 and is_stateless and time.monotonic() < end:
@@ -73,7 +74,7 @@ def race(
 
 
 def _take_turns(calls: dict[str, tuple[_Call, _Call | None]], end: float) -> dict[str, float]:
-    """Return the median seconds of each call; those that fail are left out, and removed.
+    """Return the least seconds of each call; those that fail are left out, and removed.
 
     Args:
         calls: name -> what is called, and what resets its states after each call.
@@ -81,15 +82,16 @@ def _take_turns(calls: dict[str, tuple[_Call, _Call | None]], end: float) -> dic
     """
     times: dict[str, list[float]] = {}
     for _ in range(_ROUNDS):
+        least = min((min(turns) for turns in times.values()), default=math.inf)
         for name, (call, reset) in list(calls.items()):
-            if time.monotonic() > end and all(n in times for n in calls):
-                break
+            if name in times and (time.monotonic() > end or min(times[name]) > _FAR * least):
+                continue
             time.sleep(_PAUSE)
             try:
                 times.setdefault(name, []).append(min(call_times(call, _TURN, _LEAST, reset)))
             except Exception:  # what the model asserts may not hold for inputs that it has changed itself
                 del calls[name]
-    return {name: median(turns) for name, turns in times.items() if name in calls}
+    return {name: min(turns) for name, turns in times.items() if name in calls}
 
 
 def _eager(ep: ExportedProgram) -> _Call:

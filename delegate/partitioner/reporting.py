@@ -45,25 +45,8 @@ def make_report(
     all_notes = list(notes)
     estimates: dict[str, dict[str, float]] = {}
     for plan in plans:
-        total = sum(work(n.node) for part in plan.walk() for n in part.nodes)
-        boundaries = {
-            p.name: extractor.boundary(p)
-            for extractor in map(RegionExtractor, plan.walk())
-            for p in extractor.plan.partitions
-        }
-        seconds = _seconds(plan, boundaries, costs)
         methods.append(plan.program.name)
-        for part in plan.walk():
-            builder = _ReportBuilder(
-                plan.program.name,
-                _prefix(plan, part),
-                _placeholder_names(part.program),
-                total,
-                seconds,
-                boundaries,
-                costs,
-                is_estimated=bool(plan.seconds),
-            )
+        for part, builder in _builders(plan, costs):
             nodes += [builder.node(n) for n in part.nodes]
             partitions += [builder.partition(p, (partition_notes or {}).get(p.name, ())) for p in part.partitions]
             all_notes += part.notes
@@ -72,6 +55,32 @@ def make_report(
             all_notes.append(_estimate_note(plan.program.name, seconds_of))
         all_notes += _missing_support(plan.program.name, plan.backends, nodes)
     return Report(tuple(methods), tuple(nodes), tuple(partitions), tuple(dict.fromkeys(all_notes)), estimates=estimates)
+
+
+def _builders(plan: Plan, costs: Estimates) -> Iterator[tuple[Plan, _ReportBuilder]]:
+    """Yield the plan of each graph of a method with the builder of its rows."""
+    total = sum(work(n.node) for part in plan.walk() for n in part.nodes)
+    boundaries = {
+        p.name: extractor.boundary(p)
+        for extractor in map(RegionExtractor, plan.walk())
+        for p in extractor.plan.partitions
+    }
+    seconds = _seconds(plan, boundaries, costs)
+    for part in plan.walk():
+        prefix, placeholders = _prefix(plan, part), _placeholder_names(part.program)
+        yield (
+            part,
+            _ReportBuilder(
+                plan.program.name,
+                prefix,
+                placeholders,
+                total,
+                seconds,
+                boundaries,
+                costs,
+                is_estimated=bool(plan.seconds),
+            ),
+        )
 
 
 def _estimate_note(method: str, seconds: Mapping[str, float]) -> str:
