@@ -37,7 +37,6 @@ _UNTAGGED = frozenset(  # whose results are compared one by one, though torch do
 )
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 Inputs = tuple[Tensor, ...]
-Function_ = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -75,13 +74,12 @@ def table(backend: str) -> Sequence[Deviation]:
 def records(name: str, backend: str) -> Iterator[dict[str, Any]]:
     """Yield a record of each difference of a case, and one at the end that says what the backend runs.
 
-    A rejection of a row of the table of deviations is lifted in turn, to see whether the library still differs. Cases
-    of quantizers run in float32 only: a module in 16 bits would round the scales, which are float32 in every scheme.
+    A rejection of a row of the table of deviations is lifted in turn, to see whether the library still differs.
+    Quantizers of bfloat16 have no kernel.
     """
-    is_quantized = name.startswith("quantized_decomposed.")
     rejections = [d for d in deviations_of(table(backend), operator_of(name)) if d.handling is Handling.REJECTED]
     taken: set[str] = set()
-    for dtype in DTYPES[:1] if is_quantized else DTYPES:
+    for dtype in DTYPES[:2] if _is_quantized(name) else DTYPES:
         lowered = _lowered(name, backend, dtype)
         if lowered is not None:
             taken |= lowered.operators
@@ -97,26 +95,29 @@ def records(name: str, backend: str) -> Iterator[dict[str, Any]]:
     yield {"operators": sorted(taken)}
 
 
-def _case(name: str, dtype: torch.dtype) -> tuple[Function_, Iterator[tuple[str, Inputs]], Inputs]:
-    """Return the function of a case, its inputs by group, and those of the export."""
+def _inputs(name: str, dtype: torch.dtype) -> tuple[Iterator[tuple[str, Inputs]], Inputs]:
+    """Return the inputs of a case by group, and those of the export."""
     if name in lengths.CASES:
-        function, given = lengths.CASES[name]
-        inputs = [(group, (x.to(dtype),)) for group, x in given]
-        return function, iter(inputs), inputs[0][1]
-    function, example = operators.CASES[name]
-    example = tuple(x.clone().to(dtype) if x.is_floating_point() else x.clone() for x in example)
-    return function, groups(example, elementwise=_is_elementwise(name)), example
+        inputs = [(group, (x.to(dtype),)) for group, x in lengths.CASES[name][1]]
+        return iter(inputs), inputs[0][1]
+    example = tuple(x.clone().to(dtype) if x.is_floating_point() else x.clone() for x in operators.CASES[name][1])
+    return groups(example, elementwise=_is_elementwise(name)), example
 
 
-def _module(function: Function_, dtype: torch.dtype) -> nn.Module:
+def _module(name: str, dtype: torch.dtype) -> nn.Module:
+    """Return a case as a module in a dtype; with quantizers it stays in float32, as scales are in every scheme."""
+    function, _ = lengths.CASES.get(name) or operators.CASES[name]
     module = copy.deepcopy(function) if isinstance(function, nn.Module) else Function(function)
-    return module.eval().to(dtype)
+    return module.eval().to(torch.float32 if _is_quantized(name) else dtype)
+
+
+def _is_quantized(name: str) -> bool:
+    return name.startswith("quantized_decomposed.")
 
 
 def _lowered(name: str, backend: str, dtype: torch.dtype, *, dynamic: bool = False) -> Lowered | None:
     """Return a lowered case; None if torch does not export it so, or the backend runs nothing of it."""
-    function, _, example = _case(name, dtype)
-    module = _module(function, dtype)
+    module, (_, example) = _module(name, dtype), _inputs(name, dtype)
     shapes = tuple([dict.fromkeys(range(x.dim()), Dim.AUTO) for x in example]) if dynamic else None
     try:
         exported = torch.export.export(module, example, dynamic_shapes=shapes)
@@ -134,7 +135,7 @@ def _lowered(name: str, backend: str, dtype: torch.dtype, *, dynamic: bool = Fal
     if not taken:
         return None
     precision = made[0][0].float32_precision if made and dtype is torch.float32 else dtype
-    source = exported.module() if dynamic else _module(function, precision)  # whose guards refuse sizes
+    source = exported.module() if dynamic else _module(name, precision)  # whose guards refuse sizes
     loses_nan = any(note.startswith("nan: fast") for p in program.report.partitions for note in p.notes)
     return Lowered(
         program, source, precision, taken, loses_nan, _alone(*made[-1], len(example)) if len(made) == 1 else None
@@ -198,15 +199,13 @@ def _differences(
 
     A backend that computes float32 at a lower precision is compared with torch in that precision.
     """
-    function, inputs_by_group, _ = _case(name, lowered.precision)
-    inputs_by_group = points or inputs_by_group
     try:
-        wide = _module(function, torch.float64)
+        wide = _module(name, torch.float64)
     except Exception:
         wide = None
     is_elementwise, is_half = _is_elementwise(name), lowered.precision is not torch.float32
     worst: dict[tuple[str, str], tuple[Difference, Inputs]] = {}
-    for group, inputs in inputs_by_group:
+    for group, inputs in points or _inputs(name, lowered.precision)[0]:
         plain = tuple(x.contiguous() for x in inputs)  # an exported program reads every input as contiguous
         eager, exact = _run(lowered.module, plain), _run(wide, _doubled(plain))
         if isinstance(eager, Exception):
@@ -237,13 +236,18 @@ def _differences(
 
 
 def _is_right_in_float32(name: str, inputs: Inputs, result: Any) -> bool:
-    """Return true if results in 16 bits are those of float32, rounded."""
-    wide = _run(_module(_case(name, torch.float32)[0], torch.float32), tuple(_floats(x) for x in inputs))
+    """Return true if results in 16 bits have the integers, NaN and infinities of those of float32, rounded."""
+    wide = _run(_module(name, torch.float32), tuple(_floats(x) for x in inputs))
     if isinstance(wide, Exception):
         return False
     pairs = zip(tree_leaves(result), tree_leaves(wide), strict=True)
     rounded = [(r, w.to(r.dtype)) for r, w in pairs]
-    return all(torch.equal(r.isnan(), w.isnan()) and torch.equal(r.isinf(), w.isinf()) for r, w in rounded)
+    return all(
+        torch.equal(r.isnan(), w.isnan()) and torch.equal(r.isinf(), w.isinf())
+        if r.is_floating_point()
+        else torch.equal(r, w)
+        for r, w in rounded
+    )
 
 
 def _are_finite(inputs: Inputs) -> bool:
