@@ -61,6 +61,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     decomposer = Decomposer(frozenset(preserve_ops))
     warn_of_training(ep.graph, name)
     warn_of_merged_inputs(ep, name)
+    guards = ep._guards_code  # torch would write others for the programs below
     ep = with_row_major_strides(with_plain_tensors(ep))
     written = writers(ep)
     refuse_written_parameters(ep, written)
@@ -87,7 +88,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         out_spec=ep.call_spec.out_spec,
         range_constraints=ranges,
         written=signature.written,
-        guards=(*ep._guards_code, *asserted, *kept_dimensions(module.graph)),
+        guards=(*guards, *asserted, *kept_dimensions(module.graph)),
         preserved=preserved,
         notes=notes,
     )
