@@ -140,6 +140,8 @@ class Placer:
             self._plans, self._failed, self._not_tried = {}, [], []
             for candidate in candidates:
                 self._compile_candidate(candidate)
+            if not self._plans and not self._failed:  # no candidate can run anything
+                self._compile(candidates[0].name, replace(candidates[0], way=PORTABLE))
             if all(c.compiler.methods[method].edge is edge for c, edge in zip(candidates, before, strict=True)):
                 return
 

@@ -71,7 +71,7 @@ VERIFIED = {"verify": {"sqnr_db": 40, "on_failure": "move"}}
 REQUESTS: dict[str, Options] = {
     "portable": {"backends": []},
     "xnnpack": {"backends": "xnnpack"},
-    "all backends": {},
+    "all backends": {"placement": delegate.ByPreference()},  # estimates may prefer kernels for so small a model
     "verified": {"backends": "xnnpack", "verify": delegate.Verify((X,), sqnr_db=40)},
     "dynamic int8": quantized(scheme="dynamic_int8"),
     "static int8": quantized(scheme="static_int8", calibration="x.npz"),
