@@ -34,6 +34,7 @@ ARGUMENTS = TYPER | {"annotated_types", "pydantic", "pydantic_core", "typing_ext
 
 CODE = """
 import json, sys
+before = {{*sys.modules}}  # what Python's own start imports, e.g. a distribution's sitecustomize
 from delegate.cli.main import main
 sys.argv[1:] = {arguments!r}
 try:
@@ -42,7 +43,7 @@ except SystemExit as end:
     assert not end.code, end.code
 finally:
     with open({listing!r}, "w") as file:
-        json.dump([*sys.modules], file)
+        json.dump([name for name in sys.modules if name not in before], file)
 """
 
 
