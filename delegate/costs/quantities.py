@@ -34,13 +34,8 @@ _CACHE = 2**20  # bytes of a cache that is fast; only what a node moves beyond t
 _NARROW = 25  # elements of a window for which libraries have a depthwise convolution of their own
 _LANES = 16  # channels that vector instructions compute at once: with fewer, much of their work is thrown away
 _EXPONENTIAL = 96  # multiply-adds that one exponential of attention takes as long as
-_TAPS = {
-    "nearest": 1,
-    "trilinear": 8,
-    "bilinear": 4,
-    "linear": 2,
-    "bicubic": 16,
-}  # in the name of a resize -> its reads
+# A word in the name of a resize -> the elements that it reads for one of its result.
+_TAPS = {"nearest": 1, "trilinear": 8, "bilinear": 4, "linear": 2, "bicubic": 16}
 
 
 class Quantities(NamedTuple):

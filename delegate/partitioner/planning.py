@@ -25,7 +25,6 @@ from delegate.partitioner.assign import CostThreshold, NodeGroup, Verdicts, assi
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
-from delegate.partitioner.saved import AsPlanned
 from delegate.partitioner.search import NOT_CHOSEN, Search, Support, Way, seconds_of, ways
 from delegate.partitioner.state_writes import writes_of_large_states
 from delegate.partitioner.support_query import SupportQuery, computing, not_for_delegates
@@ -153,9 +152,9 @@ class _Planner:
         return verdicts, claims, decomposed
 
     def _threshold(self, pins: Mapping[Node, RulePattern]) -> CostThreshold:
-        is_saved = all(isinstance(partitioner, AsPlanned) for partitioner in self.partitioners)
+        keeps_small = all(partitioner.keeps_small for partitioner in self.partitioners)
         return CostThreshold(
-            0 if is_saved else self.rules.min_partition_size,
+            0 if keeps_small else self.rules.min_partition_size,
             frozenset(n for n, pin in pins.items() if pin.place != PORTABLE),
             self.has_kernel,
             {p.backend: self.backends[p.backend].most_constants for p in self.partitioners},

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch.fx import Node
 
@@ -202,6 +202,8 @@ class AsPlanned(Partitioner):
         saved: the plan.
         refusal: the verdict on a node that the backend supports but the plan assigns to another one.
     """
+
+    keeps_small: ClassVar[bool] = True
 
     inner: Partitioner
     saved: SavedPlan

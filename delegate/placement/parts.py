@@ -41,10 +41,8 @@ def cut_into_parts(plan: Plan, costs: Estimates, most: int = MOST_PARTS) -> Save
 def _cut(partition: Partition, costs: Estimates, count: int) -> Iterator[Sequence[Node]]:
     """Yield the nodes of a partition in up to `count` runs."""
     nodes = partition.nodes
-    passing, done = (
-        _passing_bytes(partition, costs),
-        list(itertools.accumulate(costs.node(n, partition.backend) for n in nodes)),
-    )
+    passing = _passing_bytes(partition, costs)
+    done = list(itertools.accumulate(costs.node(n, partition.backend) for n in nodes))
     cuts = set[int]()
     for number in range(1, count):
         share = done[-1] * number / count

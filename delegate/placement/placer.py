@@ -10,7 +10,6 @@ from functools import partial
 from statistics import median
 
 from delegate.costs.corrections import CorrectedEstimates
-from delegate.costs.estimates import Estimates
 from delegate.errors import DelegateError
 from delegate.measured import Placement, PlanCost
 from delegate.partitioner.plan import Partition, Plan
@@ -21,6 +20,7 @@ from delegate.placement.plans import (
     Candidate,
     ChosenPlan,
     Comparator,
+    MethodCompiler,
     MethodPlan,
     Progress,
     Task,
@@ -141,7 +141,7 @@ class Placer:
             for candidate in candidates:
                 self._compile_candidate(candidate)
             if not self._plans and not self._failed:  # no candidate can run anything
-                self._compile(candidates[0].name, replace(candidates[0], way=PORTABLE))
+                self._compile(replace(candidates[0], way=PORTABLE))
             if all(c.compiler.methods[method].edge is edge for c, edge in zip(candidates, before, strict=True)):
                 return
 
@@ -152,7 +152,7 @@ class Placer:
             self._not_tried.append(f"{candidate.name}: it is estimated to take {times:.0f} times as long")
         else:
             try:
-                self._compile(candidate.name, candidate)
+                self._compile(candidate)
             except DelegateError as error:
                 if not self._plans and candidate is self._task.candidates[-1]:
                     raise
@@ -165,27 +165,31 @@ class Placer:
         least = min(seconds.values(), default=0.0)
         return seconds[candidate.way] / least if least else 1.0
 
-    def _compile(self, name: str, candidate: Candidate, costs: Estimates | None = None) -> MethodPlan | None:
+    def _compile(self, candidate: Candidate) -> None:
         """Compile the plan of a candidate, and add it unless it equals an earlier one; raises DelegateError."""
-        self._progress(f"compiling for {name}")
+        self._progress(f"compiling for {candidate.name}")
         method, way = self._task.method, candidate.way
-        fork = candidate.compiler.fork_for_way(method, way, costs)
+        fork = candidate.compiler.fork_for_way(method, way)
         program, _ = fork.compile()
-        if costs is None and way != PORTABLE and all(spec.backend != way for spec in program.delegates):
+        if way != PORTABLE and all(spec.backend != way for spec in program.delegates):
             fork = candidate.compiler.fork_for_way(method, way, keep_all=True)  # by estimates none is worth its call
             program, _ = fork.compile()
+        if not _takes(way, fork.plans[0]):
+            candidate.compiler.methods[method].edge = fork.methods[method].edge
+            self._not_tried.append(f"{candidate.name}: it can run nothing of the method")
+        elif (other := self._add(candidate.name, candidate, fork, program)) is not None:
+            self._not_tried.append(f"{candidate.name}: it has the same plan as {other.name}")
+
+    def _add(self, name: str, candidate: Candidate, fork: MethodCompiler, program: Program) -> MethodPlan | None:
+        """Add what a fork of a candidate's compiler has compiled; return the earlier plan that equals it, if any."""
+        method = self._task.method
         candidate.compiler.methods[method].edge = fork.methods[method].edge
-        (plan,) = fork.plans
-        if not _takes(candidate.way, plan):
-            self._not_tried.append(f"{name}: it can run nothing of the method")
-            return None
-        compiled = MethodPlan(name, candidate, plan, program)
-        for other in self._plans.values():
-            if _key(other) == _key(compiled):
-                self._not_tried += [f"{name}: it has the same plan as {other.name}"] * (candidate.way != MIXED)
-                return None
-        self._plans[name] = compiled
-        return compiled
+        compiled = MethodPlan(name, candidate, fork.plans[0], program)
+        key = _key(compiled)
+        equal = next((other for other in self._plans.values() if _key(other) == key), None)
+        if equal is None:
+            self._plans[name] = compiled
+        return equal
 
     def _compile_mixed(self, best: str) -> list[MethodPlan]:
         """Compile mixed plans that should be faster than the best one.
@@ -210,15 +214,17 @@ class Placer:
                 self._not_tried.append("a mixed plan: the budget was spent before it was compiled")
                 break
             name = self._name(plan)
+            self._progress(f"compiling for {name}")
             try:
-                compiled = self._compile(name, replace(self._plans[best].candidate, way=MIXED, options=options), costs)
+                program, _ = fork.compile()
             except DelegateError as error:
                 self._failed.append(PlanCost(name, 0, why=one_line(error)))
                 break
-            if compiled is None:
+            candidate = replace(self._plans[best].candidate, way=MIXED, options=options)
+            if not _takes(MIXED, fork.plans[0]) or self._add(name, candidate, fork, program) is not None:
                 break
-            mixed.append(compiled)
-            to_watch = [compiled]
+            to_watch = [self._plans[name]]
+            mixed += to_watch
         return mixed
 
     def _name(self, plan: Plan) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from delegate.costs.estimates import Estimates
@@ -127,8 +127,7 @@ def make_trial(plan: MethodPlan, task: Task) -> Trial:
 
 def watched_trial(plan: MethodPlan, task: Task) -> Trial:
     """Return the trial of a plan whose parts are timed."""
-    limit = limit_of(plan.program, task.limits)
-    return Trial(plan.name, plan.program, task.method, "latency", plan.options, is_watched=True, limit=limit)
+    return replace(make_trial(plan, task), objective="latency", callers=1, is_watched=True)
 
 
 def limit_of(program: Program, limits: Mapping[str, float]) -> float:

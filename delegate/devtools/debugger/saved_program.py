@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -175,9 +176,7 @@ class FromSavedProgram(Strategy):
         }
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
-        """Return the compiler with partitioners that assign each node as in the file, small partitions too."""
-        rules = replace(compiler.selection.rules, min_partition_size=0)
-        compiler.selection = replace(compiler.selection, rules=rules)
+        """Return the compiler with partitioners that assign each node as in the file."""
         compiler.partitioners = [_AsSaved(p, self._partition_of) for p in compiler.partitioners]
         return Placed(compiler, exported)
 
@@ -192,6 +191,8 @@ class _AsSaved(Partitioner):
         inner: the replaced partitioner.
         partition_of: graph and name of a node, and its backend -> its partition.
     """
+
+    keeps_small: ClassVar[bool] = True
 
     def __init__(self, inner: Partitioner, partition_of: Mapping[tuple[str, str], str]) -> None:
         super().__init__(inner.backend, inner.options)
