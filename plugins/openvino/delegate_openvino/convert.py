@@ -22,9 +22,10 @@ from delegate.backends.exported import exported_program
 from delegate.backends.long_sums import sums_in_stages
 from delegate.backends.resizing import NEAREST, has_known_sizes, keeps_operator, nearest_pixels
 from delegate.edge.node import arguments, op_name, tensor
-from delegate_openvino.attention import keep_gates_apart, zero_where_nothing_is_seen
+from delegate_openvino.attention import zero_where_nothing_is_seen
 from delegate_openvino.digits import keep_digits
 from delegate_openvino.elements import ELEMENTS
+from delegate_openvino.fusion import keep_apart
 from delegate_openvino.integers import CutRegion
 
 _CAST = torch.ops.aten._to_copy.default
@@ -122,7 +123,7 @@ def to_openvino(region: Region) -> Converted:
             parameter.set_partial_shape(shape_of(node))
         model.validate_nodes_and_infer_types()
         model = cut.fill(model, floats)
-        keep_gates_apart(model)
+        keep_apart(model)
         keep_digits(model)
         _choose_first(model)
         _repeat_in_pairs(model)
