@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import torch
 import delegate
 from delegate.backends.deviations import Deviation, Handling
 from delegate.backends.xnnpack.aot.backend import XnnpackBackend
-from tests.deviations import run, sweep
+from tests.deviations import probes, run, sweep
 from tests.deviations.comparison import differences
 from tests.deviations.points import groups, sizes
 from tests.support.availability import require
@@ -128,3 +130,15 @@ def test_rows_are_held_against_records(
     given: Iterator[dict[str, Any]] = ({"result": "1", "expected": "2", **r} for r in records)
     new, old = run.compare(XnnpackBackend.deviations, list(given))
     assert (len(new), len(old)) == (unknown, gone)
+
+
+def test_a_rewrite_without_a_probe_is_found() -> None:
+    lost = Deviation("Lib 1", ("aten.exp",), "x", "y", "z", Handling.REWRITTEN, "t")
+    assert probes.unprobed("lib", [lost, KEPT]) == [lost]
+
+
+def test_a_rewrite_that_the_library_no_longer_needs_is_found() -> None:
+    right = replace(probes.PROBES[0], theirs=lambda x: probes.PROBES[0].torch(torch.as_tensor(x)), backend="lib")
+    row = Deviation("Lib 1", (right.operator,), right.domain, "y", "z", Handling.REWRITTEN, "t")
+    with patch.object(probes, "PROBES", (right,)):
+        assert probes.needless("lib", [row]) == [row]
