@@ -153,7 +153,8 @@ class SchemePlanner:
                 failures.append(error)  # e.g. given groups that do not divide the inputs of a layer
                 self.not_tried.append(f"{candidate}: {error.what}")
                 continue
-            if unchanged := [record for record in made.records if issubclass(record.category, NothingQuantized)]:
+            unchanged = [record for record in made.records if issubclass(record.category, NothingQuantized)]
+            if unchanged and not made.float_layers:  # with layers in float for the bound, mixes may quantize some
                 self.records += unchanged
                 if self._is_auto:
                     self.not_tried.append(f"{candidate}: {unchanged[0].message}")

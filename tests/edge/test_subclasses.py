@@ -16,8 +16,8 @@ CONFIGS = {
     "Int8WeightOnlyConfig": {},
     "Int8DynamicActivationInt8WeightConfig": {},
     "Int8DynamicActivationIntxWeightConfig": {  # its ranges are computed in parts
-        "aten.amin.default": 1, "aten.amax.default": 1, "aten.full_like.default": 4, "aten._to_copy.default": 8,
-        "aten.view.default": 4, "aten.add.Tensor": 2, "aten.clamp.default": 2,
+        "aten.full_like.default": 4, "aten._to_copy.default": 8, "aten.view.default": 4, "aten.add.Tensor": 2,
+        "aten.clamp.default": 2,
     },
     "IntxWeightOnlyConfig": {},
 }  # fmt: skip

@@ -86,7 +86,7 @@ def binaries(draw: Draw) -> FunctionSample:
     other = tuple(1 if draw(st.integers(0, 3)) == 0 else s for s in shape)[draw(st.integers(0, len(shape) - 1)) :]
     offset = len(shape) - len(other)
     if how == "constant":
-        constant = weight(*other) * 2 + 1 / 16
+        constant = weight(*other) * 2 + (0.0 if grid else 1 / 16)
         return FunctionSample(name, _against, [shape], [constant], {"function": function, **options}, grid=grid)
     tied = [((0, d + offset), (1, d)) for d, s in enumerate(other) if s == shape[d + offset] and s > 1]
     return FunctionSample(
