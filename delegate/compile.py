@@ -89,7 +89,8 @@ def to_backend(
             `delegate.Measured()` runs plans on this machine and takes the best. `delegate.Remote(bundle, costs)` uses
             measurements of another machine. `delegate.Replay(lockfile)` applies a lockfile, and a `delegate.SavedPlan`
             the plan of another lowering. A `delegate.PlacementPolicy` is a choice of your own.
-            Default: as configured, which is by preference unless changed. See docs/how-to/placement.md.
+            Default: as configured; else `delegate.ByPreference()` if backends are named, and `delegate.Estimated()` if
+            not. See docs/how-to/placement.md.
         verify: inputs to run the program on: a tuple of arguments, a dict of keyword arguments, or a list of these; for
             several methods a dict of these by method. Or a `delegate.Verify`, which has a reference and bounds too. The
             report then has the errors of partitions and results against torch. If the configuration has bounds, the

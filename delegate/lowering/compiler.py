@@ -101,6 +101,7 @@ class Compiler:
         failures: the regions that backends failed to compile, so that nodes of them were moved.
         costs: plans are the cheapest by these estimates; None: plans are by preference.
         ways: method -> the way that its plan takes; the cheapest one by default. See `delegate.partitioner.search`.
+        reserved: names of partitions of other methods of the program, which are not given again.
     """
 
     selection: Selection
@@ -114,6 +115,7 @@ class Compiler:
     failures: list[CompileFailure] = field(default_factory=list)
     costs: Estimates | None = None
     ways: dict[str, str] = field(default_factory=dict)
+    reserved: Sequence[str] = ()
     artifacts: Artifacts = field(init=False)
     partitioners: Sequence[Partitioner] = field(init=False)
 
@@ -183,6 +185,8 @@ class Compiler:
         fork = Compiler(selection, self.kernels, None, self.artifact_cache, self.decomposed)
         fork.methods[method] = _Method(self.methods[method].edge)
         fork.partitioners = tuple(partitioners)
+        others = (m.plan for name, m in self.methods.items() if name != method and m.plan is not None)
+        fork.reserved = tuple(p.name for plan in others for p in plan.all_partitions())
         fork.share_artifacts_of(self)
         return fork
 
@@ -201,10 +205,11 @@ class Compiler:
         fork.costs, fork.ways = costs or self.costs, {method: way}
         return fork
 
-    def choose_way(self, method: str, way: str) -> None:
-        """Plan a method along a way, by the next `compile`."""
-        self.ways[method] = way
-        self.methods[method].lowered = None
+    def adopt(self, method: str, way: str, fork: Compiler) -> None:
+        """Take a way for a method, as a fork of it has compiled it, unless a backend of it was dropped since."""
+        self.ways[method], self.methods[method] = way, fork.methods[method]
+        if not self.selection.dropped.keys().isdisjoint(p.backend for p in fork.plans[0].all_partitions()):
+            self.methods[method].lowered = None
 
     def share_artifacts_of(self, other: Compiler) -> None:
         """Use the artifacts of another compiler with the same backends, and add failures to its list."""
@@ -257,8 +262,7 @@ class Compiler:
         return {
             p.name: tuple(deviation_notes(self.selection.backends[p.backend].deviations, map(op_name, p.nodes)))
             for plan in self.plans
-            for part in plan.walk()
-            for p in part.partitions
+            for p in plan.all_partitions()
         }
 
     def lower(self) -> list[LoweredProgram]:
@@ -294,7 +298,7 @@ class Compiler:
 
     def load_rules(self) -> Rules:
         """Return the accepted values of options by backend of a partition, for loading the program."""
-        partitions = (p for plan in self.plans for part in plan.walk() for p in part.partitions)
+        partitions = (p for plan in self.plans for p in plan.all_partitions())
         backends = dict.fromkeys(p.backend for p in partitions)
         return {name: self.selection.backends[name].option_rules() for name in backends}
 
@@ -344,7 +348,7 @@ class Compiler:
             self.selection.backends,
             self.selection.rules,
             refusals=method.refusals,
-            taken=[p.name for plan in others for part in plan.walk() for p in part.partitions],
+            taken=[*self.reserved, *(p.name for plan in others for p in plan.all_partitions())],
             has_kernel=lambda node: has_kernel(node, self.kernels),
             search=None if self.costs is None else Search(self.costs, self.ways.get(method.edge.name)),
         )

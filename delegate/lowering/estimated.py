@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -82,36 +83,29 @@ class EstimatedStrategy(CostStrategy):
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
         compiler.costs = self.costs(compiler.selection.on_portable)
-        compiler.lower()
+        compiler.plan()
         notes: list[str] = []
         for plan in compiler.plans:
             name, seconds = plan.program.name, plan.total_seconds()
-            if not seconds:
-                continue
             ranked = cheapest(seconds)
             near = [way for way in ranked if seconds[way] <= _NEAR * seconds[ranked[0]]][:_MOST_RACING]
-            budget = min(self._race, RACE_SHARE * (time.monotonic() - self._begun))
-            raced = self._run(compiler, name, near, exported[name], budget) if len(near) > 1 and budget > 0 else {}
-            if raced:
-                compiler.choose_way(name, next(iter(raced)))
+            if len(near) > 1 and self._race > 0 and _has_inputs(exported[name]):
+                raced = self._run(compiler, name, near, exported[name])
                 times = ", ".join(f"{way} {taken * 1e3:.3g} ms" for way, taken in raced.items())
-                notes.append(f"{name}: the estimates are close, so the plans ran in turns: {times}")
+                notes += [f"{name}: the estimates are close, so the plans ran in turns: {times}"] if raced else []
         compiler.selection = replace(compiler.selection, notes=(*compiler.selection.notes, *self._notes, *notes))
         return Placed(compiler, exported)
 
-    def _run(
-        self, compiler: Compiler, method: str, near: Sequence[str], ep: ExportedProgram, budget: float
-    ) -> dict[str, float]:
-        """Return the measured seconds of near ways and of torch itself, the fastest way first.
+    def _run(self, compiler: Compiler, method: str, near: Sequence[str], ep: ExportedProgram) -> dict[str, float]:
+        """Compile near ways, and let the compiler take the fastest one.
 
-        Empty if there are no inputs, or if two of the ways did not run.
+        Returns:
+            The measured seconds of the ways and of torch itself, the fastest way first. Empty if two ways did not run.
         """
-        leaves = pytree.tree_leaves(ep.example_inputs)
-        if ep.example_inputs is None or any(isinstance(leaf, FakeTensor) for leaf in leaves):
-            return {}
-        end = time.monotonic() + budget
+        forks: dict[str, Compiler] = {}
         programs: dict[str, Program] = {}
         seen: set[frozenset[tuple[tuple[str, str], str]]] = set()
+        end = budget = math.inf
         for way in sorted(near, key=lambda way: way == PORTABLE):  # kernels alone need no compiler, so they come last
             if time.monotonic() > end and way != PORTABLE:
                 continue
@@ -120,13 +114,24 @@ class EstimatedStrategy(CostStrategy):
                 program, _ = fork.compile()
                 places = frozenset(SavedPlan.of(fork.plans).places().items())
                 if places not in seen:
-                    programs[way] = program
+                    forks[way], programs[way] = fork, program
                     seen.add(places)
-        if len(programs) < 2:
-            return {}
-        left = max(end - time.monotonic(), min(_LEAST_RACE, budget))
-        times = race(programs, method, ep, default_registry(), compiler.selection.kernels, left)
+            if end == math.inf and programs:
+                budget = min(self._race, RACE_SHARE * (time.monotonic() - self._begun))
+                end = time.monotonic() + budget
+        times: dict[str, float] = {}
+        if len(programs) > 1:
+            left = max(end - time.monotonic(), min(_LEAST_RACE, budget))
+            times = race(programs, method, ep, default_registry(), compiler.selection.kernels, left)
+        chosen = next((way for way in (*times, *forks) if way in forks), None)
+        if chosen is not None:
+            compiler.adopt(method, chosen, forks[chosen])
         return times if len(times.keys() & programs.keys()) > 1 else {}
+
+
+def _has_inputs(ep: ExportedProgram) -> bool:
+    leaves = pytree.tree_leaves(ep.example_inputs)
+    return ep.example_inputs is not None and not any(isinstance(leaf, FakeTensor) for leaf in leaves)
 
 
 def kernel_names(kernels: KernelRequest | None) -> list[str] | None:

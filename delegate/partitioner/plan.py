@@ -89,6 +89,10 @@ class Plan:
         for plan in self.nested.values():
             yield from plan.walk()
 
+    def all_partitions(self) -> Iterator[Partition]:
+        """Yield the partitions of this plan and of its nested plans."""
+        return (partition for plan in self.walk() for partition in plan.partitions)
+
     def total_seconds(self) -> dict[str, float]:
         """Return way -> the estimated seconds of a call, with each graph of control flow once."""
         totals: dict[str, float] = {}

@@ -109,7 +109,7 @@ def _missing_support(method: str, backends: Iterable[str], nodes: Iterable[NodeR
 
 def _seconds(plan: Plan, boundaries: Mapping[str, Boundary], costs: Estimates) -> float:
     """Return the estimated seconds of a method, with the calls of its partitions."""
-    partitions = (p for part in plan.walk() for p in part.partitions)
+    partitions = plan.all_partitions()
     calls = (costs.call(p.backend, (*boundaries[p.name].inputs, *boundaries[p.name].outputs)) for p in partitions)
     nodes = (costs.node(n.node, n.backend or PORTABLE) for part in plan.walk() for n in part.nodes)
     return math.fsum((*nodes, *calls))

@@ -229,7 +229,7 @@ class Placer:
 
     def _name(self, plan: Plan) -> str:
         """Return a new name for a mixed plan, of its places."""
-        places = dict.fromkeys(p.backend for part in plan.walk() for p in part.partitions)
+        places = dict.fromkeys(p.backend for p in plan.all_partitions())
         stem = " | ".join(places if len(places) > 1 else [*places, PORTABLE])
         count = sum(name.startswith(stem) for name in self._plans)
         return f"{stem} ({count + 1})" if count else stem
