@@ -79,6 +79,22 @@ def test_close_estimates_race(exported, tmp_path, long_race):
     assert "xnnpack" in note
 
 
+def test_methods_that_raced_are_one_program(exported, tmp_path, long_race):
+    """Each method is taken as the race has compiled it, and the names of all partitions differ."""
+    same = {name: shipped().places["portable"] for name in ("portable", "xnnpack")}
+    x = torch.randn(4, 32)
+    small = torch.export.export(nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)).eval(), (x,))
+    program = delegate.to_backend(
+        {"forward": exported, "small": small}, placement=delegate.Estimated(machine=profile(tmp_path, **same))
+    )
+    assert sum("ran in turns" in note for note in program.report.notes) == 2
+    names = [partition.name for partition in program.report.partitions]
+    assert len(set(names)) == len(names)
+    (inputs,), _ = exported.example_inputs
+    assert_same(program(inputs), exported.module()(inputs), 1e-5)
+    assert_same(program.method("small")(x), small.module()(x), 1e-5)
+
+
 def test_without_a_race_equal_models_have_equal_programs(exported, tmp_path):
     first, second = (delegate.to_backend(exported, placement=delegate.Estimated(race=0)) for _ in range(2))
     first.save(tmp_path / "first.dlg")
