@@ -323,7 +323,7 @@ def plan_and_check(
     strategy.calibrate(selection)
     exported, selection = quantized(sources, selection, registry)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels))
-    compiler.costs = strategy.costs(selection.on_portable)
+    compiler.costs = strategy.costs(selection)
     compiler.add_methods(exported)
     compiler.plan()
     refusal = None

@@ -9,35 +9,34 @@ from dataclasses import replace
 from torch.fx import Node
 
 from delegate.costs.estimates import Estimates, crossing_values
-from delegate.costs.profile import Profile, Rate
+from delegate.costs.profile import Rate
 from delegate.plugins import PORTABLE
 
-_FORBIDDEN = 1e9  # the factor of nodes in a place that a plan has to avoid at any cost
 _LEAST_SHARE = 0.05  # of a measured part: the least seconds of its nodes beside its call
 
 
 class CorrectedEstimates(Estimates):
-    """The estimates of a profile, times a factor for each node.
+    """Estimates, times a factor for each node.
 
     The factor of a node in a measured part is the measured seconds of the part over its estimated ones. Of several
     parts with a node in the same place, the smallest one counts, because it says most about the node. Nodes that were
     not measured in a place have the factor of all parts together: estimates err alike in all places.
 
     Args:
-        profile: of the machine.
-        places: the backends that a plan may use.
+        estimates: to correct.
+        backends: those of its places that a plan may use, besides kernels.
     """
 
-    def __init__(self, profile: Profile, places: Collection[str]) -> None:
-        super().__init__(profile)
-        self._places = {*places, PORTABLE}
+    def __init__(self, estimates: Estimates, backends: Collection[str]) -> None:
+        places = {*backends, PORTABLE}
+        super().__init__(estimates.profile, places if estimates.places is None else places & {*estimates.places})
         self._factors: dict[tuple[str, Node], float] = {}
         self._sizes: dict[tuple[str, Node], float] = {}
         self._measured = self._estimated = 0.0  # seconds of all parts
 
     def node(self, node: Node, place: str) -> float:
         """Return the seconds of a node; see `Estimates.node`."""
-        factor = self._factors.get((place, node)) if place in self._places else _FORBIDDEN
+        factor = self._factors.get((place, node))
         if factor is None:
             factor = self._measured / self._estimated if self._estimated else 1.0
         return super().node(node, place) * factor

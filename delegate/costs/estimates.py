@@ -11,16 +11,19 @@ from delegate.costs.profile import PlaceRates, Profile, Rate
 from delegate.costs.quantities import Quantities, quantities_of
 from delegate.edge.node import is_constant, nbytes
 
+_AVOIDED = 1e3  # seconds of a node in a place that a plan may not use
+
 
 class Estimates:
     """The estimated seconds of nodes and calls. Quantities of a node are computed once.
 
     Args:
         profile: of the machine.
+        places: those that a plan may use; None: all.
     """
 
-    def __init__(self, profile: Profile) -> None:
-        self.profile = profile
+    def __init__(self, profile: Profile, places: Collection[str] | None = None) -> None:
+        self.profile, self.places = profile, places
         self._quantities: dict[Node, Quantities] = {}
         self._nbytes: dict[Node, int] = {}
         self._rates: dict[tuple[str, str], Rate] = {}
@@ -39,6 +42,8 @@ class Estimates:
         kind, units, nbytes = quantities
         if kind == VIEW:
             return 0.0
+        if self.places is not None and place not in self.places:
+            return _AVOIDED
         rate = self._rates.get((place, kind))
         if rate is None:
             rate = self._rates[place, kind] = _rate(self.profile.rates(place), kind)

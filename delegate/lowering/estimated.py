@@ -13,8 +13,7 @@ from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 
 from delegate.costs.estimates import Estimates
-from delegate.costs.kinds import FUNCTION, PERMUTE
-from delegate.costs.profile import PlaceRates, Profile, Rate, shipped
+from delegate.costs.profile import Profile, shipped
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.lowering.compiler import Compiler
@@ -34,7 +33,6 @@ _NEAR = 5.0  # a plan whose estimate is this many times the least may be the fas
 _MOST_RACING = 5  # plans
 _LEAST_RACE = 0.1  # seconds that compiled plans run for, although their compilation took the time
 RACE_SHARE = 0.5  # of the time that lowering took
-_FORBIDDEN = PlaceRates(Rate(0.0), {FUNCTION: Rate(1.0), PERMUTE: Rate(1.0)}, {})  # of a place to avoid at any cost
 
 
 class CostStrategy(Strategy):
@@ -56,9 +54,9 @@ class CostStrategy(Strategy):
                 selection.backends, kernels, selection.cache, cache, tell
             )
 
-    def costs(self, on_portable: str) -> Estimates:
-        profile = self._profile or shipped()
-        return Estimates(profile.with_place(PORTABLE, _FORBIDDEN) if on_portable == "error" else profile)
+    def costs(self, selection: Selection) -> Estimates:
+        places = {*selection.backends} if selection.on_portable == "error" else {*selection.backends, PORTABLE}
+        return Estimates(self._profile or shipped(), places)
 
 
 class EstimatedStrategy(CostStrategy):
@@ -82,7 +80,7 @@ class EstimatedStrategy(CostStrategy):
         return ("estimated", self._race, None if self._profile is None else self._profile.to_json())
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
-        compiler.costs = self.costs(compiler.selection.on_portable)
+        compiler.costs = self.costs(compiler.selection)
         compiler.plan()
         notes: list[str] = []
         for plan in compiler.plans:

@@ -82,7 +82,7 @@ class MeasuredStrategy(CostStrategy):
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
         begun, settings = time.monotonic(), self._settings
-        compiler.costs = self.costs(compiler.selection.on_portable)
+        compiler.costs = self.costs(compiler.selection)
         samples = samples_to_place(settings, inputs.verify, exported, compiler)
         context = self._context(compiler.selection, compiler.artifact_cache, samples, inputs)
         arguments = (settings, compiler, exported, samples, context.registry, context.progress)

@@ -109,12 +109,8 @@ class Strategy:
         """Return the methods, quantized if the configuration or the strategy requires it; see `quantized`."""
         return quantized(sources, selection, registry, verify, progress)
 
-    def costs(self, on_portable: str) -> Estimates | None:
-        """Return the estimates that plans are chosen by; None if plans are by preference, or saved.
-
-        Args:
-            on_portable: the policy for nodes that no backend runs; see `Selection`.
-        """
+    def costs(self, selection: Selection) -> Estimates | None:
+        """Return the estimates that plans are chosen by; None if plans are by preference, or saved."""
         return None
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:

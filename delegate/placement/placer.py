@@ -199,7 +199,7 @@ class Placer:
         to_watch, compiler = self._to_watch(best), self._plans[best].candidate.compiler
         if not to_watch or compiler.costs is None:
             return []
-        costs = CorrectedEstimates(compiler.costs.profile, [plan.candidate.way for plan in to_watch])
+        costs = CorrectedEstimates(compiler.costs, [plan.candidate.way for plan in to_watch])
         options = {name: value for plan in to_watch for name, value in plan.options.items()}
         mixed: list[MethodPlan] = []
         while len(mixed) < _MAX_MIXED and self._watch(to_watch, costs):
