@@ -87,6 +87,6 @@ DEVIATIONS = (
     _row(
         ("quantized_decomposed.dequantize_per_channel",), "results close to the middle of two steps of 16 bits",
         "may return the next step", "returns the nearest one", test="tests/backends/onnx/test_quantized.py",
-        points=("small",), is_noted=False,
+        points=("values",), is_noted=False,
     ),
 )  # fmt: skip

@@ -69,7 +69,7 @@ def _of_signs(function: Callable[..., Any], *inputs: torch.Tensor) -> torch.Tens
 
 
 def _in_16_bits(x: torch.Tensor) -> torch.Tensor:
-    parameters = (2**-12, 2**15, 0, 2**16 - 1, torch.uint16)
+    parameters = (2.5e-4, 2**15, 0, 2**16 - 1, torch.uint16)  # few quotients of floats are halfway between integers
     return quantized.dequantize_per_tensor(quantized.quantize_per_tensor(x, *parameters), *parameters)
 
 
