@@ -54,6 +54,7 @@ LINES = {
     "debug": ["debug nets:net"],
     "strip": [LOWERED, "strip net.dlg -o stripped.dlg"],
     "ops": ["ops aten.linear"],
+    "calibrate": ["calibrate xnnpack -o machine.json"],
     "measure": [BUNDLED, "measure net.bundle"],
     "new-backend": ["new-backend acme --output acme"],
     "check-backend": ["check-backend onnxruntime --quick", "check-backend openvino --quick"],
@@ -92,7 +93,8 @@ def folder(tmp_path: Path) -> Path:
 
 def _audit(folder: Path, *command: str) -> Audited:
     path = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
-    result = audit([sys.executable, *command], folder, DELEGATE_BLOCK_PLUGINS="", PYTHONPATH=path)
+    paths = {"PYTHONPATH": path, "DELEGATE_CACHE": str(folder / "cache")}
+    result = audit([sys.executable, *command], folder, DELEGATE_BLOCK_PLUGINS="", **paths)
     assert (result.attempts, result.files) == ((), ()), command
     return result
 

@@ -33,7 +33,7 @@ def cases(backend: str, first: int) -> list[tuple[str, str, str]]:
     return [(backend, MODELS[(first + 3 * n) % len(MODELS)], fault) for n, fault in enumerate(FAULTS)]
 
 
-def assert_found(backend: str, model: str, fault: str, budget: float = 300) -> None:
+def assert_found(backend: str, model: str, fault: str, budget: float = 900) -> None:
     """Assert that the debugger finds a fault that is planted in the middle of a model, and nothing else."""
     if (backend, fault) == ("dsp", "overflow"):
         assert_overflow_found(backend, model, budget)
