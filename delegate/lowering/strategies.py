@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 
@@ -71,6 +72,8 @@ def create_strategy(request: PlacementRequest | None, settings: PlacementSection
     """
     if request is None:
         policy = settings.policy or ("preference" if is_named else "estimated")
+        if policy != "measured":
+            _require_no_measurement(settings, policy)
         defaults: dict[str, PlacementRequest] = {"measured": Measured(), "preference": ByPreference()}
         request = defaults.get(policy, Estimated())
     match request:
@@ -79,6 +82,7 @@ def create_strategy(request: PlacementRequest | None, settings: PlacementSection
         case PlacementPolicy():
             return _ByPolicy(request)
         case Estimated(race_seconds, machine_profile, lockfile):
+            _require_seconds(race_seconds)
             return EstimatedStrategy(race_seconds, machine_profile, lockfile)
         case Replay(locked, lockfile):
             return LockedStrategy(Lock.load(locked), str(locked), lockfile)
@@ -88,8 +92,22 @@ def create_strategy(request: PlacementRequest | None, settings: PlacementSection
         case Remote(bundle, costs, objective, lockfile):
             remote = _open_remote_placement(bundle, costs)
             return MeasuredStrategy(_changed(settings, None, objective), lockfile, remote)
-    remedy = "give delegate.Measured(), .Remote(bundle, costs), .Replay(lockfile), .ByPreference(), or a SavedPlan"
+    known = ".Measured(), .Remote(bundle, costs), .Replay(lockfile), .ByPreference(), or a SavedPlan"
+    remedy = f"give delegate.Estimated(), {known}"
     raise ConfigError(f"placement cannot be a {type(request).__name__}", where="to_backend", remedy=remedy)
+
+
+def _require_no_measurement(settings: PlacementSection, policy: str) -> None:
+    """Raise ConfigError if the section has keys that only measured placement obeys, such as a bound on errors."""
+    if unused := sorted(settings.model_fields_set - {"policy"}):
+        what = f"{', '.join(unused)}: only measured placement uses {'this key' if len(unused) == 1 else 'these keys'}"
+        raise ConfigError(f"{what}, and it is by {policy}", where=_WHERE, remedy="add policy: measured, or remove them")
+
+
+def _require_seconds(race: object) -> None:
+    if isinstance(race, bool) or not isinstance(race, int | float) or not 0 <= race < math.inf:
+        what = f"the race of Estimated should be a number of seconds of 0 or more, not {race!r}"
+        raise ConfigError(what, where=_WHERE, remedy="give e.g. 2.0, or 0 for none")
 
 
 def _open_cluster(address: str) -> Cluster:

@@ -8,7 +8,7 @@ from torch import nn
 
 import delegate
 from delegate.costs.profile import PlaceRates, Profile, Rate, shipped
-from delegate.errors import PartitionError
+from delegate.errors import ConfigError, PartitionError
 from delegate.lowering import estimated
 from delegate.testing import assert_same
 
@@ -117,6 +117,27 @@ def test_the_configuration_selects_estimates_for_named_backends(exported):
 def test_a_profile_that_cannot_be_read_is_named(exported, tmp_path):
     with pytest.raises(PartitionError, match=r"absent\.json"):
         delegate.to_backend(exported, placement=delegate.Estimated(machine=tmp_path / "absent.json"))
+
+
+@pytest.mark.parametrize("race", [-1, float("nan"), float("inf"), "2s", True])
+def test_a_race_is_a_number_of_seconds(exported, race):
+    with pytest.raises(ConfigError, match=r"number of seconds of 0 or more, not .* \(placement\): give e\.g\. 2\.0"):
+        delegate.to_backend(exported, placement=delegate.Estimated(race=race))
+
+
+@pytest.mark.parametrize(
+    ("section", "policy"),
+    [
+        ({"policy": "estimated", "candidates": ["xnnpack"]}, "estimated"),
+        ({"policy": "preference", "accuracy": {"sqnr_db": 300.0}}, "preference"),
+        ({"accuracy": {"sqnr_db": 300.0}, "objective": "memory"}, "preference"),
+    ],
+)
+def test_keys_that_only_measured_placement_obeys_are_refused(exported, section, policy):
+    """A bound on errors that nobody checks would be taken for granted."""
+    names = ", ".join(sorted(section.keys() - {"policy"}))
+    with pytest.raises(ConfigError, match=f"{names}: only measured placement .* by {policy} .*add policy: measured"):
+        delegate.to_backend(exported, config={"backends": ["xnnpack"], "placement": section})
 
 
 def test_states_do_not_change_by_the_race(tmp_path, long_race):

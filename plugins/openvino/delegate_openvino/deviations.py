@@ -100,7 +100,7 @@ DEVIATIONS = (
     _row(("aten.add", "aten.sub"), "products with alpha that overflow", "returns infinity or NaN",
          "adds before it rounds the product", _KEPT, _DIFFERENCES, points=("limits",), is_noted=False),
     _row(("aten.topk", "aten.sort"), "equal values", "may return other indices", "chooses by its own order", _KEPT,
-         _DIFFERENCES, points=("zeros", "equal", "two values"), is_noted=False),
+         _DIFFERENCES, points=("zeros", "equal", "two values", "integers"), is_noted=False),
     _row(("quantized_decomposed.quantize_per_tensor",), "quotients halfway between two integers",
          "divides by the scale, and may round to the other one", "multiplies by the rounded reciprocal", _KEPT,
          _DIFFERENCES, points=("small", "halves", "ordinary"), is_noted=False),

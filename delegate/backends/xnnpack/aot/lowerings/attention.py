@@ -85,7 +85,7 @@ def _masks_scores(mask: Node, masked: Value, value: Value, node: Node) -> Verdic
     if not isinstance(masked, Node) or is_constant(masked):
         return no(Reason.NON_CONSTANT, f"the mask {mask.name} picks one of two constants, outside of any partition")
     if not _is_product(masked, _MAX_DISTANCE) or not _is_softmaxed(node, _MAX_DISTANCE):
-        what = f"the mask {mask.name} is computed at run time, and it does not mask the scores of"
+        what = f"the mask {mask.name} is computed at run time, and it does not mask the scores"
         return no(
             Reason.INACCURATE, f"{what} of a softmax: NaN in masked elements would remain", "multiply with the mask"
         )
