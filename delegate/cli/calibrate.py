@@ -39,3 +39,5 @@ def calibrate(
     if out is not None:
         profile.save(out)
         output.print_line(f"saved {out}")
+    if notes and not any(profile.rates(name).origin == "calibrated" for name in names or profile.places):
+        raise typer.Exit(1)

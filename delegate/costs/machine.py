@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
@@ -31,7 +31,7 @@ Result = PlaceRates | str  # the rates of a place, or the reason that there are 
 
 
 def machine_profile(
-    identities: Mapping[str, str], store: Store | None, progress: Callable[[str], None], *, again: bool = False
+    identities: Mapping[str, str], store: Store | None, progress: Callable[[str], None], again: Collection[str] = ()
 ) -> tuple[Profile, tuple[str, ...]]:
     """Return the profile of this machine, and notes on places whose rates are not measured.
 
@@ -39,14 +39,17 @@ def machine_profile(
         identities: place -> a text of the versions of its libraries.
         store: of earlier measurements. None: nothing is measured, and the rates are those that come with the package.
         progress: called with a short text for each measurement.
-        again: measure although there are rates in the store, and although the machine is busy.
+        again: places to measure although there are rates in the store, and although the machine is busy. The others
+            then have the rates of the store, or those that come with the package.
     """
     profile, notes = Profile(machine(), shipped().places), []
     if store is None:
         return profile, ()
     for place, identity in identities.items():
         key = hashlib.sha256(repr((_FORMAT, place, identity, host_features())).encode()).hexdigest()
-        result: Result | None = None if again else store.read(key, partial(_stored, place))
+        result: Result | None = None if place in again else store.read(key, partial(_stored, place))
+        if result is None and again and place not in again:
+            continue
         if result is None and not again and _is_busy():
             result = BUSY
         elif result is None:
@@ -57,7 +60,10 @@ def machine_profile(
         if isinstance(result, PlaceRates):
             profile = profile.with_place(place, result)
         else:
-            notes.append(f"{place} is not calibrated, and its estimates are those of a common machine: {result}")
+            remedy = "; run `delegate calibrate` when the machine is idle" if result == BUSY else ""
+            notes.append(
+                f"{place} is not calibrated, and its estimates are those of a common machine: {result}{remedy}"
+            )
     return profile, tuple(notes)
 
 

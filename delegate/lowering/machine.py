@@ -38,10 +38,10 @@ def profile_of_this_machine(
 
 
 def calibrated(names: Iterable[str] | None, progress: Callable[[str], None]) -> tuple[Profile, tuple[str, ...]]:
-    """Measure the rates of backends and of kernels again, and return them as `profile_of_this_machine` does.
+    """Measure the rates of backends and of kernels again, and return the profile as `profile_of_this_machine` does.
 
     Args:
-        names: of backends; None: all that are available.
+        names: of backends; None: all that are available. The others have the rates that are stored.
         progress: called with a short text for each measurement.
 
     Raises:
@@ -52,10 +52,12 @@ def calibrated(names: Iterable[str] | None, progress: Callable[[str], None]) -> 
     store = open_choices(configured_cache_folder(Cache()))
     if store is None:
         raise ConfigError("there is no cache to store the rates in", remedy="set DELEGATE_CACHE to a folder")
-    backends = registry.available() if names is None else [registry.resolve(n) for n in names if n != PORTABLE]
-    for name in backends:
+    available = registry.available()
+    chosen = available if names is None else [registry.resolve(n) for n in names if n != PORTABLE]
+    for name in chosen:
         registry.runtime(name)
-    return machine_profile(_identities(backends, None, registry), store, progress, again=True)
+    identities = _identities(dict.fromkeys((*chosen, *available)), None, registry)
+    return machine_profile(identities, store, progress, again=[*chosen, PORTABLE])
 
 
 def _identities(backends: Iterable[str], kernels: KernelRequest | None, registry: Registry) -> dict[str, str]:
