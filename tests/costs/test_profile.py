@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 import torch
 
-from delegate.costs import machine
 from delegate.costs.kinds import KINDS, OPERATORS
 from delegate.costs.profile import UNKNOWN, PlaceRates, Profile, Rate, shipped
 from delegate.errors import PartitionError
-from tests.cli.calling import call
 
 RATES = {"simple": Rate(1e-6, 1e-9), "function": Rate(1e-6, 2e-9)}
 PROFILE = Profile("a machine", {UNKNOWN: PlaceRates(Rate(4e-6, 0.0, 1e-10), RATES, {"lib": "1.2"})})
@@ -65,32 +63,3 @@ def test_the_shipped_profile_knows_every_kind_of_kernels():
 @pytest.mark.parametrize("name", sorted({name for names in OPERATORS.values() for name in names.split()}))
 def test_each_operator_of_a_kind_exists(name):
     assert hasattr(torch.ops.aten, name)
-
-
-@pytest.fixture
-def measured(tmp_path, monkeypatch) -> list[str]:
-    """Return the places that are measured, into a cache of their own; the measurement itself is left out."""
-    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "cache").mkdir(mode=0o700)
-    places: list[str] = []
-
-    def measure(place: str, key: str) -> PlaceRates:
-        places.append(place)
-        return replace(shipped().rates(place), origin="calibrated")
-
-    monkeypatch.setattr(machine, "_measured", measure)
-    return places
-
-
-def test_calibrating_one_backend_keeps_the_stored_rates_of_others(measured, tmp_path):
-    call("calibrate", "xnnpack")
-    assert measured == ["xnnpack", "portable"]
-    call("calibrate", "portable", "-o", str(tmp_path / "p.json"))
-    assert measured == ["xnnpack", "portable", "portable"]
-    assert Profile.load(tmp_path / "p.json").places["xnnpack"].origin == "calibrated"
-
-
-def test_a_calibration_that_measured_nothing_is_an_error(measured, monkeypatch):
-    monkeypatch.setattr(machine, "_measured", lambda place, key: machine.BUSY)
-    printed = " ".join("".join(call("calibrate", "xnnpack", code=1)).split())
-    assert "run `delegate calibrate` when the machine is idle" in printed

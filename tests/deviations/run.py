@@ -4,7 +4,7 @@
 
 Each case is run in a child process, and its records are appended to build/deviations.jsonl. A later run continues there
 unless versions have changed. At the end it prints differences without a row, kept rows that no case shows any more, and
-rejections and rewrites that the library no longer needs (see `probes`); the exit code is 1 if there are any.
+rejections and rewrites that the library no longer needs (`tests.support.probes`); the exit code is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import torch
 from delegate.backends.deviations import Deviation, Handling, deviations_of
 from delegate.plugins import PORTABLE, PluginState
 from delegate.registry import default_registry
-from tests.deviations import probes, sweep
+from tests.deviations import sweep
+from tests.support import probes
 from tests.support.children import run_cases
 
 _FILE = Path("build/deviations.jsonl")

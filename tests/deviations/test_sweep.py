@@ -13,9 +13,10 @@ import torch
 import delegate
 from delegate.backends.deviations import Deviation, Handling
 from delegate.backends.xnnpack.aot.backend import XnnpackBackend
-from tests.deviations import probes, run, sweep
+from tests.deviations import run, sweep
 from tests.deviations.comparison import differences
 from tests.deviations.points import groups, sizes
+from tests.support import probes
 from tests.support.availability import require
 
 INF, NAN = float("inf"), float("nan")

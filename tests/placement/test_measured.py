@@ -392,7 +392,7 @@ def test_a_plan_is_applied_without_measuring(exported) -> None:
 @pytest.mark.parametrize(
     ("placement", "message"),
     [
-        ("measured", "placement cannot be a str .*: give delegate.Measured"),
+        ("measured", "placement cannot be a str .*: give delegate.Estimated"),
         (delegate.Measured(budget=-1), "the placement is invalid: .*budget"),
         (delegate.Measured(objective="speed"), "the placement is invalid: .*objective"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from delegate_onnxruntime.deviations import DEVIATIONS
 
-from tests.deviations.probes import PROBES, Probe, unprobed
+from tests.support.probes import PROBES, Probe, unprobed
 
 OWN = [probe for probe in PROBES if probe.backend == "onnxruntime"]
 
