@@ -29,7 +29,7 @@ class CorrectedEstimates(Estimates):
 
     def __init__(self, estimates: Estimates, backends: Collection[str]) -> None:
         places = {*backends, PORTABLE}
-        super().__init__(estimates.profile, places if estimates.places is None else places & {*estimates.places})
+        super().__init__(estimates.profile, places if estimates.places is None else places & estimates.places)
         self._factors: dict[tuple[str, Node], float] = {}
         self._sizes: dict[tuple[str, Node], float] = {}
         self._measured = self._estimated = 0.0  # seconds of all parts

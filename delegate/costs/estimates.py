@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 
 from torch.fx import Node
 
@@ -11,7 +11,7 @@ from delegate.costs.profile import PlaceRates, Profile, Rate
 from delegate.costs.quantities import Quantities, quantities_of
 from delegate.edge.node import is_constant, nbytes
 
-_AVOIDED = 1e3  # seconds of a node in a place that a plan may not use
+_AVOIDED = 1e6  # seconds of a node in a place that a plan may not use
 
 
 class Estimates:
@@ -22,7 +22,7 @@ class Estimates:
         places: those that a plan may use; None: all.
     """
 
-    def __init__(self, profile: Profile, places: Collection[str] | None = None) -> None:
+    def __init__(self, profile: Profile, places: Set[str] | None = None) -> None:
         self.profile, self.places = profile, places
         self._quantities: dict[Node, Quantities] = {}
         self._nbytes: dict[Node, int] = {}

@@ -48,11 +48,11 @@ def machine_profile(
     for place, identity in identities.items():
         key = hashlib.sha256(repr((_FORMAT, place, identity, host_features())).encode()).hexdigest()
         result: Result | None = None if place in again else store.read(key, partial(_stored, place))
-        if result is None and again and place not in again:
-            continue
-        if result is None and not again and _is_busy():
-            result = BUSY
-        elif result is None:
+        if result is None and place not in again:
+            if again:
+                continue
+            result = BUSY if _is_busy() else None
+        if result is None:
             progress(f"calibrating {place} for this machine, once: {LIMIT:g} s at most")
             result = _measured(place, key)
             if result != BUSY:

@@ -62,7 +62,7 @@ class _Method:
     Args:
         edge: its program in edge dialect, with preserved operators.
         refusals: backend -> nodes that it rejected after its support check -> the verdict.
-        plan: the backend of each node.
+        plan: the backend of each node; None if it has to be planned (again).
         origins: name of a partition -> name of a node of its region -> the node of the plan.
         regions: the planned regions of the plans so far, over the current graph.
         lowered: the method with its partitions extracted; None if it has to be lowered (again).
@@ -78,7 +78,11 @@ class _Method:
     def refuse(self, backend: str, verdicts: Mapping[Node, Verdict]) -> None:
         """Replan the method without these nodes on a backend."""
         self.refusals.setdefault(backend, {}).update(verdicts)
-        self.lowered = None
+        self.forget_plan()
+
+    def forget_plan(self) -> None:
+        """Plan and lower the method again, by the next `compile`."""
+        self.plan = self.lowered = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +189,7 @@ class Compiler:
         fork = Compiler(selection, self.kernels, None, self.artifact_cache, self.decomposed)
         fork.methods[method] = _Method(self.methods[method].edge)
         fork.partitioners = tuple(partitioners)
-        others = (m.plan for name, m in self.methods.items() if name != method and m.plan is not None)
-        fork.reserved = tuple(p.name for plan in others for p in plan.all_partitions())
+        fork.reserved = self._taken(self.methods[method])
         fork.share_artifacts_of(self)
         return fork
 
@@ -206,10 +209,8 @@ class Compiler:
         return fork
 
     def adopt(self, method: str, way: str, fork: Compiler) -> None:
-        """Take a way for a method, as a fork of it has compiled it, unless a backend of it was dropped since."""
+        """Take a way for a method, as a fork of it has compiled it."""
         self.ways[method], self.methods[method] = way, fork.methods[method]
-        if not self.selection.dropped.keys().isdisjoint(p.backend for p in fork.plans[0].all_partitions()):
-            self.methods[method].lowered = None
 
     def share_artifacts_of(self, other: Compiler) -> None:
         """Use the artifacts of another compiler with the same backends, and add failures to its list."""
@@ -242,6 +243,8 @@ class Compiler:
         """
         self.costs = None
         self.partitioners = plan.partitioners(self.selection.partitioners, refusal)
+        for method in self.methods.values():
+            method.forget_plan()
 
     def compile(self) -> tuple[Program, list[LoweredProgram]]:
         """Lower the methods that are not lowered yet, and return the program and its methods; raises as `lower`."""
@@ -285,8 +288,9 @@ class Compiler:
     def move(self, moved: Mapping[str, Eviction]) -> None:
         """Move nodes of partitions off their backends, by the next `compile`."""
         for method in self.methods.values():
-            lowered, method.plan, method.lowered = method.lowered, None, None  # all partitions are numbered again
+            lowered = method.lowered
             assert lowered is not None
+            method.forget_plan()  # all partitions are numbered again
             for name, delegate in lowered.delegates.items():
                 if name in moved:
                     verdict, origins = no(Reason.INACCURATE, moved[name].why), method.origins[name]
@@ -306,16 +310,19 @@ class Compiler:
         """Repeat work on all methods until it drops no backend, so that no method runs nodes on a dropped one."""
         while True:
             dropped = self.selection.dropped.keys()
+            for method in self.methods.values():  # forks may have dropped a backend of an earlier plan
+                if method.plan is not None and any(p.backend in dropped for p in method.plan.all_partitions()):
+                    method.forget_plan()
             results = work()
             if self.selection.dropped.keys() == dropped:
                 return results
             for method in self.methods.values():
-                method.lowered = None
+                method.forget_plan()
 
     def _lower(self, method: _Method) -> LoweredProgram:
         """Plan a method and compile its partitions; replan without the nodes that a library rejects."""
         for replans in itertools.count():
-            plan = self._plan_method(method)
+            plan = method.plan or self._plan_method(method)
             _require_no_portable(plan, self.selection)
             regions = planned_regions(plan, self.selection.backends, method.regions)
             delegates, refused = self._compile_regions(
@@ -341,17 +348,21 @@ class Compiler:
             method.regions.clear()
 
     def _plan_once(self, method: _Method) -> Plan:
-        others = (m.plan for m in self.methods.values() if m is not method and m.plan is not None)
         return plan_graph(
             method.edge,
             self.partitioners,
             self.selection.backends,
             self.selection.rules,
             refusals=method.refusals,
-            taken=[*self.reserved, *(p.name for plan in others for p in plan.all_partitions())],
+            taken=self._taken(method),
             has_kernel=lambda node: has_kernel(node, self.kernels),
             search=None if self.costs is None else Search(self.costs, self.ways.get(method.edge.name)),
         )
+
+    def _taken(self, method: _Method) -> list[str]:
+        """Return the names of the partitions of other methods."""
+        others = (m.plan for m in self.methods.values() if m is not method and m.plan is not None)
+        return [*self.reserved, *(p.name for plan in others for p in plan.all_partitions())]
 
     def _compile_regions(
         self, method: str, regions: list[PlannedRegion], *, give_up_partitions: bool

@@ -98,4 +98,4 @@ def test_measured_parts_correct_estimates() -> None:
     assert [costs.node(n, "a") for n in (first, second)] == [2.0, 6.0]
     costs.correct_call("a", 0.5)
     assert costs.call("a", [first]) == 0.5
-    assert costs.node(first, PORTABLE) < costs.node(first, "b")
+    assert costs.node(first, "b") > 1e6

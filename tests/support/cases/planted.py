@@ -38,7 +38,7 @@ def cases(backend: str, first: int) -> list[tuple[str, str, str]]:
     return [(backend, INSTEAD.get((backend, m), m), fault) for m, fault in zip(models, FAULTS, strict=True)]
 
 
-def assert_found(backend: str, model: str, fault: str, budget: float = 900) -> None:
+def assert_found(backend: str, model: str, fault: str, budget: float = 300) -> None:
     """Assert that the debugger finds a fault that is planted in the middle of a model, and nothing else."""
     if (backend, fault) == ("dsp", "overflow"):
         assert_overflow_found(backend, model, budget)
