@@ -15,6 +15,7 @@ Importing this package imports neither torch nor any vendor library: the public 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ if TYPE_CHECKING:
     from delegate.runtime.loaded import load as load
 
 __version__ = "0.1.0"
+
+# How long the threads of NumPy's BLAS spin after a product, as a power of two of cycles. They read it when NumPy is
+# imported. By default they spin for 20 ms, and take a core from the library whose partition comes next.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 
 _PUBLIC = {
     "Verify": "delegate.accuracy.bounds",

@@ -179,7 +179,8 @@ def _lower_once(request: LoweringRequest, model: Model, *, is_cacheable: bool, i
         SavedPlan.of(placed.compiler.plans),
         tuple(placed.compiler.warnings),
     )
-    if programs is not None and key is not None and not placed.compiler.artifacts.has_failed:
+    is_stored = strategy.is_cacheable and not placed.compiler.artifacts.has_failed
+    if programs is not None and key is not None and is_stored:
         programs.put(key, result.as_cached(report), lowered)
     repeated = RepeatedRequest.of(request, model, LockedStrategy(lock, "the program"))
     return _result(result, report, placed.exported, selection, registry, repeated)

@@ -240,13 +240,13 @@ def write_bytes(path: PathLike, data: bytes, what: str) -> None:
 
 
 def read_text(path: PathLike, what: str, remedy: str, most: int = _MOST_BYTES) -> str:
-    """Read a file; raises PartitionError if it cannot be read, or has more than `most` bytes.
+    """Read a file; raises PartitionError if it cannot be read, has more than `most` bytes, or the path is none.
 
     `what` is its content; `what` and `remedy` are for the message.
     """
     try:
         return read_bytes(path, most).decode()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise PartitionError(f"{what} cannot be read: {error}", where=str(path), remedy=remedy) from error
 
 

@@ -157,6 +157,8 @@ def select(
                 raise
             continue
         partitioners.append(partitioner)
+        if backend_of(name) != name and not partitioner.options:
+            notes.append(f"{name} has no options, so it is {backend_of(name)} by another name")
     left_out = () if is_requested else registry.left_out()
     return Selection(
         tuple(partitioners),

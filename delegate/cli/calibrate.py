@@ -27,9 +27,11 @@ def calibrate(
 ) -> None:
     """Measure how fast backends and kernels are on this machine, for the placement of nodes."""
     from delegate.lowering.machine import calibrated
+    from delegate.registry import default_registry
 
+    chosen = [default_registry().resolve(name) for name in names or ()]
     with output.working("calibrating") as progress:
-        profile, notes = calibrated(names or None, progress)
+        profile, notes = calibrated(chosen or None, progress)
     rows = [
         (name, rates.origin, f"{rates.call.call * 1e6:.1f} us", f"{len(rates.operators)}")
         for name, rates in profile.places.items()
@@ -39,5 +41,5 @@ def calibrate(
     if out is not None:
         profile.save(out)
         output.print_line(f"saved {out}")
-    if notes and not any(profile.rates(name).origin == "calibrated" for name in names or profile.places):
+    if notes and not any(profile.rates(name).origin == "calibrated" for name in chosen or profile.places):
         raise typer.Exit(1)

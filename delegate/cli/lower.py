@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,16 +124,18 @@ def lower(
     with output.working("importing torch"):
         from delegate.cli.models import load_model, read_sample, read_settings
         from delegate.compile import lower_owned
-        from delegate.placement.policy import ByPreference, Estimated
+        from delegate.config import PlacementSection
+        from delegate.lowering.strategies import configured_request
     import_modules(imports)
     with output.working(f"exporting {model}"):
         source = load_model(model, inputs or ())
         source, sample = read_sample(source, verify) if verify else (source, None)
     settings = read_settings(config, calibration)
-    is_measured = measure or (settings is not None and settings.placement.policy == "measured")
-    is_named = bool(backend) or (settings is not None and settings.backends is not None)
-    by_default = ByPreference(lock) if is_named else Estimated(lockfile=lock)
-    placement = _placement(is_measured, lock, locked, bundle, costs or [], ray) or (by_default if lock else None)
+    placement = _placement(measure, lock, locked, bundle, costs or [], ray)
+    if placement is None and lock is not None:
+        section = PlacementSection() if settings is None else settings.measuring()
+        is_named = bool(backend) or (settings is not None and settings.backends is not None)
+        placement = replace(configured_request(section, is_named=is_named), lockfile=lock)
     with output.working(f"lowering {model}") as progress, options.tracing(trace):
         program = lower_owned(
             source,

@@ -183,12 +183,25 @@ def _semantics(
                 path = ("partitioning", key, pattern)
                 what = f"{dotted(path)}: {place!r} is not among the backends of this configuration"
                 yield ConfigError(what, where=source.where(path), remedy=did_you_mean(place, places))
+    if config.backends == ():
+        yield from _without_backends(config, source)
     if config.quantization is not None:
         yield from _schemes(config.quantization, ("quantization",), tuple(seen), source, registry)
     for i, candidate in enumerate(config.placement.candidates or ()):
-        if candidate.quantization is not None:
-            path = ("placement", "candidates", i, "quantization")
-            yield from _schemes(candidate.quantization, path, (registry.resolve(candidate.name),), source, registry)
+        path, name = ("placement", "candidates", i), registry.resolve(candidate.name)
+        if config.backends and name not in seen:
+            what = f"{dotted(path)}: {candidate.name!r} is not among the backends of this configuration"
+            yield ConfigError(what, where=source.where(path), remedy=did_you_mean(name, seen))
+        elif candidate.quantization is not None:
+            yield from _schemes(candidate.quantization, (*path, "quantization"), (name,), source, registry)
+
+
+def _without_backends(config: Config, source: Source) -> Iterator[ConfigError]:
+    """Yield an error for each section that needs a backend, of a configuration without any."""
+    sections = {"quantization": config.quantization is not None, "placement": config.placement.policy == "measured"}
+    for section in (name for name, is_used in sections.items() if is_used):
+        what = f"{section}: it needs a backend, but `backends` is empty"
+        yield ConfigError(what, where=source.where((section,)), remedy="name one, or leave `backends` out for all")
 
 
 def _schemes(

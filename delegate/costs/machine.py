@@ -31,29 +31,33 @@ Result = PlaceRates | str  # the rates of a place, or the reason that there are 
 
 
 def machine_profile(
-    identities: Mapping[str, str], store: Store | None, progress: Callable[[str], None], again: Collection[str] = ()
+    identities: Mapping[str, str],
+    store: Store | None,
+    progress: Callable[[str], None] | None,
+    again: Collection[str] = (),
 ) -> tuple[Profile, tuple[str, ...]]:
     """Return the profile of this machine, and notes on places whose rates are not measured.
 
     Args:
         identities: place -> a text of the versions of its libraries.
         store: of earlier measurements. None: nothing is measured, and the rates are those that come with the package.
-        progress: called with a short text for each measurement.
+        progress: called with a short text for each measurement; None: it is logged.
         again: places to measure although there are rates in the store, and although the machine is busy. The others
             then have the rates of the store, or those that come with the package.
     """
     profile, notes = Profile(machine(), shipped().places), []
     if store is None:
-        return profile, ()
+        return profile, ("nothing is calibrated without a cache, and estimates are those of a common machine",)
+    tell = progress or logger.warning
     for place, identity in identities.items():
         key = hashlib.sha256(repr((_FORMAT, place, identity, host_features())).encode()).hexdigest()
         result: Result | None = None if place in again else store.read(key, partial(_stored, place))
         if result is None and place not in again:
             if again:
                 continue
-            result = BUSY if _is_busy() else None
+            result = BUSY if is_busy() else None
         if result is None:
-            progress(f"calibrating {place} for this machine, once: {LIMIT:g} s at most")
+            tell(f"calibrating {place} for this machine, once: {LIMIT:g} s at most")
             result = _measured(place, key)
             if result != BUSY:
                 store.put(key, asdict(result) if isinstance(result, PlaceRates) else {"problem": result}, [])
@@ -67,7 +71,7 @@ def machine_profile(
     return profile, tuple(notes)
 
 
-def _is_busy() -> bool:
+def is_busy() -> bool:
     """Return true if other processes have used the cores in the last minute, as far as the system reports it."""
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > cores()
 
@@ -78,7 +82,6 @@ def _measured(place: str, key: str) -> Result:
 
     `key` tells versions of its libraries apart.
     """
-    logger.warning("calibrating %s for this machine, once: %g s at most", place, LIMIT)
     try:
         child = Child.start(
             "delegate.calibration:main", place, LIMIT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

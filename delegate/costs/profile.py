@@ -14,8 +14,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from delegate.costs.kinds import FUNCTION
-from delegate.errors import PartitionError
+from delegate.costs.kinds import FUNCTION, KINDS
+from delegate.errors import PartitionError, did_you_mean
 from delegate.field_checks import amount, fault, mapping, require_format, text
 from delegate.files import read_text, write_text
 
@@ -122,9 +122,12 @@ def shipped() -> Profile:
 def place_of(name: str, data: Mapping[str, Any]) -> PlaceRates:
     """Return the rates of plain data; raises KeyError, TypeError or ValueError for impossible ones."""
     operators, versions = mapping(data, "operators"), mapping(data, "versions")
+    for kind in operators:
+        if kind not in KINDS:
+            raise ValueError(f"{name} has rates of {kind!r}, which is no kind of operator: {did_you_mean(kind, KINDS)}")
     rates = PlaceRates(
-        _rate(mapping(data, "call")),
-        {kind: _rate(mapping(operators, kind)) for kind in operators},
+        _rate(mapping(data, "call"), f"the call of {name}"),
+        {kind: _rate(mapping(operators, kind), f"{kind!r} of {name}") for kind in operators},
         {library: text(versions, library) for library in versions},
         text(data, "origin"),
     )
@@ -135,9 +138,12 @@ def place_of(name: str, data: Mapping[str, Any]) -> PlaceRates:
     return rates
 
 
-def _rate(data: Mapping[str, Any]) -> Rate:
-    """Return a rate; raises ValueError for numbers that are no seconds."""
-    return Rate(amount(data, "call"), amount(data, "unit"), amount(data, "byte"))
+def _rate(data: Mapping[str, Any], subject: str) -> Rate:
+    """Return a rate; raises ValueError, with its subject, for numbers that are no seconds."""
+    try:
+        return Rate(amount(data, "call"), amount(data, "unit"), amount(data, "byte"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"the rate of {subject}: {fault(error)}") from error
 
 
 def _rounded(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 
 from delegate.costs.estimates import Estimates
+from delegate.costs.machine import BUSY, is_busy
 from delegate.costs.profile import Profile, shipped
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
@@ -21,7 +23,7 @@ from delegate.lowering.machine import profile_of_this_machine
 from delegate.lowering.race import race
 from delegate.lowering.strategy import Placed, PlacementInputs, Strategy
 from delegate.partitioner.saved import SavedPlan
-from delegate.partitioner.search import cheapest
+from delegate.partitioner.search import MIXED, cheapest
 from delegate.placement.plans import Progress
 from delegate.placement.policy import PathLike
 from delegate.plugins import PORTABLE
@@ -30,8 +32,9 @@ from delegate.registry import default_registry
 from delegate.selection import Selection
 
 _NEAR = 5.0  # a plan whose estimate is this many times the least may be the fastest: each is 2.2 times off, typically
+_PROMISING = 0.95  # of the best other estimate: a mixed plan shares most of its errors, so it has to promise more
 _MOST_RACING = 5  # plans
-_LEAST_RACE = 0.1  # seconds that compiled plans run for, although their compilation took the time
+_LEAST_RACE = 0.2  # seconds that compiled plans run for, although their compilation took the time
 RACE_SHARE = 0.5  # of the time that lowering took
 
 
@@ -49,9 +52,9 @@ class CostStrategy(Strategy):
 
     def calibrate(self, selection: Selection, cache: bool | None = None, progress: Progress | None = None) -> None:
         if self._profile is None and selection.backends:
-            kernels, tell = kernel_names(selection.kernels), progress or (lambda text: None)
+            kernels = kernel_names(selection.kernels)
             self._profile, self._notes = profile_of_this_machine(
-                selection.backends, kernels, selection.cache, cache, tell
+                selection.backends, kernels, selection.cache, cache, progress
             )
 
     def costs(self, selection: Selection) -> Estimates:
@@ -71,6 +74,8 @@ class EstimatedStrategy(CostStrategy):
     def __init__(self, race: float, machine: PathLike | None, lockfile: PathLike | None) -> None:
         super().__init__(lockfile, None if machine is None else Profile.load(machine))
         self._race, self._begun = race, time.monotonic()
+        if machine is not None and self._profile is not None:
+            self._notes = (f"estimated by the profile {os.path.basename(machine)}, of {self._profile.machine}",)
 
     def calibrate(self, selection: Selection, cache: bool | None = None, progress: Progress | None = None) -> None:
         super().calibrate(selection, cache, progress)
@@ -86,45 +91,70 @@ class EstimatedStrategy(CostStrategy):
         for plan in compiler.plans:
             name, seconds = plan.program.name, plan.total_seconds()
             ranked = cheapest(seconds)
-            near = [way for way in ranked if seconds[way] <= _NEAR * seconds[ranked[0]]][:_MOST_RACING]
+            near = [way for way in ranked if _may_win(way, seconds)][:_MOST_RACING]
             if len(near) > 1 and self._race > 0 and _has_inputs(exported[name]):
-                raced = self._run(compiler, name, near, exported[name])
-                times = ", ".join(f"{way} {taken * 1e3:.3g} ms" for way, taken in raced.items())
-                notes += [f"{name}: the estimates are close, so the plans ran in turns: {times}"] if raced else []
+                notes += self._decide(compiler, near, seconds, exported[name], name)
         compiler.selection = replace(compiler.selection, notes=(*compiler.selection.notes, *self._notes, *notes))
         return Placed(compiler, exported)
 
-    def _run(self, compiler: Compiler, method: str, near: Sequence[str], ep: ExportedProgram) -> dict[str, float]:
-        """Compile near ways, and let the compiler take the fastest one.
+    def _decide(
+        self, compiler: Compiler, near: Sequence[str], seconds: Mapping[str, float], ep: ExportedProgram, method: str
+    ) -> list[str]:
+        """Compile near ways, let the compiler take the fastest one, and return notes on their race.
+
+        `seconds` has the estimates of all ways.
+        """
+        forks, late, left = self._compile_near(compiler, method, near)
+        times: dict[str, float] = {}
+        if len(forks) > 1:
+            programs = {way: program for way, (_, program) in forks.items()}
+            times = race(programs, seconds, method, ep, default_registry(), compiler.selection.kernels, left)
+        chosen = next((way for way in (*times, *forks) if way in forks), None)
+        if chosen is not None:
+            compiler.adopt(method, chosen, forks[chosen][0])
+        if len(times.keys() & forks.keys()) < 2:
+            return []
+        texts = ", ".join(f"{way} {taken * 1e3:.3g} ms" for way, taken in times.items())
+        rest = f"; there was no time for {', '.join(late)}" if late else ""
+        if is_busy():
+            self.is_cacheable = False
+            rest += f"; {BUSY}, so the choice is not stored"
+        return [f"{method}: the estimates are close, so the plans ran in turns, and {chosen} is taken: {texts}{rest}"]
+
+    def _compile_near(
+        self, compiler: Compiler, method: str, near: Sequence[str]
+    ) -> tuple[dict[str, tuple[Compiler, Program]], list[str], float]:
+        """Compile the plans of near ways until the time of the race is spent.
 
         Returns:
-            The measured seconds of the ways and of torch itself, the fastest way first. Empty if two ways did not run.
+            way -> the compiler that has its plan, and the program, for each plan once; the ways without time; and the
+            seconds that are left.
         """
-        forks: dict[str, Compiler] = {}
-        programs: dict[str, Program] = {}
+        forks: dict[str, tuple[Compiler, Program]] = {}
+        late: list[str] = []
         seen: set[frozenset[tuple[tuple[str, str], str]]] = set()
         end = budget = math.inf
         for way in sorted(near, key=lambda way: way == PORTABLE):  # kernels alone need no compiler, so they come last
             if time.monotonic() > end and way != PORTABLE:
+                late.append(way)
                 continue
             fork = compiler.fork_for_way(method, way)
             with contextlib.suppress(DelegateError):
                 program, _ = fork.compile()
                 places = frozenset(SavedPlan.of(fork.plans).places().items())
                 if places not in seen:
-                    forks[way], programs[way] = fork, program
+                    forks[way if places else PORTABLE] = fork, program
                     seen.add(places)
-            if end == math.inf and programs:
+            if end == math.inf and forks:
                 budget = min(self._race, RACE_SHARE * (time.monotonic() - self._begun))
                 end = time.monotonic() + budget
-        times: dict[str, float] = {}
-        if len(programs) > 1:
-            left = max(end - time.monotonic(), min(_LEAST_RACE, budget))
-            times = race(programs, method, ep, default_registry(), compiler.selection.kernels, left)
-        chosen = next((way for way in (*times, *forks) if way in forks), None)
-        if chosen is not None:
-            compiler.adopt(method, chosen, forks[chosen])
-        return times if len(times.keys() & programs.keys()) > 1 else {}
+        return forks, late, max(end - time.monotonic(), min(_LEAST_RACE, budget))
+
+
+def _may_win(way: str, seconds: Mapping[str, float]) -> bool:
+    """Return true if the estimate of a way is so close to the least one that it may be the fastest."""
+    least = min(own for other, own in seconds.items() if other != MIXED)
+    return seconds[way] < _PROMISING * least if way == MIXED else seconds[way] <= _NEAR * min(seconds.values())
 
 
 def _has_inputs(ep: ExportedProgram) -> bool:

@@ -23,7 +23,7 @@ def profile_of_this_machine(
     kernels: KernelRequest | None,
     settings: Cache,
     enabled: bool | None,
-    progress: Callable[[str], None],
+    progress: Callable[[str], None] | None,
 ) -> tuple[Profile, tuple[str, ...]]:
     """Return the profile of this machine, and notes on backends without measured rates.
 
@@ -31,7 +31,7 @@ def profile_of_this_machine(
         backends: their names.
         kernels: the kernel libraries that portable nodes run on.
         settings, enabled: of the cache, where the rates are stored. Without a cache nothing is measured.
-        progress: called with a short text for each measurement.
+        progress: called with a short text for each measurement; None: it is logged.
     """
     store = open_choices(configured_cache_folder(settings, enabled))
     return machine_profile(_identities(backends, kernels, default_registry()), store, progress)

@@ -106,6 +106,8 @@ class MeasuredStrategy(CostStrategy):
             outcome = choose_placements(bases, context)
         if self._remote is not None:
             self._remote.finish()
+        if any(placement.busy for placement in outcome.placements):
+            self.is_cacheable = False
         return _apply(outcome, compiler, [record for planner in planners.values() for record in planner.records])
 
     def _context(

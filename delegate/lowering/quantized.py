@@ -70,8 +70,7 @@ def quantized(
         programs: the float programs by method.
         selection: the backends, and the policy.
         registry: the registry of backends.
-        verify: the inputs to verify on, see `samples_of`.
-        progress: called with short progress texts.
+        verify, progress: as of `to_backend`.
         bounded: keep the bounds; False if the rules of the section keep them.
 
     Raises:
@@ -82,22 +81,22 @@ def quantized(
     if section is None or section.is_auto:
         return programs, selection
     bounds = Bounds.of(policy)
-    samples: Mapping[str, Sequence[Sample]] = {}
-    if policy is not None and policy.on_failure == "move" and bounds and bounded:
-        samples = samples_to_verify(verify, programs)
-    quantizer = BoundedQuantizer(
-        programs, bounds, samples, tuple(selection.backends), registry, progress or (lambda text: None)
-    )
-    made = quantizer.quantize(section)
+    is_moving = policy is not None and policy.on_failure == "move" and bounds and bounded
+    samples = samples_to_verify(verify, programs) if is_moving else {}
+    tell = progress or (lambda text: None)
+    made = BoundedQuantizer(programs, bounds, samples, tuple(selection.backends), registry, tell).quantize(section)
     for record in made.records:
         warn_user(record.message, record.category)
     selection = replace(selection, notes=(*selection.notes, *made.notes))
-    if not made.float_layers:
-        return made.programs, selection
-    names = ", ".join(map(str, made.float_layers))
-    count_text = "1 layer stays" if len(made.float_layers) == 1 else f"{len(made.float_layers)} layers stay"
-    note = f"{count_text} in float, so that {bounds} holds against the float reference: {names}"
-    return made.programs, replace(selection, quantization=made.section, notes=(*selection.notes, note))
+    if made.float_layers:
+        note = _float_note(made.float_layers, bounds)
+        selection = replace(selection, quantization=made.section, notes=(*selection.notes, note))
+    return made.programs, selection
+
+
+def _float_note(layers: Sequence[LayerNoise], bounds: Bounds) -> str:
+    count = "1 layer stays" if len(layers) == 1 else f"{len(layers)} layers stay"
+    return f"{count} in float, so that {bounds} holds against the float reference: {', '.join(map(str, layers))}"
 
 
 class BoundedQuantizer:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -21,30 +22,35 @@ from delegate.program.model import Program
 from delegate.registry import Registry
 from delegate.runtime.loaded import LoadedProgram
 
-EAGER = "torch itself"
-_TURN = 0.01  # seconds of the calls of one turn; the least of them counts, since others have what other processes add
-_LEAST = 2  # calls of a turn
+EAGER = "torch (eager)"
+_TURN = 0.01  # seconds of the calls of one turn
+_LEAST = 2  # calls of a turn, besides the first: threads that still spin from the call before slow down later ones only
 _PAUSE = 0.02  # seconds before a turn, because threads of another library may still spin
 _ROUNDS = 5  # after which the race ends
-_FAR = 1.5  # what took this many times as long gets no other turn
+_NOISE = 0.2  # logarithm of the ratio between turns of a program, if each has only one turn
+_ERROR = 0.4  # the same of an estimate over the seconds of a call, typically
+_LEAST_SECONDS = 1e-9  # of an estimate
+_FAR = 3.0, 1.5  # what took this many times as long in its first turn, or in all of more, gets no other turn
 
 _Call = Callable[[], Any]
 
 
 def race(
     programs: Mapping[str, Program],
+    estimates: Mapping[str, float],
     method: str,
     ep: ExportedProgram,
     registry: Registry,
     kernels: KernelRequest | None,
     budget: float,
 ) -> dict[str, float]:
-    """Return the least seconds of a call of each program, and of torch's own; the fastest program first.
+    """Return the seconds of a call of each program, and of torch's own; the program to take comes first.
 
     Programs that fail are left out, and so are those without time to run.
 
     Args:
         programs: by name.
+        estimates: their estimated seconds, which count as much as the turns of a program differ.
         method: to call.
         ep: the method, with its example inputs.
         registry, kernels: to load the programs with.
@@ -69,29 +75,47 @@ def race(
         is_stateless = all(reset is None for _, reset in calls.values())  # torch's own calls would change the model
         if len(calls) > 1 and is_stateless and time.monotonic() < end:
             calls[EAGER] = _eager(ep), None
-        times = _take_turns(calls, end)
-    return dict(sorted(times.items(), key=lambda item: (item[0] == EAGER, item[1])))
+        turns = _take_turns(calls, end)
+    ranked = [*_ranked(turns, estimates), EAGER]
+    return {name: min(turns[name]) for name in ranked if name in turns}
 
 
-def _take_turns(calls: dict[str, tuple[_Call, _Call | None]], end: float) -> dict[str, float]:
-    """Return the least seconds of each call; those that fail are left out, and removed.
+def _take_turns(calls: dict[str, tuple[_Call, _Call | None]], end: float) -> dict[str, list[float]]:
+    """Return the seconds of a call in each turn; calls that fail are left out, and removed.
 
     Args:
         calls: name -> what is called, and what resets its states after each call.
         end: by `time.monotonic`, after which no turn begins, except the first of each.
     """
-    times: dict[str, list[float]] = {}
+    turns: dict[str, list[float]] = {}
     for _ in range(_ROUNDS):
-        least = min((min(turns) for turns in times.values()), default=math.inf)
+        least = min((min(own) for own in turns.values()), default=math.inf)
         for name, (call, reset) in list(calls.items()):
-            if name in times and (time.monotonic() > end or min(times[name]) > _FAR * least):
+            own = turns.get(name, [])
+            if own and (time.monotonic() > end or min(own) > _FAR[min(len(own), 2) - 1] * least):
                 continue
             time.sleep(_PAUSE)
             try:
-                times.setdefault(name, []).append(min(call_times(call, _TURN, _LEAST, reset)))
+                times = call_times(call, _TURN, _LEAST + 1, reset)
+                turns.setdefault(name, []).append(median(times[1:]))
             except Exception:  # what the model asserts may not hold for inputs that it has changed itself
                 del calls[name]
-    return {name: min(turns) for name, turns in times.items() if name in calls}
+    return {name: own for name, own in turns.items() if name in calls}
+
+
+def _ranked(turns: Mapping[str, Sequence[float]], estimates: Mapping[str, float]) -> list[str]:
+    """Return the names with estimates, the probably fastest first.
+
+    The logarithms of the measured and of the estimated seconds are averaged, each by the inverse of its variance.
+    """
+    spreads = [math.log(max(own) / min(own)) for own in turns.values() if len(own) > 1]
+    noise = median(spreads) if spreads else _NOISE
+    weight = noise**2 / (noise**2 + _ERROR**2)
+
+    def logarithm(name: str) -> float:
+        return (1 - weight) * math.log(min(turns[name])) + weight * math.log(max(estimates[name], _LEAST_SECONDS))
+
+    return sorted(turns.keys() & estimates.keys(), key=logarithm)
 
 
 def _eager(ep: ExportedProgram) -> _Call:

@@ -136,14 +136,10 @@ class SchemePlanner:
         """
         from delegate.quantization.flow import NothingQuantized
 
-        has_others = bool(unquantized_candidates(self._settings, self._backends))
         failures, noisy = list[ConfigError](), list[QuantizedCandidate]()
         for candidate in self._first_candidates:
-            if time.monotonic() > end and (self._candidates or has_others):
-                self.not_tried.append(f"{candidate}: the budget was spent before it was quantized")
-                continue
-            if candidate.section.scheme in {c.section.scheme for c in noisy} and self._is_auto:
-                self.not_tried.append(f"{candidate}: smaller groups miss the bound already")
+            if why := self._left_out(candidate, noisy, end):
+                self.not_tried.append(f"{candidate}: {why}")
                 continue
             try:
                 made = self._quantize(candidate, end, None)
@@ -168,6 +164,14 @@ class SchemePlanner:
             self.records.clear()  # other schemes change the program
         if failures and not self._candidates and not self.records:
             raise failures[0]
+
+    def _left_out(self, candidate: QuantizedCandidate, noisy: Sequence[QuantizedCandidate], end: float) -> str:
+        """Return the reason that a candidate is not quantized; empty if it is."""
+        has_others = self._candidates or unquantized_candidates(self._settings, self._backends)
+        if time.monotonic() > end and has_others:
+            return "the budget was spent before it was quantized"
+        is_noisy = self._is_auto and candidate.section.scheme in {c.section.scheme for c in noisy}
+        return "smaller groups miss the bound already" if is_noisy else ""
 
     def mixes(self, base: BaseProgram, placement: Placement, end: float) -> list[BaseProgram]:
         """Return programs in which one group of layers has another scheme than in the chosen program.

@@ -71,11 +71,7 @@ def create_strategy(request: PlacementRequest | None, settings: PlacementSection
         ProgramError: a bundle cannot be written.
     """
     if request is None:
-        policy = settings.policy or ("preference" if is_named else "estimated")
-        if policy != "measured":
-            _require_no_measurement(settings, policy)
-        defaults: dict[str, PlacementRequest] = {"measured": Measured(), "preference": ByPreference()}
-        request = defaults.get(policy, Estimated())
+        request = configured_request(settings, is_named=is_named)
     match request:
         case SavedPlan() | ByPreference():
             return Strategy(plan=request) if isinstance(request, SavedPlan) else Strategy(request.lockfile)
@@ -95,6 +91,18 @@ def create_strategy(request: PlacementRequest | None, settings: PlacementSection
     known = ".Measured(), .Remote(bundle, costs), .Replay(lockfile), .ByPreference(), or a SavedPlan"
     remedy = f"give delegate.Estimated(), {known}"
     raise ConfigError(f"placement cannot be a {type(request).__name__}", where="to_backend", remedy=remedy)
+
+
+def configured_request(settings: PlacementSection, *, is_named: bool) -> ByPreference | Estimated | Measured:
+    """Return the request that a configuration stands for; raises ConfigError if it has keys without effect.
+
+    Args: see `create_strategy`.
+    """
+    policy = settings.policy or ("preference" if is_named else "estimated")
+    if policy == "measured":
+        return Measured()
+    _require_no_measurement(settings, policy)
+    return ByPreference() if policy == "preference" else Estimated()
 
 
 def _require_no_measurement(settings: PlacementSection, policy: str) -> None:

@@ -156,5 +156,8 @@ def group_seconds(group: NodeGroup, costs: Estimates) -> float:
 
 
 def cheapest(seconds: Mapping[str, float]) -> list[str]:
-    """Return the names of ways, the cheapest first; a mixed one only before others if it is clearly cheaper."""
-    return sorted(seconds, key=lambda name: seconds[name] / (_CLEARLY if name == MIXED else 1.0))
+    """Return the names of ways, the cheapest first; a mixed one only before others if it is clearly cheaper.
+
+    Kernels come before a backend whose plan equals theirs, because none of its partitions is worth the call.
+    """
+    return sorted(seconds, key=lambda name: (seconds[name] / (_CLEARLY if name == MIXED else 1.0), name != PORTABLE))

@@ -328,22 +328,27 @@ def _choose_placement(
 
     if context.remote is not None:
         return context.remote.place(task, comparator, progress)
-    with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
-        end = min(end, time.monotonic() + budget)
-        leaves, limits = arrays_of(comparator.calls[0]), (answer_timeout(budget), seconds_until(end))
-        nodes = None if context.cluster is None else context.cluster.create_factory(leaves, context.kernels, *limits)
-        factory = nodes or ProcessRunnerFactory(Path(folder), leaves, context.kernels, *limits)
-        placer = Placer(task, factory, comparator, progress, late=budget - seconds_until(end)())
-        chosen = placer.place()
-    if nodes is not None:
-        chosen = replace(chosen, placement=replace(chosen.placement, machine="; ".join(nodes.machines)))
-    chosen = replace(
-        chosen,
-        placement=replace(chosen.placement, not_tried=(*chosen.placement.not_tried, *context.not_tried.get(name, ()))),
-    )
+    chosen, placer = _measured_choice(task, context, comparator, progress, min(end, time.monotonic() + budget))
+    not_tried = (*chosen.placement.not_tried, *context.not_tried.get(name, ()))
+    chosen = replace(chosen, placement=replace(chosen.placement, not_tried=not_tried))
     if not placer.was_disturbed:
         cache.put(chosen, cut_short=placer.was_cut_short)
     return chosen
+
+
+def _measured_choice(
+    task: Task, context: PlacementContext, comparator: ReferenceComparator, progress: Progress, end: float
+) -> tuple[ChosenPlan, Placer]:
+    """Return the choice for a method by measuring here or on a cluster, and the placer that measured."""
+    with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
+        leaves, limits = arrays_of(comparator.calls[0]), (answer_timeout(task.budget), seconds_until(end))
+        nodes = None if context.cluster is None else context.cluster.create_factory(leaves, context.kernels, *limits)
+        factory = nodes or ProcessRunnerFactory(Path(folder), leaves, context.kernels, *limits)
+        placer = Placer(task, factory, comparator, progress, late=task.budget - seconds_until(end)())
+        chosen = placer.place()
+    if nodes is not None:
+        chosen = replace(chosen, placement=replace(chosen.placement, machine="; ".join(nodes.machines)))
+    return chosen, placer
 
 
 @dataclass(frozen=True, slots=True)

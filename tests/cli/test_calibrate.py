@@ -27,7 +27,7 @@ def measured(tmp_path, monkeypatch) -> list[str]:
 
 
 def test_calibrating_one_backend_keeps_the_stored_rates_of_others(measured, tmp_path):
-    call("calibrate", "xnnpack")
+    call("calibrate", "XNNPACK")
     assert measured == ["xnnpack", "portable"]
     call("calibrate", "portable", "-o", str(tmp_path / "p.json"))
     assert measured == ["xnnpack", "portable", "portable"]

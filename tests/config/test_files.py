@@ -58,6 +58,17 @@ MESSAGES = {
         "partitioning.pins.a.*: 'ader' is not among the backends of this configuration (FILE:4:10): "
         "did you mean 'adder'?"
     ),
+    "backends: []\nplacement: {policy: measured}": (
+        "placement: it needs a backend, but `backends` is empty (FILE:2:12): name one, or leave `backends` out for all"
+    ),
+    "backends: []\nquantization: {scheme: static_int8}": (
+        "quantization: it needs a backend, but `backends` is empty (FILE:2:15): name one, or leave `backends` out for "
+        "all"
+    ),
+    "backends: [adder]\nplacement: {policy: measured, candidates: [ader]}": (
+        "placement.candidates[0]: 'ader' is not among the backends of this configuration (FILE:2:44): "
+        "did you mean 'adder'?"
+    ),
     "policy: {portable: ignore}": "policy.portable: should be 'allow', 'warn' or 'error', not 'ignore' (FILE:1:20)",
     "policy: {}\npolicy: {}": "policy: the key appears twice (FILE:2:1): the first is in line 1; remove one",
     "partitioning:\n  pins:\n    a: adder\n    a: portable": (

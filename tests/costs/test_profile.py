@@ -39,8 +39,9 @@ def changed(**rate: float) -> str:
         ("{", "profile cannot be used"),
         ("[]", "profile"),
         (json.dumps({**json.loads(PROFILE.to_json()), "format": 99}), "format"),
-        (changed(unit=float("nan")), "unit"),
-        (changed(call=-1e-6), "call"),
+        (changed(unit=float("nan")), "the rate of 'simple' of other: unit should be"),
+        (changed(call=-1e-6), "the rate of 'simple' of other: call should be"),
+        (PROFILE.to_json().replace("simple", "simpel"), "other has rates of 'simpel', .*did you mean 'simple'"),
         (
             Profile("m", {"fast": PlaceRates(Rate(0.0), {"function": Rate(0.0)}, {})}).to_json(),
             "fast would take no time for anything",

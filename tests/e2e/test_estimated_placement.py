@@ -57,6 +57,7 @@ def test_the_profile_of_a_machine_decides(exported, tmp_path, places, expected):
     placement = delegate.Estimated(race=0, machine=profile(tmp_path, **places))
     program = delegate.to_backend(exported, placement=placement)
     assert backends_of(program) == {expected}
+    assert "estimated by the profile machine.json, of made up" in program.report.notes
     assert {n.backend for n in delegate.explain(exported).nodes} == {"xnnpack"}  # by the profile of this machine
 
 
@@ -114,9 +115,10 @@ def test_the_configuration_selects_estimates_for_named_backends(exported):
     assert any("placed by estimates" in note for note in program.report.notes)
 
 
-def test_a_profile_that_cannot_be_read_is_named(exported, tmp_path):
-    with pytest.raises(PartitionError, match=r"absent\.json"):
-        delegate.to_backend(exported, placement=delegate.Estimated(machine=tmp_path / "absent.json"))
+@pytest.mark.parametrize("machine", ["absent.json", {"places": {}}])
+def test_a_profile_that_cannot_be_read_is_named(exported, machine):
+    with pytest.raises(PartitionError, match=r"the profile cannot be read.*(absent\.json|places)"):
+        delegate.to_backend(exported, placement=delegate.Estimated(machine=machine))
 
 
 @pytest.mark.parametrize("race", [-1, float("nan"), float("inf"), "2s", True])

@@ -52,44 +52,65 @@ def measure_rounds(
         check: receives the running programs before the first round; returns those to drop, with the reason.
         noise_filter: the waiting times of earlier measurements.
     """
-    records = {trial.name: Record() for trial in trials}
-    runners: dict[str, ProgramRunner] = {}
-    rounds: list[dict[str, RoundResult]] = []
-    noise_filter = NoiseFilter() if noise_filter is None else noise_filter
+    measurement = _Measurement({trial.name: Record() for trial in trials}, noise_filter or NoiseFilter())
+    with contextlib.ExitStack() as stack:
+        for trial in trials:
+            if runner := measurement.attempt(trial.name, _start, trial, factory, has_time):
+                stack.callback(runner.close)
+                measurement.runners[trial.name] = runner
+        measurement.prepare(check)
+        goes_on = True
+        while goes_on and has_time() and (names := measurement.running(go_on)):
+            goes_on = measurement.measure(names)
+    return measurement.records
 
-    def attempt(name: str, work: Callable[..., T], *args: object) -> T | None:
+
+class _Measurement:
+    """The running programs of a measurement, and their rounds.
+
+    Args:
+        records: by name; they receive the rounds.
+        noise_filter: decides which rounds count.
+    """
+
+    def __init__(self, records: dict[str, Record], noise_filter: NoiseFilter) -> None:
+        self.records, self.runners = records, dict[str, ProgramRunner]()
+        self._noise_filter, self._rounds = noise_filter, list[dict[str, RoundResult]]()
+
+    def attempt(self, name: str, work: Callable[..., T], *args: object) -> T | None:
+        """Return the result of some work on a program; None if the program fails, which then leaves."""
         try:
             return work(*args)
         except TrialFailed as error:
-            records[name].failure = str(error)
-            runners.pop(name, None)
+            self.records[name].failure = str(error)
+            self.runners.pop(name, None)
             return None
 
-    with contextlib.ExitStack() as stack:
-        for trial in trials:
-            runner = attempt(trial.name, _start, trial, factory, has_time)
-            if runner is not None:
-                stack.callback(runner.close)
-                runners[trial.name] = runner
-        for name, runner in list(runners.items()):
-            attempt(name, runner.ready)
-        for name, why in check(dict(runners)).items() if check is not None else ():
-            records[name].failure = why
-            del runners[name]
-        is_reversed = is_over = False
-        while not is_over and has_time() and (names := [name for name in go_on(records) if name in runners]):
-            rounds.append({})
-            try:
-                for name in reversed(names) if is_reversed else names:
-                    result = attempt(name, runners[name].measure_round)
-                    if result is not None:
-                        rounds[-1][name] = result
-            except RoundsOver:
-                is_over = True
-            noise_filter.add(rounds[-1])
-            _update_records(records, rounds, noise_filter)
-            is_reversed = not is_reversed
-    return records
+    def prepare(self, check: Check | None) -> None:
+        """Wait until every program has run once, and drop those that fail the check."""
+        for name, runner in list(self.runners.items()):
+            self.attempt(name, runner.ready)
+        for name, why in check(dict(self.runners)).items() if check is not None else ():
+            self.records[name].failure = why
+            del self.runners[name]
+
+    def running(self, go_on: NextRound) -> list[str]:
+        """Return the programs of the next round."""
+        return [name for name in go_on(self.records) if name in self.runners]
+
+    def measure(self, names: Sequence[str]) -> bool:
+        """Measure a round, every second one in reverse order; return False if the deadline ended it."""
+        results, is_over = dict[str, RoundResult](), False
+        try:
+            for name in reversed(names) if len(self._rounds) % 2 else names:
+                if (result := self.attempt(name, self.runners[name].measure_round)) is not None:
+                    results[name] = result
+        except RoundsOver:
+            is_over = True
+        self._rounds.append(results)
+        self._noise_filter.add(results)
+        _update_records(self.records, self._rounds, self._noise_filter)
+        return not is_over
 
 
 class _DeadlineRunner:
