@@ -108,8 +108,8 @@ def _ranked(turns: Mapping[str, Sequence[float]], estimates: Mapping[str, float]
 
     The logarithms of the measured and of the estimated seconds are averaged, each by the inverse of its variance.
     """
-    spreads = [math.log(max(own) / min(own)) for own in turns.values() if len(own) > 1]
-    noise = median(spreads) if spreads else _NOISE
+    spreads = [math.log(max(own) / min(own)) / len(own) for own in turns.values() if len(own) > 1]
+    noise = median(spreads) if spreads else _NOISE  # of the least of several turns
     weight = noise**2 / (noise**2 + _ERROR**2)
 
     def logarithm(name: str) -> float:
