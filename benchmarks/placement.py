@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import multiprocessing
 import os
@@ -175,7 +176,8 @@ def lower_model(way: str, folder: Path, budget: float) -> Record:
     program: CompiledProgram = delegate.to_backend(exported, backends, placement=placements.get(way), cache=False)
     seconds = time.perf_counter() - start
     program.save(folder / f"{way}.dlg")
-    return {"lowering": seconds, **describe_plan(program.report)}
+    plan = hashlib.sha256(program.plan.to_json().encode()).hexdigest()[:12]
+    return {"lowering": seconds, "plan": plan, **describe_plan(program.report)}
 
 
 def describe_plan(report: Report) -> Record:
@@ -253,8 +255,8 @@ def measure_model(model: str, ways: Sequence[str], chosen: argparse.Namespace) -
 
     Returns:
         Under "ways", way -> "seconds" (one of each round), "sqnr_db", and of lowered programs "lowering" (seconds),
-        "partitions" (backend -> number) and "on_kernels" (nodes); or "failed", the reason. "busy": other processes used
-        all cores.
+        "plan" (its digest), "partitions" (backend -> number) and "on_kernels" (nodes); or "failed", the reason. "busy":
+        other processes used all cores.
 
     Raises:
         ChildFailed: torch cannot export the model.
@@ -350,6 +352,8 @@ def summary_of(records: Sequence[Record], mix: str) -> Iterator[str]:
     yield f"\n{mix} over the best single backend, {len(rows)} models: geometric mean {geometric_mean(ratios):.3f}"
     over = " / ".join(str(sum(value > limit for value in ratios)) for limit in (1.1, 1.3, 2.0))
     yield f"slower than the best single backend by more than 1.1 / 1.3 / 2.0: {over}"
+    same = sum(value > 1.1 and r["ways"][mix].get("plan") == r["ways"][best].get("plan", "") for value, r, best in rows)
+    yield f"of these, {same} have the plan of the best single backend, so that they show the noise"
     eager = [r for _, r, _ in rows if "eager" in valid_ways(r)]
     slower = sorted(r["model"] for r in eager if ratio(r, mix, "eager") > 1)
     yield f"slower than eager: {len(slower)} of {len(eager)}: {', '.join(slower)}"

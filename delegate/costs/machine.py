@@ -111,5 +111,6 @@ def _result(place: str, data: Mapping[str, Any]) -> Result:
     """
     if "problem" in data:
         return str(data["problem"])
-    operators = {**asdict(shipped().rates(place))["operators"], **mapping(data, "operators")}
-    return place_of(place, {**data, "operators": operators})
+    common = asdict(shipped().rates(place))
+    operators = {**common["operators"], **mapping(data, "operators")}
+    return place_of(place, {**data, "operators": operators, "compile": common["compile"]})

@@ -16,7 +16,7 @@ from typing import Any
 
 from delegate.costs.kinds import FUNCTION, KINDS
 from delegate.errors import PartitionError, did_you_mean
-from delegate.field_checks import amount, fault, mapping, require_format, text
+from delegate.field_checks import amount, default, fault, mapping, require_format, text
 from delegate.files import read_text, write_text
 
 FORMAT = 1
@@ -53,12 +53,14 @@ class PlaceRates:
         operators: kind -> the rate of one operator of a partition; see `delegate.costs.kinds`.
         versions: of the libraries that were measured, by name.
         origin: "calibrated", or "shipped".
+        compile: seconds that lowering takes for each node, roughly; not calibrated.
     """
 
     call: Rate
     operators: Mapping[str, Rate]
     versions: Mapping[str, str]
     origin: str = "shipped"
+    compile: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ def place_of(name: str, data: Mapping[str, Any]) -> PlaceRates:
         {kind: _rate(mapping(operators, kind), f"{kind!r} of {name}") for kind in operators},
         {library: text(versions, library) for library in versions},
         text(data, "origin"),
+        default(data, "compile", amount, 0.0),
     )
     if FUNCTION not in rates.operators:
         raise ValueError(f"{name} has no rate of {FUNCTION!r}, which stands for all other kinds")

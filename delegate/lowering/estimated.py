@@ -134,8 +134,8 @@ class EstimatedStrategy(CostStrategy):
         late: list[str] = []
         seen: set[frozenset[tuple[tuple[str, str], str]]] = set()
         end = budget = math.inf
-        for way in sorted(near, key=lambda way: way == PORTABLE):  # kernels alone need no compiler, so they come last
-            if time.monotonic() > end and way != PORTABLE:
+        for way in _in_order(near, self.costs(compiler.selection)):
+            if time.monotonic() > end and way != PORTABLE:  # kernels alone need no compiler
                 late.append(way)
                 continue
             fork = compiler.fork_for_way(method, way)
@@ -149,6 +149,12 @@ class EstimatedStrategy(CostStrategy):
                 budget = min(self._race, RACE_SHARE * (time.monotonic() - self._begun))
                 end = time.monotonic() + budget
         return forks, late, max(end - time.monotonic(), min(_LEAST_RACE, budget))
+
+
+def _in_order(near: Sequence[str], costs: Estimates) -> list[str]:
+    """Return the ways with the least estimate first, then those that take less time to compile, and kernels last."""
+    first, *others = near
+    return [first, *sorted(others, key=lambda way: (way == PORTABLE, costs.profile.rates(way).compile))]
 
 
 def _may_win(way: str, seconds: Mapping[str, float]) -> bool:

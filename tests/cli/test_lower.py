@@ -129,6 +129,14 @@ def test_errors(args: tuple[str, ...], message: str) -> None:
     assert not Path("net.dlg").exists()
 
 
+@pytest.mark.parametrize(("policy", "noted"), [("preference", False), ("estimated", True)])
+def test_a_lock_keeps_the_configured_policy(folder: Path, policy: str, noted: bool):
+    (folder / "policy.yaml").write_text(f"backends: [xnnpack]\nplacement: {{policy: {policy}}}\n")
+    call("lower", "net.pt2", "-c", "policy.yaml", "-o", "a.dlg", "--lock", "a.lock")
+    assert (folder / "a.lock").exists()
+    assert ("placed by estimates" in call("explain", "a.dlg")[0]) is noted
+
+
 def test_lock(folder: Path):
     """Written, kept, checked and compared; a lock of another model is one line on stderr."""
     call("lower", "net.pt2", "-b", "xnnpack", "-o", "a.dlg", "--lock", "a.lock")

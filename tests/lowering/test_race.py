@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-from delegate.lowering.estimated import _may_win
+from delegate.costs.estimates import Estimates
+from delegate.costs.profile import shipped
+from delegate.lowering.estimated import _in_order, _may_win
 from delegate.lowering.race import EAGER, _ranked
 
 
@@ -39,6 +41,14 @@ def test_estimates_count_as_far_as_turns_differ(turns, estimates, first):
 )
 def test_near_plans_race(seconds, racing):
     assert {way for way in seconds if _may_win(way, seconds)} == racing
+
+
+def test_plans_that_compile_fast_come_second():
+    near = ["openvino", "onnxruntime", "portable", "xnnpack", "mixed"]
+    ordered = _in_order(near, Estimates(shipped()))
+    assert ordered[:2] == ["openvino", "xnnpack"]
+    assert ordered[-1] == "portable"
+    assert sorted(ordered) == sorted(near)
 
 
 @pytest.mark.parametrize(("given", "expected"), [({}, "20"), ({"OPENBLAS_THREAD_TIMEOUT": "26"}, "26")])
