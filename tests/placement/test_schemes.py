@@ -183,7 +183,7 @@ def test_a_lockfile_keeps_the_choice(tmp_path: Path) -> None:
             {"placement": {"accuracy": {"sqnr_db": 20}, "candidates": [{"name": "xnnpack", **config()}]}},
             "backends",
         ),
-        (config(backends=()), "placements cannot be measured without a backend"),
+        (config(backends=()), "quantization: it needs a backend, but `backends` is empty"),
         (config(modules={"absent": "off"}), "'absent' matches nothing in the model"),
         (config(backends=("cuda",)), "none of the backends supports quantized programs: cuda"),
     ],
