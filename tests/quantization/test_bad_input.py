@@ -129,7 +129,7 @@ def test_a_function_that_fails_midway(tmp_path: Path, monkeypatch: pytest.Monkey
 
 CONFIGS: Mapping[str, tuple[dict[str, Any], str]] = {
     "a backend that is not used": ({"backends": ["xnnpack"], "quantization": {"backend": "dsp"}}, "not among"),
-    "no backend": ({"backends": [], "quantization": {}}, "none is used"),
+    "no backend": ({"backends": [], "quantization": {}}, "`backends` is empty"),
     "no data": ({"backends": ["xnnpack"], "quantization": {}}, "no calibration data"),
     "a key": ({"backends": ["xnnpack"], "quantization": {"schem": "x"}}, "did you mean"),
     "no batches": ({"backends": ["xnnpack"], "quantization": {"batches": 0}}, "greater"),
