@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path as FilePath
@@ -181,8 +181,7 @@ def _semantics(
         for pattern, place in getattr(config.partitioning, key).items():
             if registry.resolve(place) not in places:
                 path = ("partitioning", key, pattern)
-                what = f"{dotted(path)}: {place!r} is not among the backends of this configuration"
-                yield ConfigError(what, where=source.where(path), remedy=did_you_mean(place, places))
+                yield _not_among(place, path, source, place, places)
     if config.backends == ():
         yield from _without_backends(config, source)
     if config.quantization is not None:
@@ -190,18 +189,24 @@ def _semantics(
     for i, candidate in enumerate(config.placement.candidates or ()):
         path, name = ("placement", "candidates", i), registry.resolve(candidate.name)
         if config.backends and name not in seen:
-            what = f"{dotted(path)}: {candidate.name!r} is not among the backends of this configuration"
-            yield ConfigError(what, where=source.where(path), remedy=did_you_mean(name, seen))
+            yield _not_among(candidate.name, path, source, name, seen)
         elif candidate.quantization is not None:
             yield from _schemes(candidate.quantization, (*path, "quantization"), (name,), source, registry)
 
 
 def _without_backends(config: Config, source: Source) -> Iterator[ConfigError]:
     """Yield an error for each section that needs a backend, of a configuration without any."""
-    sections = {"quantization": config.quantization is not None, "placement": config.placement.policy == "measured"}
-    for section in (name for name, is_used in sections.items() if is_used):
+    sections = ["quantization"] if config.quantization is not None else []
+    sections += ["placement"] if config.placement.policy == "measured" else []
+    for section in sections:
         what = f"{section}: it needs a backend, but `backends` is empty"
         yield ConfigError(what, where=source.where((section,)), remedy="name one, or leave `backends` out for all")
+
+
+def _not_among(name: str, path: Path, source: Source, known: str, backends: Iterable[str]) -> ConfigError:
+    """Return the error for a name that is no backend of this configuration; `known` is the name without its alias."""
+    what = f"{dotted(path)}: {name!r} is not among the backends of this configuration"
+    return ConfigError(what, where=source.where(path), remedy=did_you_mean(known, backends))
 
 
 def _schemes(
@@ -218,8 +223,7 @@ def _schemes(
     """
     own = None if section.backend is None else registry.resolve(section.backend)
     if own is not None and backends and own not in backends:
-        what = f"{dotted((*path, 'backend'))}: {section.backend!r} is not among the backends of this configuration"
-        yield ConfigError(what, where=source.where((*path, "backend")), remedy=did_you_mean(own, backends))
+        yield _not_among(str(section.backend), (*path, "backend"), source, own, backends)
         return
     known: list[str] = []
     for backend in backends if own is None else (own,):

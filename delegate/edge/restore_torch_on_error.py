@@ -27,12 +27,13 @@ _fx: Any = _symbolic_trace
 _KEYS = tuple(torch._C.DispatchKey.__members__.values())
 # What torch.fx replaces while it traces, where it notes what it replaced, and the flags of a trace. Dynamo takes noted
 # replacements off before it looks at a function and puts them on again after it, so stale notes spoil later traces.
-_ATTRIBUTES = (
+# Each row has the arguments of getattr.
+_ATTRIBUTES: tuple[tuple[Any, ...], ...] = (
     (Module, "__call__"),
     (Module, "__getattr__"),
     (_fx, "CURRENT_PATCHER"),
     # Torch 2.14 has the flag for each thread.
-    (_fx._is_fx_tracing_tls, "flag") if hasattr(_fx, "_is_fx_tracing_tls") else (_fx, "_is_fx_tracing_flag"),
+    (_fx._is_fx_tracing_tls, "flag", False) if hasattr(_fx, "_is_fx_tracing_tls") else (_fx, "_is_fx_tracing_flag"),
     (torch.compiler, "_is_compiling_flag"),
     (torch.compiler, "_is_exporting_flag"),
 )
@@ -76,7 +77,7 @@ class _State(NamedTuple):
             excluded=_keys(torch._C._dispatch_tls_local_exclude_set()),
             grad=torch.is_grad_enabled(),
             context={name: value for name, value in vars(_guards._TLS).items() if value is not None},
-            attributes=tuple(getattr(owner, name, False) for owner, name in _ATTRIBUTES),
+            attributes=tuple(getattr(*row) for row in _ATTRIBUTES),
             fake=dict(fake_impls.op_implementations_dict),
             kernels={id(op): dict(op.py_kernels) for op in _operators()},
         )
@@ -116,7 +117,7 @@ class _State(NamedTuple):
                 op._dispatch_cache.clear()
         fake_impls.op_implementations_dict.clear()
         fake_impls.op_implementations_dict.update(self.fake)
-        for (owner, name), value in zip(_ATTRIBUTES, self.attributes, strict=True):
+        for (owner, name, *_), value in zip(_ATTRIBUTES, self.attributes, strict=True):
             setattr(owner, name, value)
         vars(_guards._TLS).clear()
         vars(_guards._TLS).update(self.context)

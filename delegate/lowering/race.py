@@ -30,7 +30,8 @@ _ROUNDS = 5  # after which the race ends
 _NOISE = 0.2  # logarithm of the ratio between turns of a program, if each has only one turn
 _ERROR = 0.4  # the same of an estimate over the seconds of a call, typically
 _LEAST_SECONDS = 1e-9  # of an estimate
-_FAR = 3.0, 1.5  # what took this many times as long in its first turn, or in all of more, gets no other turn
+# What took this many times as long, in its first turn or in all of several, gets no other turn.
+_FAR_AT_FIRST, _FAR = 3.0, 1.5
 
 _Call = Callable[[], Any]
 
@@ -92,7 +93,8 @@ def _take_turns(calls: dict[str, tuple[_Call, _Call | None]], end: float) -> dic
         least = min((min(own) for own in turns.values()), default=math.inf)
         for name, (call, reset) in list(calls.items()):
             own = turns.get(name, [])
-            if own and (time.monotonic() > end or min(own) > _FAR[min(len(own), 2) - 1] * least):
+            most = least * (_FAR if len(own) > 1 else _FAR_AT_FIRST)
+            if own and (time.monotonic() > end or min(own) > most):
                 continue
             time.sleep(_PAUSE)
             try:

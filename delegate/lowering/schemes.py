@@ -167,8 +167,7 @@ class SchemePlanner:
 
     def _left_out(self, candidate: QuantizedCandidate, noisy: Sequence[QuantizedCandidate], end: float) -> str:
         """Return the reason that a candidate is not quantized; empty if it is."""
-        has_others = self._candidates or unquantized_candidates(self._settings, self._backends)
-        if time.monotonic() > end and has_others:
+        if time.monotonic() > end and (self._candidates or unquantized_candidates(self._settings, self._backends)):
             return "the budget was spent before it was quantized"
         is_noisy = self._is_auto and candidate.section.scheme in {c.section.scheme for c in noisy}
         return "smaller groups miss the bound already" if is_noisy else ""

@@ -118,8 +118,11 @@ def export(function: Any, *args: torch.Tensor) -> torch.export.ExportedProgram:
 
 
 def lower(function: Any, *args: torch.Tensor, limit: float = 60.0) -> Any:
-    ends = CapabilityPartitioner("ends", isolate="compile", time_limit=limit)
-    return delegate.to_backend(export(function, *args), ends)
+    return lower_exported(export(function, *args), limit)
+
+
+def lower_exported(ep: torch.export.ExportedProgram, limit: float = 60.0) -> Any:
+    return delegate.to_backend(ep, CapabilityPartitioner("ends", isolate="compile", time_limit=limit))
 
 
 A, B = torch.arange(6.0).reshape(2, 3), torch.full((2, 3), 0.5)
@@ -191,7 +194,7 @@ def test_an_interrupt_ends_the_process(ends: Site) -> None:
         timer = threading.Timer(delay, signal.pthread_kill, (main, signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the interrupt may come at once
             timer.start()
-            delegate.to_backend(hanging, CapabilityPartitioner("ends", isolate="compile", time_limit=60.0))
+            lower_exported(hanging)
         timer.join()
     assert lower(torch.add, A, B).report.partitions  # the answer is of this query
 
