@@ -434,7 +434,7 @@ def main() -> None:
 def write_profile(source: Path | None, target: Path) -> None:
     """Write the profile of this machine for the processes that lower."""
     from delegate.costs.profile import Profile
-    from delegate.lowering.machine import calibrated
+    from delegate.placement.machine import calibrated
 
     profile, notes = (Profile.load(source), ()) if source else calibrated(None, print)
     print(*notes, sep="\n", flush=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.export import ExportedProgram
 
+from delegate.accuracy.layer_accuracy import layer_accuracies
 from delegate.accuracy.verification import MeasuredAccuracy, Verification, verification
 from delegate.cache.aot.programs import CompilationResult, ProgramCache
 from delegate.compiled import CompiledProgram
@@ -26,22 +27,21 @@ from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.listeners import stage
 from delegate.lowering.compiler import Compiler, portable_message
-from delegate.lowering.layer_accuracy import layer_accuracies
-from delegate.lowering.locked import LockedStrategy, lock_of
 from delegate.lowering.quantized import blamed, quantized
-from delegate.lowering.request import LoweringRequest, RepeatedRequest
-from delegate.lowering.strategies import create_strategy
-from delegate.lowering.strategy import Strategy
 from delegate.lowering.weights import with_own_weights
 from delegate.option_rules import rules_to_json
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.saved import SavedPlan
+from delegate.placement.locked import LockedStrategy, lock_of
 from delegate.placement.plans import partition_options
 from delegate.placement.policy import PlacementRequest
+from delegate.placement.strategies import create_strategy
+from delegate.placement.strategy import Strategy
 from delegate.plugins import PORTABLE
 from delegate.program.model import Program
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
+from delegate.request import LoweringRequest, RepeatedRequest
 from delegate.runtime.loaded import with_load_options
 from delegate.selection import ConfigSource, Request, Selection, open_artifact_cache, select
 from delegate.user_warnings import warn_user
@@ -157,10 +157,10 @@ def _lower_once(request: LoweringRequest, model: Model, *, is_cacheable: bool, i
             repeated = RepeatedRequest.of(request, model, Strategy(plan=cached.plan))
             return _result(cached, report, sources, selection, registry, repeated)
 
-    model_placed = request.place(artifacts)
-    placed, selection = model_placed.placed, model_placed.selection
-    blame = partial(blamed, placed.exported, model_placed.floats, request.check.inputs, selection, registry)
-    verifying = verification(request.check.inputs, placed.exported, selection, registry, model_placed.floats, blame)
+    placed = request.place(artifacts)
+    selection = placed.compiler.selection
+    blame = partial(blamed, placed.exported, placed.floats, request.check.inputs, selection, registry)
+    verifying = verification(request.check.inputs, placed.exported, selection, registry, placed.floats, blame)
     program, lowered, measured = _compile_and_verify(placed.compiler, verifying)
     strategy.require_applied(placed.compiler.plans)
     program = with_load_options(program, partition_options(placed.options, program), registry)

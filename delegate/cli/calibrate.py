@@ -26,7 +26,7 @@ def calibrate(
     ] = None,
 ) -> None:
     """Measure how fast backends and kernels are on this machine, for the placement of nodes."""
-    from delegate.lowering.machine import calibrated
+    from delegate.placement.machine import calibrated
     from delegate.registry import default_registry
 
     chosen = [default_registry().resolve(name) for name in names or ()]

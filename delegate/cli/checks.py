@@ -67,7 +67,7 @@ def check_lock(
     import_modules(imports)
     with output.working("importing torch"):
         from delegate.cli.models import load_model
-        from delegate.lowering.locked import check_locked
+        from delegate.placement.locked import check_locked
     with output.working(f"planning {model}"):
         notes = check_locked(load_model(model, inputs or []), lock, backend or None, config=config)
     for note in notes:

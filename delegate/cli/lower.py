@@ -125,7 +125,7 @@ def lower(
         from delegate.cli.models import load_model, read_sample, read_settings
         from delegate.compile import lower_owned
         from delegate.config import PlacementSection
-        from delegate.lowering.strategies import configured_request
+        from delegate.placement.strategies import configured_request
     import_modules(imports)
     with output.working(f"exporting {model}"):
         source = load_model(model, inputs or ())

@@ -13,12 +13,12 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Bounds
+from delegate.accuracy.layer_noise import FloatRun, LayerNoise, blame, layer_noises, noisiest
 from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import Results, reference_figures, samples_to_verify, torch_results
 from delegate.config import Quantization
 from delegate.edge.graphs import is_random
 from delegate.errors import ConfigError
-from delegate.lowering.layer_noise import FloatRun, LayerNoise, blame, layer_noises, noisiest
 from delegate.registry import Registry
 from delegate.selection import Selection
 from delegate.user_warnings import warn_user

@@ -11,6 +11,7 @@ from statistics import median
 
 from delegate.costs.corrections import CorrectedEstimates
 from delegate.errors import DelegateError
+from delegate.lowering.compiler import Compiler
 from delegate.measured import Placement, PlanCost
 from delegate.partitioner.plan import Partition, Plan
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
@@ -20,7 +21,6 @@ from delegate.placement.plans import (
     Candidate,
     ChosenPlan,
     Comparator,
-    MethodCompiler,
     MethodPlan,
     Progress,
     Task,
@@ -180,7 +180,7 @@ class Placer:
         elif (other := self._add(candidate.name, candidate, fork, program)) is not None:
             self._not_tried.append(f"{candidate.name}: it has the same plan as {other.name}")
 
-    def _add(self, name: str, candidate: Candidate, fork: MethodCompiler, program: Program) -> MethodPlan | None:
+    def _add(self, name: str, candidate: Candidate, fork: Compiler, program: Program) -> MethodPlan | None:
         """Add what a fork of a candidate's compiler has compiled; return the earlier plan that equals it, if any."""
         method = self._task.method
         candidate.compiler.methods[method].edge = fork.methods[method].edge

@@ -1,15 +1,18 @@
-"""Data types and protocols that the search, its callers and the measurements share."""
+"""What measured placement measures: candidates, the plans that are compiled for them, and the one that is chosen."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from delegate.costs.estimates import Estimates
-from delegate.edge.program import EdgeProgram
-from delegate.kernels.selection import Kernels
+from torch.export import ExportedProgram
+
+from delegate.config import PlacementSection
+from delegate.errors import ConfigError, did_you_mean
+from delegate.lowering.compiler import Compiler
 from delegate.measured import Placement
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
@@ -17,10 +20,30 @@ from delegate.placement.runtime.accuracy_check import AccuracyResult
 from delegate.placement.runtime.trials import ProgramRunner, Trial
 from delegate.probing.process import seconds_for
 from delegate.program.model import Program
-from delegate.verdict import Verdict
 
 Options = Mapping[str, Mapping[str, Any]]
 Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BaseProgram:
+    """A program that candidates compile: the original or a quantized one.
+
+    Args:
+        compiler: a `Compiler` that has all methods.
+        exported: the methods that candidates compile.
+        candidates: name -> backend.
+        quantization: the configuration section of its quantization; None without quantization.
+        records: the warnings of its quantization, for the user if it is chosen.
+        notes: the notes on its quantization, for the report if it is chosen.
+    """
+
+    compiler: Compiler
+    exported: Mapping[str, ExportedProgram]
+    candidates: Mapping[str, str]
+    quantization: Mapping[str, Any] | None = None
+    records: Sequence[warnings.WarningMessage] = ()
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +59,7 @@ class Candidate:
 
     name: str
     way: str
-    compiler: MethodCompiler
+    compiler: Compiler
     options: Options = field(default_factory=dict)
 
 
@@ -142,37 +165,16 @@ def partition_options(options: Options, program: Program) -> dict[str, Mapping[s
     return {name: load_options for name, load_options in options.items() if name in used}
 
 
-class MethodCompiler(Protocol):
-    """A compiler from edge programs to programs; see `delegate.compile`."""
+def unquantized_candidates(settings: PlacementSection, backends: Sequence[str]) -> dict[str, str]:
+    """Return the candidates without quantization: name -> backend.
 
-    kernels: Kernels
-
-    @property
-    def methods(self) -> Mapping[str, Any]:
-        """The methods by name, each with its program as `edge`."""
-
-    @property
-    def plans(self) -> list[Plan]:
-        """The plans of all methods that have one."""
-
-    costs: Estimates | None
-
-    def fork_for_way(
-        self, method: str, way: str, costs: Estimates | None = None, *, keep_all: bool = False
-    ) -> MethodCompiler:
-        """Return a compiler of one method whose plan takes a way, by these estimates or those of this compiler.
-
-        Both compile each partition once. `keep_all` keeps small partitions too.
-        """
-
-    def fork_with(self, edges: Mapping[str, EdgeProgram]) -> MethodCompiler:
-        """Return a compiler of the same methods, of which some have other programs."""
-
-    def apply(self, plan: SavedPlan, refusal: Verdict) -> None:
-        """Assign nodes as in a plan, by the next `compile`."""
-
-    def plan(self) -> None:
-        """Plan all methods."""
-
-    def compile(self) -> tuple[Program, Any]:
-        """Return the program; raises DelegateError."""
+    Raises:
+        ConfigError: a candidate is not among the backends.
+    """
+    if settings.candidates is None:
+        return {name: name for name in backends}
+    for candidate in settings.candidates:
+        if candidate.name not in backends:
+            what = f"candidate {candidate.name!r} is not among the backends: {', '.join(backends) or 'there are none'}"
+            raise ConfigError(what, where="placement.candidates", remedy=did_you_mean(candidate.name, backends))
+    return {c.name: c.name for c in settings.candidates if c.quantization is None}

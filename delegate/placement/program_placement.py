@@ -6,30 +6,29 @@ import hashlib
 import math
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch.export import ExportedProgram
 
 from delegate.accuracy.samples import Sample
+from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.aot.placements import PlacementCache, choice_key
 from delegate.cache.runtime.store import Store
 from delegate.config import PlacementSection
 from delegate.edge.graphs import is_random
 from delegate.edge.keys import NotCacheable, exported_key
 from delegate.edge.program import EdgeProgram
-from delegate.errors import BackendError, ConfigError, did_you_mean
+from delegate.errors import BackendError
 from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
+from delegate.placement.estimated import kernel_names
 from delegate.placement.placer import Placer
 from delegate.placement.plans import (
+    BaseProgram,
     Candidate,
     ChosenPlan,
-    MethodCompiler,
-    Options,
     Progress,
     Task,
     limit_of,
@@ -37,36 +36,19 @@ from delegate.placement.plans import (
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
 from delegate.placement.runtime.remote import Cluster, RemotePlacement
 from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial, TrialFailed, answer_timeout, seconds_until
+from delegate.placement.schemes import SchemePlanner
 from delegate.plugins import PORTABLE
+from delegate.probing.process import UNNAMED_LIMIT
 from delegate.program.cores import cores
-from delegate.registry import Registry
+from delegate.registry import default_registry
+from delegate.selection import Selection
 from delegate.verdict import Reason, no
 
 _FIRST_SHARE = 0.75  # of the budget, for the candidates before their mixes
 _MIX_SHARE = 0.2  # of the budget, for each measurement of mixes
 _CLEARLY_LESS = 0.99  # of a size: memory varies by less between two processes
+Choices = Mapping[str, tuple[BaseProgram, ChosenPlan]]  # by method
 MEASURED = no(Reason.SLOWER, "as measured", "the table of plans shows by how much")
-
-
-@dataclass(frozen=True, slots=True)
-class BaseProgram:
-    """A program that candidates compile: the original or a quantized one.
-
-    Args:
-        compiler: a `Compiler` that has all methods.
-        exported: the methods that candidates compile.
-        candidates: name -> backend.
-        quantization: the configuration section of its quantization; None without quantization.
-        records: the warnings of its quantization, for the user if it is chosen.
-        notes: the notes on its quantization, for the report if it is chosen.
-    """
-
-    compiler: MethodCompiler
-    exported: Mapping[str, ExportedProgram]
-    candidates: Mapping[str, str]
-    quantization: Mapping[str, Any] | None = None
-    records: Sequence[warnings.WarningMessage] = ()
-    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,39 +57,54 @@ class PlacementContext:
 
     Args:
         settings: of the configuration.
+        selection: the backends.
+        artifacts: the cache of artifacts, which identifies backends; None without a cache.
         samples: method -> calls to compare; the first one is measured.
         floats: method -> its float reference, if it has one. An accuracy bound compares results with it, as `verify`
             does. Without a bound the reference is the program that is lowered.
-        registry: of the backends.
-        kernels: names of the kernel libraries.
-        identities: backend -> its identity. Other backends have no cache entries.
-        limits: backend -> most seconds for an answer of a program that is measured. The others have no limit.
-        rules: of the configuration as text.
+        planners: method -> the quantized programs.
         store: of earlier measurements; None without a cache.
         progress: receives a short text for each step.
         begun: start of the budget, by `time.monotonic`.
-        not_tried: method -> candidates that were left out, with the reason.
-        mixes: returns more programs of a method, which are measured against the chosen one. Its arguments are the
-            method, the chosen program, its placement, and the end of the budget. None: there are none.
         remote: measurements of another machine, instead of local ones.
         cluster: measures the programs; None: this machine does.
     """
 
     settings: PlacementSection
+    selection: Selection
+    artifacts: ArtifactCache | None
     samples: Mapping[str, Sequence[Sample]]
     floats: Mapping[str, ExportedProgram]
-    registry: Registry
-    kernels: Sequence[str] | None
-    identities: Mapping[str, str]
-    limits: Mapping[str, float]
-    rules: str
+    planners: Mapping[str, SchemePlanner]
     store: Store | None
     progress: Progress
     begun: float
-    not_tried: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    mixes: Callable[[str, BaseProgram, Placement, float], Sequence[BaseProgram]] | None = None
     remote: RemotePlacement | None = None
     cluster: Cluster | None = None
+
+    @property
+    def is_mixed(self) -> bool:
+        """Return true if programs that mix schemes are measured too."""
+        section = self.selection.quantization
+        return section is not None and section.is_auto
+
+    @property
+    def kernels(self) -> list[str] | None:
+        """The names of the kernel libraries."""
+        return kernel_names(self.selection.kernels)
+
+    @property
+    def identities(self) -> dict[str, str]:
+        """Backend -> its identity; the others have no cache entries."""
+        known = (
+            {} if self.artifacts is None else {name: self.artifacts.identity(name) for name in self.selection.backends}
+        )
+        return {name: text for name, text in known.items() if text is not None}
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Backend -> most seconds for an answer of a program that is measured. The others have no limit."""
+        return {name: UNNAMED_LIMIT for name, b in self.selection.backends.items() if b.is_unnamed_plugin}
 
     def reference(self, method: str, own: ExportedProgram) -> ExportedProgram:
         """Return the program that results of a method are compared with.
@@ -119,25 +116,8 @@ class PlacementContext:
         return own if self.settings.accuracy is None else self.floats.get(method, own)
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementResult:
-    """The result for a program.
-
-    Args:
-        bases: the program to compile, by method.
-        plan: of all methods.
-        options: for partitions, by name of a backend.
-        placements: by method, for the report.
-    """
-
-    bases: Mapping[str, BaseProgram]
-    plan: SavedPlan
-    options: Options = field(default_factory=dict)
-    placements: tuple[Placement, ...] = ()
-
-
-def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -> PlacementResult:
-    """Measure the candidates of all methods, and choose a plan.
+def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -> Choices:
+    """Measure the candidates of all methods, and return the choice for each.
 
     Args:
         bases: the original program first, then those of candidates, each with some of the methods.
@@ -148,19 +128,20 @@ def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -
     """
     methods = list(bases[0].exported)
     share = context.settings.budget / len(methods)
-    chosen: _Choices = {
+    chosen: Choices = {
         name: _choose_program(name, [base for base in bases if name in base.exported], context, share, number * share)
         for number, name in enumerate(methods, 1)
     }
     if len(methods) > 1 and context.settings.objective in ("memory", "file size"):
         chosen = _choose_for_all_methods(chosen, bases, context)
-    options = {name: value for _, plan in chosen.values() for name, value in plan.options.items()}
-    return PlacementResult(
-        {name: base for name, (base, _) in chosen.items()},
-        _merge_plans([plan.plan for _, plan in chosen.values()]),
-        options,
-        tuple(plan.placement for _, plan in chosen.values()),
-    )
+    return chosen
+
+
+def merged_plan(choices: Choices) -> SavedPlan:
+    """Return the plan of all methods, with unique names of partitions."""
+    plans = [chosen.plan for _, chosen in choices.values()]
+    partitions = tuple(replace(p, name=f"{i}_{p.name}") for i, plan in enumerate(plans) for p in plan.partitions)
+    return SavedPlan(partitions, tuple(sorted({op for plan in plans for op in plan.whole or ()})))
 
 
 def _choose_program(
@@ -168,7 +149,7 @@ def _choose_program(
 ) -> tuple[BaseProgram, ChosenPlan]:
     """Return the program of a method to compile, and the choice for it.
 
-    The best of the bases competes with the programs of `PlacementContext.mixes`, again and again until these end.
+    The best of the bases competes with mixes of schemes, again and again until these end.
 
     Args:
         name: of the method.
@@ -177,21 +158,21 @@ def _choose_program(
         latest: the end of the budget after the start; earlier than by its share if earlier methods took longer.
     """
     end = context.begun + latest
-    is_mixed = context.mixes is not None and context.remote is None and len(bases) > 1
+    is_mixed = context.is_mixed and context.remote is None and len(bases) > 1
     comparator = _create_comparator(name, bases[0], context)
     first = budget * (_FIRST_SHARE if is_mixed else 1.0)
     chosen = _choose_placement(name, bases, context, comparator, first, end - budget + first)
-    base = _base_of(name, bases, chosen, context)
+    base = _base_of(bases, chosen)
     is_mixed = is_mixed and _cost(chosen) < math.inf
-    while is_mixed and context.mixes is not None and time.monotonic() < end:
-        mixes = context.mixes(name, base, chosen.placement, end)
+    while is_mixed and time.monotonic() < end:
+        mixes = context.planners[name].mixes(base, chosen.placement, end)
         left = end - time.monotonic()
         if not mixes or left <= 0:
             break
         competing = {n: b for n, b in base.candidates.items() if n in chosen.placement.chosen}
         rivals = [replace(base, candidates=competing or base.candidates), *mixes]
         later = _choose_placement(name, rivals, context, comparator, min(left, budget * _MIX_SHARE), end)
-        winner = _base_of(name, rivals, later, context)
+        winner = _base_of(rivals, later)
         is_better = winner is not rivals[0] and _cost(later) < _cost(chosen)
         kept, other = (later, chosen) if is_better else (chosen, later)
         chosen = replace(kept, placement=_merge_placements(kept.placement, other.placement))
@@ -199,10 +180,7 @@ def _choose_program(
     return base, replace(chosen, placement=replace(chosen.placement, budget=budget))
 
 
-_Choices = Mapping[str, tuple[BaseProgram, ChosenPlan]]  # by method
-
-
-def _choose_for_all_methods(chosen: _Choices, bases: Sequence[BaseProgram], context: PlacementContext) -> _Choices:
+def _choose_for_all_methods(chosen: Choices, bases: Sequence[BaseProgram], context: PlacementContext) -> Choices:
     """Return the choices with which the program of all methods is smallest.
 
     Methods store a weight once only if it has the same scheme in all of them. So the choices of the methods compete
@@ -221,7 +199,7 @@ def _choose_for_all_methods(chosen: _Choices, bases: Sequence[BaseProgram], cont
     return best
 
 
-def _common_plans(chosen: _Choices) -> list[str]:
+def _common_plans(chosen: Choices) -> list[str]:
     """Return the names of plans that every method has, and that no method rejects."""
     names = [{p.name for p in c.placement.plans if p.cost is not None and not p.why} for _, c in chosen.values()]
     return sorted(set.intersection(*names))
@@ -240,11 +218,11 @@ def _prefer(
     return base, ChosenPlan(candidate, SavedPlan.of(fork.plans), candidate.options, placement)
 
 
-def _size(choices: _Choices, context: PlacementContext) -> float:
+def _size(choices: Choices, context: PlacementContext) -> float:
     """Return the bytes of the program of all methods: of its file, or of the process that runs its first method."""
     first, (base, plan) = next(iter(choices.items()))
     compiler = base.compiler.fork_with({name: b.compiler.methods[name].edge for name, (b, _) in choices.items()})
-    compiler.apply(_merge_plans([plan.plan for _, plan in choices.values()]), MEASURED)
+    compiler.apply(merged_plan(choices), MEASURED)
     program, _ = compiler.compile()
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
         leaves = arrays_of(ReferenceComparator.leaves(context.samples[first])[0])
@@ -260,9 +238,9 @@ def _size(choices: _Choices, context: PlacementContext) -> float:
             runner.close()
 
 
-def _base_of(name: str, bases: Sequence[BaseProgram], chosen: ChosenPlan, context: PlacementContext) -> BaseProgram:
+def _base_of(bases: Sequence[BaseProgram], chosen: ChosenPlan) -> BaseProgram:
     """Return the program that the chosen candidate compiles."""
-    return next(b for b in bases if chosen.candidate.name in {c.name for c in _candidates(name, b, context)})
+    return next(base for base in bases if base.compiler is chosen.candidate.compiler)
 
 
 def _cost(chosen: ChosenPlan) -> float:
@@ -282,12 +260,6 @@ def _merge_placements(kept: Placement, other: Placement) -> Placement:
         spent=kept.spent + other.spent,
         busy=kept.busy or other.busy,
     )
-
-
-def _merge_plans(plans: Sequence[SavedPlan]) -> SavedPlan:
-    """Merge the plans of several methods into one with unique partition names."""
-    partitions = tuple(replace(p, name=f"{i}_{p.name}") for i, plan in enumerate(plans) for p in plan.partitions)
-    return SavedPlan(partitions, tuple(sorted({op for plan in plans for op in plan.whole or ()})))
 
 
 def _create_comparator(name: str, base: BaseProgram, context: PlacementContext) -> ReferenceComparator:
@@ -318,10 +290,11 @@ def _choose_placement(
     settings = context.settings
     candidates = _ordered_candidates(name, bases, context)
     task = Task(name, candidates, settings.objective, budget, cores(), limits=context.limits)
-    cache = _MethodCache.of(name, bases, candidates, context)
-    cached = cache.choice(candidates, budget)
-    if cached is not None:
-        return cached
+    cache = PlacementCache() if context.store is None else _cache_of(name, bases, candidates, context)
+    if (cached := cache.get(budget)) is not None:
+        by_name, (candidate, plan, options, placement) = {c.name: c for c in candidates}, cached
+        if candidate in by_name:
+            return ChosenPlan(by_name[candidate], plan, options, placement)
 
     def progress(text: str) -> None:
         context.progress(f"{name}: {text}")
@@ -329,7 +302,7 @@ def _choose_placement(
     if context.remote is not None:
         return context.remote.place(task, comparator, progress)
     chosen, placer = _measured_choice(task, context, comparator, progress, min(end, time.monotonic() + budget))
-    not_tried = (*chosen.placement.not_tried, *context.not_tried.get(name, ()))
+    not_tried = (*chosen.placement.not_tried, *context.planners[name].not_tried)
     chosen = replace(chosen, placement=replace(chosen.placement, not_tried=not_tried))
     if not placer.was_disturbed:
         cache.put(chosen, cut_short=placer.was_cut_short)
@@ -351,35 +324,16 @@ def _measured_choice(
     return chosen, placer
 
 
-@dataclass(frozen=True, slots=True)
-class _MethodCache:
-    """The cached choice for a method; empty without a cache."""
-
-    placements: PlacementCache | None = None
-    key: str = ""
-
-    @classmethod
-    def of(
-        cls, name: str, bases: Sequence[BaseProgram], candidates: Sequence[Candidate], context: PlacementContext
-    ) -> _MethodCache:
-        if context.store is None or not {*context.identities, PORTABLE} >= {c.way for c in candidates}:
-            return cls()
-        try:
-            return cls(PlacementCache(context.store), _key(name, bases, candidates, context))
-        except NotCacheable:  # the reference holds what nobody can compare
-            return cls()
-
-    def choice(self, candidates: Sequence[Candidate], budget: float) -> ChosenPlan | None:
-        cached = None if self.placements is None else self.placements.get(self.key, budget)
-        known = {c.name: c for c in candidates}
-        if cached is None or cached[0] not in known:
-            return None
-        candidate, plan, options, placement = cached
-        return ChosenPlan(known[candidate], plan, options, placement)
-
-    def put(self, chosen: ChosenPlan, *, cut_short: bool) -> None:
-        if self.placements is not None:
-            self.placements.put(self.key, chosen, cut_short=cut_short)
+def _cache_of(
+    name: str, bases: Sequence[BaseProgram], candidates: Sequence[Candidate], context: PlacementContext
+) -> PlacementCache:
+    """Return the cached choice for a method; an empty one if nobody can compare what it depends on."""
+    if not {*context.identities, PORTABLE} >= {c.way for c in candidates}:
+        return PlacementCache()
+    try:
+        return PlacementCache(context.store, _key(name, bases, candidates, context))
+    except NotCacheable:  # the reference holds what nobody can compare
+        return PlacementCache()
 
 
 def _ordered_candidates(method: str, bases: Sequence[BaseProgram], context: PlacementContext) -> list[Candidate]:
@@ -388,7 +342,7 @@ def _ordered_candidates(method: str, bases: Sequence[BaseProgram], context: Plac
     If all schemes are candidates, the first backend of each program comes before the second one of any.
     """
     own = [[*_candidates(method, base, context)] for base in bases]
-    if context.mixes is None:
+    if not context.is_mixed:
         return [candidate for candidates in own for candidate in candidates]
     longest = max(map(len, own))
     return [c for number in range(longest) for candidates in own for c in candidates[number : number + 1]]
@@ -397,7 +351,7 @@ def _ordered_candidates(method: str, bases: Sequence[BaseProgram], context: Plac
 def _candidates(method: str, base: BaseProgram, context: PlacementContext) -> Iterator[Candidate]:
     """Yield the candidates of a base: its backends with each configured number of threads, and kernels alone."""
     for name, backend in base.candidates.items():
-        counts = context.settings.threads if _takes_threads(backend, context.registry) else ()
+        counts = context.settings.threads if _takes_threads(backend) else ()
         for count in counts:
             yield Candidate(f"{name}, {count} threads", backend, base.compiler, {backend: {"threads": count}})
         if not counts:
@@ -407,9 +361,9 @@ def _candidates(method: str, base: BaseProgram, context: PlacementContext) -> It
         yield Candidate(PORTABLE, PORTABLE, base.compiler)
 
 
-def _takes_threads(backend: str, registry: Registry) -> bool:
+def _takes_threads(backend: str) -> bool:
     try:
-        return "threads" in registry.runtime(backend).load_options
+        return "threads" in default_registry().runtime(backend).load_options
     except BackendError:  # it cannot run here, which measuring will tell
         return False
 
@@ -425,7 +379,7 @@ def _key(name: str, bases: Sequence[BaseProgram], candidates: Sequence[Candidate
     depends_on = [
         name,  # plans name the graph that their nodes are of
         sorted(context.identities.items()),
-        context.rules,
+        repr(context.selection.rules),
         context.kernels,
         without_budget,
         leaves,
@@ -443,18 +397,3 @@ def _digest(samples: Sequence[Sample]) -> str:
         for leaf in arrays_of(call):
             digest.update(leaf.tobytes() if hasattr(leaf, "tobytes") else repr(leaf).encode())
     return digest.hexdigest()
-
-
-def unquantized_candidates(settings: PlacementSection, backends: Sequence[str]) -> dict[str, str]:
-    """Return the candidates without quantization: name -> backend.
-
-    Raises:
-        ConfigError: a candidate is not among the backends.
-    """
-    if settings.candidates is None:
-        return {name: name for name in backends}
-    for candidate in settings.candidates:
-        if candidate.name not in backends:
-            what = f"candidate {candidate.name!r} is not among the backends: {', '.join(backends) or 'there are none'}"
-            raise ConfigError(what, where="placement.candidates", remedy=did_you_mean(candidate.name, backends))
-    return {c.name: c.name for c in settings.candidates if c.quantization is None}

@@ -20,7 +20,7 @@ from delegate.edge.program import EdgeProgram
 from delegate.edge.states import buffers_of_states
 from delegate.emit.method import emit_inputs
 from delegate.errors import AccuracyError, ConfigError, InputError
-from delegate.placement.plans import MethodCompiler
+from delegate.lowering.compiler import Compiler
 from delegate.placement.runtime.accuracy_check import (
     AccuracyResult,
     check_accuracy,
@@ -133,7 +133,7 @@ _INPUTS = "placement.accuracy.inputs"
 
 
 def samples_to_place(
-    settings: PlacementSection, verify: Any, exported: Mapping[str, ExportedProgram], compiler: MethodCompiler
+    settings: PlacementSection, verify: Any, exported: Mapping[str, ExportedProgram], compiler: Compiler
 ) -> dict[str, list[Sample]]:
     """Return the calls to measure and compare, by method, in the structure of the export. Every method has some.
 

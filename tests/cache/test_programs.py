@@ -23,8 +23,8 @@ import delegate
 from delegate import KernelTable
 from delegate.cache.aot.programs import ProgramCache
 from delegate.edge.keys import NotCacheable, exported_key
-from delegate.lowering.strategy import Strategy
 from delegate.partitioner.partitioner import CapabilityPartitioner
+from delegate.placement.strategy import Strategy
 from delegate.registry import default_registry
 from delegate.selection import Selection, open_artifact_cache, select
 from tests.support.lowering import assert_runs, assert_same

@@ -9,7 +9,7 @@ from torch import nn
 import delegate
 from delegate.costs.profile import PlaceRates, Profile, Rate, shipped
 from delegate.errors import ConfigError, PartitionError
-from delegate.lowering import estimated
+from delegate.placement import estimated
 from delegate.testing import assert_same
 
 FREE, DEAR = (PlaceRates(Rate(call), {"function": Rate(call), "permute": Rate(0.0)}, {}) for call in (1e-9, 1e-2))
@@ -163,7 +163,7 @@ def test_states_do_not_change_by_the_race(tmp_path, long_race):
 @pytest.mark.slow
 def test_calibration_measures_a_backend_and_stores_it(tmp_path, monkeypatch):
     from delegate.costs import machine
-    from delegate.lowering.machine import calibrated
+    from delegate.placement.machine import calibrated
 
     monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir(mode=0o700)

@@ -14,8 +14,8 @@ import delegate
 from delegate import selection
 from delegate.backends import compiler_process
 from delegate.backends.isolated import Outcomes
-from delegate.lowering import measured
 from delegate.partitioner.partitioner import CapabilityPartitioner
+from delegate.placement import measured
 from delegate.probing import process
 from delegate.registry import default_registry
 from delegate.testing import assert_same

@@ -8,8 +8,8 @@ from torch import nn
 from torch.export import ExportedProgram, export
 
 import delegate
+from delegate.accuracy import layer_accuracy
 from delegate.errors import AccuracyError
-from delegate.lowering import layer_accuracy
 from delegate.report import Report
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")

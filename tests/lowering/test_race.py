@@ -10,8 +10,8 @@ import pytest
 
 from delegate.costs.estimates import Estimates
 from delegate.costs.profile import shipped
-from delegate.lowering.estimated import _in_order, _may_win
-from delegate.lowering.race import EAGER, _ranked
+from delegate.placement.estimated import _in_order, _may_win
+from delegate.placement.race import EAGER, _ranked
 
 
 @pytest.mark.parametrize(

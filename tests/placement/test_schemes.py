@@ -27,7 +27,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def no_mixes(monkeypatch: pytest.MonkeyPatch) -> None:
     """End the search after the schemes of whole programs, to save time in tests that are not about mixes."""
-    monkeypatch.setattr("delegate.lowering.schemes._MOST_STALE", 0)
+    monkeypatch.setattr("delegate.placement.schemes._MOST_STALE", 0)
 
 
 SIZES = {"placement": {"objective": "file size"}}  # what other work on the cores does not disturb
@@ -96,7 +96,7 @@ WIDE = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
 
 
 def test_one_program_mixes_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delegate.lowering.schemes._MOST_STALE", 1)
+    monkeypatch.setattr("delegate.placement.schemes._MOST_STALE", 1)
     module = wide()
     given = config(sqnr_db=24.0, group_size=64) | SIZES
     program = delegate.to_backend(torch.export.export(module, (WIDE,)), config=given, cache=False)
@@ -111,7 +111,7 @@ def test_one_program_mixes_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_layers_of_a_float_program_are_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search starts with the float program if all layers of a scheme stay in float."""
-    monkeypatch.setattr("delegate.lowering.schemes._MOST_STALE", 1)
+    monkeypatch.setattr("delegate.placement.schemes._MOST_STALE", 1)
     monkeypatch.setattr("delegate.lowering.quantized._ROUNDS", 1)  # after which all layers with noise are in float
     module = wide()
     given = config(sqnr_db=46.0) | SIZES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,22 +31,24 @@ def open_choices(folder: Path | None) -> Store | None:
     return None if folder is None else Store(folder / CHOICES, MOST_BYTES)
 
 
+@dataclass(frozen=True, slots=True)
 class PlacementCache:
-    """A cache of choices for methods.
+    """The cached choice for a method.
 
     Args:
-        store: holds the entries.
+        store: has the entry; None without a cache.
+        key: of the entry; see `choice_key`.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    store: Store | None = None
+    key: str = ""
 
-    def get(self, key: str, budget: float) -> tuple[str, SavedPlan, Options, Placement] | None:
-        """Return the candidate, plan, options and placement of a key.
+    def get(self, budget: float) -> tuple[str, SavedPlan, Options, Placement] | None:
+        """Return the candidate, plan, options and placement.
 
         Return None without an entry, or if a smaller budget cut the entry short.
         """
-        entry = self._store.read(key, _choice)
+        entry = None if self.store is None else self.store.read(self.key, _choice)
         if entry is None:
             return None
         candidate, plan, options, placement, cut_short = entry
@@ -54,7 +56,7 @@ class PlacementCache:
             return None
         return candidate, plan, options, replace(placement, spent=0.0)
 
-    def put(self, key: str, chosen: ChosenPlan, *, cut_short: bool) -> None:
+    def put(self, chosen: ChosenPlan, *, cut_short: bool) -> None:
         """Store a choice."""
         about = {
             "candidate": chosen.candidate.name,
@@ -63,7 +65,8 @@ class PlacementCache:
             "placement": asdict(chosen.placement),
             "cut_short": cut_short,
         }
-        self._store.put(key, about, [])
+        if self.store is not None:
+            self.store.put(self.key, about, [])
 
 
 def _choice(entry: Entry) -> tuple[str, SavedPlan, Options, Placement, bool]:

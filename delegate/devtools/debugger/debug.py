@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
+from delegate.accuracy.layer_accuracy import layers_of
 from delegate.accuracy.verification import FLOAT, samples_to_verify
 from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultyNode
 from delegate.devtools.debugger.failures import all_compile_faults, continue_after_errors, record_unopened
@@ -22,10 +23,10 @@ from delegate.devtools.debugger.search import PartitionSearch, SearchContext, fa
 from delegate.errors import InputError
 from delegate.files import require_folder
 from delegate.lowering.compiler import Compiler
-from delegate.lowering.layer_accuracy import layers_of
-from delegate.lowering.request import LoweringRequest, PlacedModel
 from delegate.partitioner.extraction import LoweredProgram
+from delegate.placement.strategy import Placed
 from delegate.program.model import Program
+from delegate.request import LoweringRequest
 from delegate.runtime.isolation.process import Isolated
 from delegate.selection import open_artifact_cache
 
@@ -91,12 +92,12 @@ class _Debugger:
         self.model = request.place(artifacts, continue_after_errors)
         self.notes += (
             f"plan {plan.name} of method {placement.method} was dropped: {plan.why}"
-            for placement in self.model.placed.placements
+            for placement in self.model.placements
             for plan in placement.plans
             if plan.why
         )
-        samples = samples_to_verify(request.check.inputs, self.model.placed.exported)
-        compiler = self.model.placed.compiler
+        samples = samples_to_verify(request.check.inputs, self.model.exported)
+        compiler = self.model.compiler
         program, lowered = self._lower(compiler)
         self._delegates = {name: d for method in lowered for name, d in method.delegates.items()}
         self._report("running the program beside torch")
@@ -143,13 +144,13 @@ class _Debugger:
         if self.saved is None:
             return compiler.compile()
         lowered = self.saved.lower(compiler)
-        self.notes += self.saved.compare_weights(self.model.placed.exported)
+        self.notes += self.saved.compare_weights(self.model.exported)
         return self.saved.program, lowered
 
     def _context(self, isolated: Isolated, bounds: Bounds) -> SearchContext:
         return SearchContext(
             self.request.selection.backends,
-            self.model.placed.compiler.artifacts,
+            self.model.compiler.artifacts,
             self._delegates,
             isolated,
             bounds,
@@ -175,13 +176,13 @@ class _Debugger:
         return ErrorRow(name, place, added.sqnr_db, None if total is None else total.sqnr_db, entry.method)
 
     def _quantized(self, run: ProgramRun) -> list[str]:
-        exported = self.model.placed.exported
+        exported = self.model.exported
         return [name for name in run.samples if is_quantized(precision_of(exported[name]))]
 
     def _quantization_faults(self, run: ProgramRun, context: SearchContext) -> Iterator[Fault]:
         """Return the quantizations whose range is too small for the values."""
         for name in self._quantized(run):
-            for clipped in clipped_ranges(self.model.placed.exported[name], run.samples[name][0]):
+            for clipped in clipped_ranges(self.model.exported[name], run.samples[name][0]):
                 floats, count = self.model.floats.get(name), len(clipped.nodes)
                 remedy = "" if floats is None else clipped.remedy(floats)
                 fault = Fault(name, "the quantization", "", clipped.nodes, clipped.kind, None, count, remedy=remedy)
@@ -190,7 +191,7 @@ class _Debugger:
 
     def _layer_rows(self, run: ProgramRun, name: str) -> Iterator[ErrorRow]:
         if name in self.model.floats:
-            floats, quantized = self.model.floats[name], self.model.placed.exported[name]
+            floats, quantized = self.model.floats[name], self.model.exported[name]
             for layer in layers_of(name, floats, quantized, run.samples[name][0]):
                 yield ErrorRow(layer.node, layer.place, layer.added_db, layer.total_db, name)
 
@@ -242,9 +243,9 @@ def _faults(
         yield fault
 
 
-def _bounds(request: LoweringRequest, model: PlacedModel) -> tuple[str, Bounds]:
+def _bounds(request: LoweringRequest, model: Placed) -> tuple[str, Bounds]:
     """Return the least precision of the methods with its default bounds; "" with the bounds of the configuration."""
     if request.selection.verify is not None:
         return "", Bounds.of(request.selection.verify)
-    precision = min(map(precision_of, model.placed.exported.values()), key=_THRESHOLDS.__getitem__)
+    precision = min(map(precision_of, model.exported.values()), key=_THRESHOLDS.__getitem__)
     return precision, Bounds(sqnr_db=_THRESHOLDS[precision])

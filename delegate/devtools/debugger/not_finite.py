@@ -24,7 +24,7 @@ def not_finite(run: ProgramRun, searches: Mapping[str, PartitionSearch]) -> Iter
     """
     for name, calls in run.samples.items():
         entries = [entry for entry in run.recorder.instructions if entry.method == name]
-        ep = run.model.placed.exported[name]
+        ep = run.model.exported[name]
         for kind, test in _TESTS.items():
             there = first_node(ep, flat_arguments(ep, calls[0].args, calls[0].kwargs), test)
             texts = (_first(entry, kind, searches.get(entry.name), is_likely=bool(there)) for entry in entries)

@@ -18,10 +18,11 @@ from delegate.devtools.debugger.recording import RunRecorder
 from delegate.edge.control_flow import prefixes_of_bodies
 from delegate.edge.graphs import graph_modules
 from delegate.errors import AccuracyError, DelegateError, InputError
-from delegate.lowering.request import LoweringRequest, PlacedModel
 from delegate.partitioner.extraction import LoweredProgram
+from delegate.placement.strategy import Placed
 from delegate.program.model import Method, Program
 from delegate.report_rows import Accuracy
+from delegate.request import LoweringRequest
 from delegate.runtime.arguments import leaves_of
 from delegate.runtime.inputs import InputChecker
 from delegate.runtime.loaded import LoadedProgram
@@ -52,7 +53,7 @@ class ProgramRun:
     """
 
     request: LoweringRequest
-    model: PlacedModel
+    model: Placed
     program: Program
     lowered: Sequence[LoweredProgram]
     samples: Mapping[str, Sequence[Sample]]
@@ -71,7 +72,7 @@ class ProgramRun:
         self._calls = {name: [_leaves(definitions[name], c) for c in own] for name, own in self.samples.items()}
         self.samples = {name: [self._sample(name, c) for c in own] for name, own in self._calls.items()}
         self.values = self._torch_values()
-        edges = {name: method.edge for name, method in self.model.placed.compiler.methods.items()}
+        edges = {name: method.edge for name, method in self.model.compiler.methods.items()}
         bodies = {name: dict(prefixes_of_bodies(edge.graph_module)) for name, edge in edges.items()}
         self.recorder = RunRecorder(regions, self.bounds, self.values, bodies)
 
@@ -99,7 +100,7 @@ class ProgramRun:
 
     def reference_of(self, name: str) -> str:
         """Return the reference of a method in words."""
-        if is_quantized(precision_of(self.model.placed.exported[name])):
+        if is_quantized(precision_of(self.model.exported[name])):
             return "the quantized reference"
         return "the model that was given" if name in self.model.floats else FLOAT
 
@@ -117,7 +118,7 @@ class ProgramRun:
                 self.notes.append(f"not reached by the inputs: {', '.join(missed)}")
 
     def _sample(self, name: str, leaves: Sequence[Any]) -> Sample:
-        return Sample(*tree_unflatten(leaves, self.model.placed.exported[name].call_spec.in_spec))
+        return Sample(*tree_unflatten(leaves, self.model.exported[name].call_spec.in_spec))
 
     def _method(self, name: str) -> LoweredProgram:
         return next(method for method in self.lowered if method.program.name == name)
@@ -126,7 +127,7 @@ class ProgramRun:
         """Return the results of all calls by method; of those before the first failure if an instruction fails."""
         for name in loaded.methods:
             loaded.method(name).watch(self.recorder)
-        specs = {n: (ep.call_spec.in_spec, ep.call_spec.out_spec) for n, ep in self.model.placed.exported.items()}
+        specs = {n: (ep.call_spec.in_spec, ep.call_spec.out_spec) for n, ep in self.model.exported.items()}
         context = LoadedContext(loaded, specs)
         results: dict[str, list[list[torch.Tensor]]] = {}
         try:
@@ -143,7 +144,7 @@ class ProgramRun:
         """Set the figures of methods that ran."""
         floats = self.model.floats
         done = {name: self.samples[name] for name in results}
-        for name, accuracy in reference_figures(results, torch_results(self.model.placed.exported, done)).items():
+        for name, accuracy in reference_figures(results, torch_results(self.model.exported, done)).items():
             self.figures[f"{name} against {self.reference_of(name)}"] = accuracy
         for name in results.keys() & floats.keys():
             against = reference_figures({name: results[name]}, torch_results(floats, {name: done[name]}))
@@ -158,8 +159,8 @@ class ProgramRun:
                 inside = {n.name for d in method.delegates.values() for n in d.region.outputs}
                 modules = graph_modules(method.program.graph_module)
                 inside |= {node.name for module in modules for node in module.graph.nodes}
-                ep, call = self.model.placed.exported[name], self.samples[name][0]
-                edge = self.model.placed.compiler.methods[name].edge
+                ep, call = self.model.exported[name], self.samples[name][0]
+                edge = self.model.compiler.methods[name].edge
                 values[name] = edge_values(edge, flat_arguments(ep, call.args, call.kwargs), inside)
         return values
 

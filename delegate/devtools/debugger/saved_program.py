@@ -19,19 +19,20 @@ from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendUnavailable, InputError
 from delegate.lowering.compiler import Compiler
-from delegate.lowering.strategy import Placed, PlacementInputs, Strategy
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
 from delegate.partitioner.support_query import Check
+from delegate.placement.strategy import Placed, Strategy
 from delegate.plugins import PORTABLE
 from delegate.program import file
 from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, Program
 from delegate.registry import Registry
 from delegate.report import Report
+from delegate.request import LoweringRequest
 from delegate.runtime.delegates import require_no_code
 from delegate.runtime.steps import failed
 from delegate.verdict import Verdict
@@ -175,7 +176,7 @@ class FromSavedProgram(Strategy):
             if node.partition
         }
 
-    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], request: LoweringRequest) -> Placed:
         """Return the compiler with partitioners that assign each node as in the file."""
         compiler.partitioners = [_AsSaved(p, self._partition_of) for p in compiler.partitioners]
         return Placed(compiler, exported)

@@ -117,7 +117,8 @@ def average(
     after = [p + e for p, e in zip(padding, extra, strict=True)]
     if is_narrow:
         divisors = (counts / means).round()
-        divisors = divisors if divisors.unique().numel() > 1 else divisors[..., :1, :1]
+        first = divisors[..., :1, :1]
+        divisors = first if bool((divisors == first).all()) else divisors
         return op.Div(_sum_of_windows(x, window, [*padding, *after], 1.0), constant(divisors, x))
     if summed:
         mean = _sum_of_windows(x, window, [*padding, *after], 1 / math.prod(kernel_size))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.export import ExportedProgram
 
@@ -27,6 +27,9 @@ from delegate.registry import Registry
 from delegate.report import Report
 from delegate.selection import Selection
 
+if TYPE_CHECKING:
+    from delegate.request import LoweringRequest
+
 
 @dataclass(frozen=True, slots=True)
 class Placed:
@@ -38,6 +41,7 @@ class Placed:
         placements: the measurements, by method.
         options: of `delegate.load`, by name of a backend.
         quantization: method -> the configuration section of its chosen candidate, for the quantized methods.
+        floats: the float references of methods that are other programs, by name.
     """
 
     compiler: Compiler
@@ -45,23 +49,7 @@ class Placed:
     placements: tuple[Placement, ...] = ()
     options: Options = field(default_factory=dict)
     quantization: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementInputs:
-    """The arguments of `to_backend` that measured placement needs.
-
-    Args:
-        references: the float references of methods that are other programs, e.g. quantized ones.
-        verify: the inputs to verify on.
-        cache: use the cache; None: as configured.
-        progress: called with short progress texts.
-    """
-
-    references: Mapping[str, ExportedProgram]
-    verify: Any
-    cache: bool | None
-    progress: Callable[[str], None] | None
+    floats: Mapping[str, ExportedProgram] = field(default_factory=dict)
 
 
 class Strategy:
@@ -113,8 +101,14 @@ class Strategy:
         """Return the estimates that plans are chosen by; None if plans are by preference, or saved."""
         return None
 
-    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
-        """Return the compiler with the plan to apply."""
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], request: LoweringRequest) -> Placed:
+        """Return the compiler with the plan to apply.
+
+        Args:
+            compiler: has the methods.
+            exported: the methods, which may be quantized.
+            request: the arguments of `to_backend`, with the float references and the inputs to verify on.
+        """
         return Placed(compiler, exported)
 
     def require_applied(self, plans: Sequence[Plan]) -> None:

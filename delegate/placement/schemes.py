@@ -21,10 +21,10 @@ from delegate.backends.quantizable import QuantizationScheme
 from delegate.config import PlacementSection, Quantization
 from delegate.errors import ConfigError
 from delegate.lowering.compiler import Compiler
-from delegate.lowering.layer_groups import LayerGroup, group_schemes, layer_groups
 from delegate.lowering.quantized import BoundedQuantizer, QuantizedPrograms
 from delegate.measured import Placement
-from delegate.placement.program_placement import BaseProgram, unquantized_candidates
+from delegate.placement.layer_groups import LayerGroup, group_schemes, layer_groups
+from delegate.placement.plans import BaseProgram, unquantized_candidates
 from delegate.registry import Registry
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 from torch.export import ExportedProgram
@@ -13,13 +14,12 @@ from delegate.config import PlacementSection
 from delegate.config.source import sentences
 from delegate.errors import ConfigError
 from delegate.lowering.compiler import Compiler
-from delegate.lowering.estimated import EstimatedStrategy
-from delegate.lowering.locked import LockedStrategy
-from delegate.lowering.measured import MeasuredStrategy
-from delegate.lowering.strategy import Placed, PlacementInputs, Strategy
 from delegate.measurements import BUNDLE, CLUSTER
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
+from delegate.placement.estimated import EstimatedStrategy
 from delegate.placement.lock import Lock
+from delegate.placement.locked import LockedStrategy
+from delegate.placement.measured import MeasuredStrategy
 from delegate.placement.policy import (
     ByPreference,
     Estimated,
@@ -32,7 +32,11 @@ from delegate.placement.policy import (
     SupportTable,
 )
 from delegate.placement.runtime.remote import Cluster, OpenCluster, OpenRemotePlacement, RemotePlacement
+from delegate.placement.strategy import Placed, Strategy
 from delegate.registry import default_registry
+
+if TYPE_CHECKING:
+    from delegate.request import LoweringRequest
 
 _WHERE = "placement"
 
@@ -46,7 +50,7 @@ class _ByPolicy(Strategy):
         super().__init__()
         self._policy = policy
 
-    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], request: LoweringRequest) -> Placed:
         table = SupportTable.of(compiler.plan_each_backend_first())
         plan = self._policy.place(table)
         if not isinstance(plan, SavedPlan):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,26 +16,11 @@ from delegate.errors import ConfigError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
-from delegate.lowering.strategies import create_strategy
-from delegate.lowering.strategy import Placed, PlacementInputs, Strategy
 from delegate.placement.policy import PlacementRequest
+from delegate.placement.strategies import create_strategy
+from delegate.placement.strategy import Placed, Strategy
 from delegate.registry import Registry, default_registry
 from delegate.selection import ConfigSource, Request, Selection, select
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedModel:
-    """A model whose methods are quantized, if requested, and placed.
-
-    Args:
-        placed: the methods, and the compiler that has their plans.
-        selection: the backends, with notes on the quantization.
-        floats: the float references of methods that are other programs, by name.
-    """
-
-    placed: Placed
-    selection: Selection
-    floats: Mapping[str, ExportedProgram]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +77,7 @@ class LoweringRequest:
 
     def place(
         self, artifacts: ArtifactCache | None, prepare: Callable[[Compiler], None] = lambda compiler: None
-    ) -> PlacedModel:
+    ) -> Placed:
         """Quantize the methods, if requested, convert them to edge dialect, and place their nodes.
 
         Args:
@@ -107,9 +92,9 @@ class LoweringRequest:
         )
         prepare(compiler)
         compiler.add_methods(exported)
-        placed = self.strategy.place(compiler, exported, PlacementInputs(references, inputs, self.cache, self.progress))
+        placed = self.strategy.place(compiler, exported, replace(self, check=replace(self.check, reference=references)))
         floats = {name: ep for name, ep in references.items() if ep is not placed.exported.get(name)}
-        return PlacedModel(placed, selection, floats)
+        return replace(placed, floats=floats)
 
     def with_inputs(self, inputs: Any, progress: Callable[[str], None] | None) -> LoweringRequest:
         """Return the request with other inputs, or another `Verify`; raises ConfigError if its bounds are invalid."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 from torch.export import ExportedProgram
@@ -20,14 +20,17 @@ from delegate.errors import PartitionError
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.quantized import configured, quantized
-from delegate.lowering.strategy import Placed, PlacementInputs, Strategy
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, map_sources, versions_of
 from delegate.placement.program_placement import MEASURED
+from delegate.placement.strategy import Placed, Strategy
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.selection import ConfigSource, Request, Selection, select
+
+if TYPE_CHECKING:
+    from delegate.request import LoweringRequest
 
 
 class LockedStrategy(Strategy):
@@ -99,7 +102,7 @@ class LockedStrategy(Strategy):
             what = f"the quantization in the lock is invalid: {sentences(error, Quantization)}"
             raise PartitionError(what, where=self._where, remedy=AGAIN) from error
 
-    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], request: LoweringRequest) -> Placed:
         if self._lock.placements:
             compiler.apply(self._lock.plan, MEASURED)
         return Placed(compiler, exported, self._lock.placements, self._lock.options, self._lock.quantization)

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch.utils._pytree as pytree
 from torch._subclasses import FakeTensor
@@ -19,17 +20,20 @@ from delegate.costs.profile import Profile, shipped
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.lowering.compiler import Compiler
-from delegate.lowering.machine import profile_of_this_machine
-from delegate.lowering.race import race
-from delegate.lowering.strategy import Placed, PlacementInputs, Strategy
 from delegate.partitioner.saved import SavedPlan
 from delegate.partitioner.search import MIXED, cheapest
+from delegate.placement.machine import profile_of_this_machine
 from delegate.placement.plans import Progress
 from delegate.placement.policy import PathLike
+from delegate.placement.race import race
+from delegate.placement.strategy import Placed, Strategy
 from delegate.plugins import PORTABLE
 from delegate.program.model import Program
 from delegate.registry import default_registry
 from delegate.selection import Selection
+
+if TYPE_CHECKING:
+    from delegate.request import LoweringRequest
 
 _NEAR = 5.0  # a plan whose estimate is this many times the least may be the fastest: each is 2.2 times off, typically
 _PROMISING = 0.95  # of the best other estimate: a mixed plan shares most of its errors, so it has to promise more
@@ -84,7 +88,7 @@ class EstimatedStrategy(CostStrategy):
     def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
         return ("estimated", self._race, None if self._profile is None else self._profile.to_json())
 
-    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], inputs: PlacementInputs) -> Placed:
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], request: LoweringRequest) -> Placed:
         compiler.costs = self.costs(compiler.selection)
         compiler.plan()
         notes: list[str] = []

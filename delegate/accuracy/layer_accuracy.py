@@ -8,10 +8,10 @@ from contextlib import suppress
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import is_quantized
+from delegate.accuracy.layer_noise import FloatRun, layer_errors
 from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import MeasuredAccuracy, Verification
 from delegate.errors import AccuracyError
-from delegate.lowering.layer_noise import FloatRun, layer_errors
 from delegate.report_rows import LayerAccuracy
 
 
