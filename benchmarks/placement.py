@@ -164,7 +164,8 @@ def lower_model(way: str, folder: Path, budget: float) -> Record:
 
     backends = None if way in CHOOSING else [] if way == "portable" else way.split("+")
     tiny = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
-    delegate.to_backend(tiny, backends, cache=False)  # probes and imports the libraries
+    for used in default_registry().available() if backends is None else [backends]:
+        delegate.to_backend(tiny, used, cache=False)  # probes and imports the libraries
     exported = torch.export.load(folder / "model.pt2")
     machine = folder.parent / PROFILE
     placements = {

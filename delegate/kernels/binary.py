@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from delegate.errors import KernelError
+from delegate.kernels import short_rows
 from delegate.kernels.half_precision import HALF, Array, Rounding, exact, stepwise_kernel
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, Operand, blocked, cast, level, result_type
 from delegate.kernels.table import ANY, BOOL, COMPLEX, INT, REAL, TABLE, UNSIGNED
@@ -51,6 +52,9 @@ _EXACT = 2.0**20  # quotients of float32 below it, and their remainders, are exa
 
 def _binary(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
     dtype = out.dtype
+    if out.size >= short_rows.LEAST:
+        short_rows.apply(ufunc, cast(a, dtype), cast(b, dtype), out)
+        return
     if getattr(a, "dtype", None) is not dtype:  # usual case first: a call of `cast` costs a fifth of a small ufunc
         a = cast(a, dtype)
     if getattr(b, "dtype", None) is not dtype:
@@ -113,7 +117,7 @@ def _extremum(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
     if b.ndim == 0 and a.shape == out.shape:
         _with_number(a, ufunc, b.item(), out=out)
     else:
-        ufunc(a, b, out=out)
+        short_rows.apply(ufunc, a, b, out)
 
 
 @blocked
@@ -358,7 +362,7 @@ _LOGICAL: dict[str, np.ufunc] = {"and": np.logical_and, "or": np.logical_or, "xo
 
 def _compare(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
     dtype = result_type(a, b)
-    ufunc(cast(a, dtype), cast(b, dtype), out=out)
+    short_rows.apply(ufunc, cast(a, dtype), cast(b, dtype), out)
 
 
 for _name, _ufunc in _COMPARISONS.items():

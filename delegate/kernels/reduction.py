@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from delegate.kernels import short_rows
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axes_of, axis_of, cast, count_of
 from delegate.kernels.sums import add
@@ -29,7 +30,7 @@ def reduce(ufunc: np.ufunc, x: Array, dim: Dims, keepdim: bool, *, out: Array) -
     if ufunc is np.add:
         add(x, axes_of(x, dim), dtype=out.dtype, out=out, keepdims=keepdim)
     else:
-        ufunc.reduce(x, axis=axes_of(x, dim), dtype=out.dtype, out=out, keepdims=keepdim)
+        short_rows.reduce(ufunc, x, axes_of(x, dim), dtype=out.dtype, out=out, keepdims=keepdim)
 
 
 def _reduce_all(ufunc: np.ufunc, x: Array, _dtype: DType | None = None, *, out: Array) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from delegate.kernels import short_rows
 from delegate.kernels.half_precision import Array
 
 _STAGE = 1 << 7  # numbers that are added one after the other; NumPy's pairs have as many at the least
@@ -44,8 +45,7 @@ def add(
             x = np.add.reduce(x, axis=adjacent, keepdims=True) if adjacent else x
             for axis in set(axes) - set(adjacent):
                 x = _along(x, axis)
-    result: Array = np.add.reduce(x, axis=axes, dtype=dtype, keepdims=keepdims, out=out)
-    return result
+    return short_rows.reduce(np.add, x, axes, dtype=dtype, keepdims=keepdims, out=out)
 
 
 def _adjacent(x: Array, axes: Sequence[int]) -> tuple[int, ...]:

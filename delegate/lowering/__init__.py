@@ -1,1 +1,1 @@
-"""Lowering of programs: the compiler, and quantization, placement, locks and the program cache around it."""
+"""Lowering of a plan: the compiler of a program, and the quantization before it."""
