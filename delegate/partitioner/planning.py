@@ -184,7 +184,11 @@ class _Planner:
                 backend: [c for c in all_ if all(way.get(n, backend) == backend for n in c.nodes)]
                 for backend, all_ in claims.items()
             }
-            drafts[name] = assign(nodes, own, kept, names, threshold), own
+            groups = assign(nodes, own, kept, names, threshold)
+            if name in names and all(group.backend != name for group in groups):  # kernels would be a little cheaper
+                own = _along(way, verdicts)
+                groups = assign(nodes, own, kept, names, replace(threshold, by_costs=False))
+            drafts[name] = groups, own
         seconds = {name: seconds_of(groups, self.search.costs) for name, (groups, _) in drafts.items()}
         chosen = self.search.choose(seconds)
         return *drafts[chosen], {chosen: seconds[chosen], **seconds}

@@ -113,6 +113,15 @@ def test_nodes_that_another_way_would_run_give_the_reason():
     assert {n.verdicts["a"].reason for n in plan.nodes} == {Reason.SLOWER}
 
 
+def test_a_backend_that_is_a_little_slower_than_kernels_keeps_a_plan_of_its_own():
+    """Its estimate is not that of the kernels, so that it can race."""
+    costs = estimates(a=rates(60, function=1), portable=rates(0, function=5))
+    plan = planned(edge(Layers(), X), {"a": without()}, search=Search(costs))
+    assert backends_of(plan) == {None}
+    assert plan.seconds["a"] > plan.seconds["portable"]
+    assert backends_of(planned(edge(Layers(), X), {"a": without()}, search=Search(costs, "a"))) == {"a"}
+
+
 def test_equal_costs_go_to_the_first_backend():
     costs = estimates(a=rates(5, function=1), b=rates(5, function=1), portable=rates(0, function=50))
     assert backends_of(planned(edge(Layers(), X), {"b": without(), "a": without()}, search=Search(costs))) == {"b"}
