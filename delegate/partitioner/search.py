@@ -155,9 +155,15 @@ def group_seconds(group: NodeGroup, costs: Estimates) -> float:
     return costs.partition(group.backend, group.nodes, crossing_values(group.nodes))
 
 
+def comparable(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the estimates of ways, with more for a mixed one, which has to be clearly cheaper."""
+    return {name: own / (_CLEARLY if name == MIXED else 1.0) for name, own in seconds.items()}
+
+
 def cheapest(seconds: Mapping[str, float]) -> list[str]:
-    """Return the names of ways, the cheapest first; a mixed one only before others if it is clearly cheaper.
+    """Return the names of ways, the cheapest first by `comparable` estimates.
 
     Kernels come before a backend whose plan equals theirs, because none of its partitions is worth the call.
     """
-    return sorted(seconds, key=lambda name: (seconds[name] / (_CLEARLY if name == MIXED else 1.0), name != PORTABLE))
+    fair = comparable(seconds)
+    return sorted(fair, key=lambda name: (fair[name], name != PORTABLE))

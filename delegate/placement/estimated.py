@@ -21,7 +21,7 @@ from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.lowering.compiler import Compiler
 from delegate.partitioner.saved import SavedPlan
-from delegate.partitioner.search import MIXED, cheapest
+from delegate.partitioner.search import MIXED, cheapest, comparable
 from delegate.placement.machine import profile_of_this_machine
 from delegate.placement.plans import Progress
 from delegate.placement.policy import PathLike
@@ -112,7 +112,7 @@ class EstimatedStrategy(CostStrategy):
         times: dict[str, float] = {}
         if len(forks) > 1:
             programs = {way: program for way, (_, program) in forks.items()}
-            times = race(programs, seconds, method, ep, default_registry(), compiler.selection.kernels, left)
+            times = race(programs, comparable(seconds), method, ep, default_registry(), compiler.selection.kernels, left)
         chosen = next((way for way in (*times, *forks) if way in forks), None)
         if chosen is not None:
             compiler.adopt(method, chosen, forks[chosen][0])
