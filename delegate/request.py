@@ -92,7 +92,7 @@ class LoweringRequest:
         )
         prepare(compiler)
         compiler.add_methods(exported)
-        placed = self.strategy.place(compiler, exported, replace(self, check=replace(self.check, reference=references)))
+        placed = self.strategy.place(compiler, exported, replace(self.check, reference=references))
         floats = {name: ep for name, ep in references.items() if ep is not placed.exported.get(name)}
         return replace(placed, floats=floats)
 

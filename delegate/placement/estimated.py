@@ -8,12 +8,12 @@ import os
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch.utils._pytree as pytree
 from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 
+from delegate.accuracy.bounds import Verify
 from delegate.costs.estimates import Estimates
 from delegate.costs.machine import BUSY, is_busy
 from delegate.costs.profile import Profile, shipped
@@ -31,9 +31,6 @@ from delegate.plugins import PORTABLE
 from delegate.program.model import Program
 from delegate.registry import default_registry
 from delegate.selection import Selection
-
-if TYPE_CHECKING:
-    from delegate.request import LoweringRequest
 
 _NEAR = 5.0  # a plan whose estimate is this many times the least may be the fastest: each is 2.2 times off, typically
 _PROMISING = 0.95  # of the best other estimate: a mixed plan shares most of its errors, so it has to promise more
@@ -53,8 +50,11 @@ class CostStrategy(Strategy):
     def __init__(self, lockfile: PathLike | None, profile: Profile | None = None) -> None:
         super().__init__(lockfile)
         self._profile, self._notes = profile, tuple[str, ...]()
+        self._cache: bool | None = None
+        self._progress: Progress | None = None
 
     def calibrate(self, selection: Selection, cache: bool | None = None, progress: Progress | None = None) -> None:
+        self._cache, self._progress = cache, progress
         if self._profile is None and selection.backends:
             kernels = kernel_names(selection.kernels)
             self._profile, self._notes = profile_of_this_machine(
@@ -88,7 +88,7 @@ class EstimatedStrategy(CostStrategy):
     def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
         return ("estimated", self._race, None if self._profile is None else self._profile.to_json())
 
-    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], request: LoweringRequest) -> Placed:
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], check: Verify) -> Placed:
         compiler.costs = self.costs(compiler.selection)
         compiler.plan()
         notes: list[str] = []
@@ -112,7 +112,9 @@ class EstimatedStrategy(CostStrategy):
         times: dict[str, float] = {}
         if len(forks) > 1:
             programs = {way: program for way, (_, program) in forks.items()}
-            times = race(programs, comparable(seconds), method, ep, default_registry(), compiler.selection.kernels, left)
+            times = race(
+                programs, comparable(seconds), method, ep, default_registry(), compiler.selection.kernels, left
+            )
         chosen = next((way for way in (*times, *forks) if way in forks), None)
         if chosen is not None:
             compiler.adopt(method, chosen, forks[chosen][0])

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 from torch.export import ExportedProgram
 
+from delegate.accuracy.bounds import Verify
 from delegate.cache.runtime.environment import machine
 from delegate.config import Quantization
 from delegate.config.source import sentences
@@ -28,9 +29,6 @@ from delegate.placement.strategy import Placed, Strategy
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
 from delegate.selection import ConfigSource, Request, Selection, select
-
-if TYPE_CHECKING:
-    from delegate.request import LoweringRequest
 
 
 class LockedStrategy(Strategy):
@@ -102,7 +100,7 @@ class LockedStrategy(Strategy):
             what = f"the quantization in the lock is invalid: {sentences(error, Quantization)}"
             raise PartitionError(what, where=self._where, remedy=AGAIN) from error
 
-    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], request: LoweringRequest) -> Placed:
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], check: Verify) -> Placed:
         if self._lock.placements:
             compiler.apply(self._lock.plan, MEASURED)
         return Placed(compiler, exported, self._lock.placements, self._lock.options, self._lock.quantization)

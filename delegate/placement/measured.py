@@ -9,12 +9,12 @@ import time
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
+from delegate.accuracy.bounds import Verify
 from delegate.cache.aot.placements import open_choices
 from delegate.config import PlacementSection
 from delegate.costs.profile import shipped
@@ -28,11 +28,9 @@ from delegate.placement.reference_comparator import samples_to_place
 from delegate.placement.runtime.remote import Cluster, RemotePlacement
 from delegate.placement.schemes import SchemePlanner
 from delegate.placement.strategy import Placed
+from delegate.registry import default_registry
 from delegate.selection import Selection, configured_cache_folder
 from delegate.user_warnings import warn_user
-
-if TYPE_CHECKING:
-    from delegate.request import LoweringRequest
 
 _QUANTIZED = 0.3  # the share of the budget after which no other candidate is quantized
 
@@ -74,12 +72,12 @@ class MeasuredStrategy(CostStrategy):
         ]
         return (repr(self._settings), repr(leaves))
 
-    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], request: LoweringRequest) -> Placed:
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], check: Verify) -> Placed:
         begun, settings, selection = time.monotonic(), self._settings, compiler.selection
         compiler.costs = self.costs(selection)
-        progress = request.progress or (lambda text: None)
-        samples = samples_to_place(settings, request.check.inputs, exported, compiler)
-        arguments = (settings, compiler, exported, samples, request.registry, progress)
+        progress = self._progress or (lambda text: None)
+        samples = samples_to_place(settings, check.inputs, exported, compiler)
+        arguments = (settings, compiler, exported, samples, default_registry(), progress)
         planners = {name: SchemePlanner(name, *arguments) for name in exported}
         bases = [BaseProgram(compiler, exported, unquantized_candidates(settings, tuple(selection.backends)))]
         for number, planner in enumerate(planners.values(), 1):
@@ -92,9 +90,9 @@ class MeasuredStrategy(CostStrategy):
                 selection=selection,
                 artifacts=compiler.artifact_cache,
                 samples=samples,
-                floats=request.check.reference,
+                floats=check.reference,
                 planners=planners,
-                store=open_choices(configured_cache_folder(selection.cache, request.cache)) if is_here else None,
+                store=open_choices(configured_cache_folder(selection.cache, self._cache)) if is_here else None,
                 progress=progress,
                 # The rest of the budget is for measuring.
                 begun=max(begun, time.monotonic() - _QUANTIZED * settings.budget),

@@ -1,6 +1,6 @@
 """The values of `to_backend(placement=...)`, and `PlacementPolicy`, the base class of your own choice.
 
-A `SavedPlan` is a value too: it has the backend of every node. `lowering/strategies.py` has the strategy of each.
+A `SavedPlan` is a value too: it has the backend of every node. `strategies.py` has the strategy of each.
 """
 
 from __future__ import annotations

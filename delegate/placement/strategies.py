@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 from torch.export import ExportedProgram
 
+from delegate.accuracy.bounds import Verify
 from delegate.config import PlacementSection
 from delegate.config.source import sentences
 from delegate.errors import ConfigError
@@ -35,9 +35,6 @@ from delegate.placement.runtime.remote import Cluster, OpenCluster, OpenRemotePl
 from delegate.placement.strategy import Placed, Strategy
 from delegate.registry import default_registry
 
-if TYPE_CHECKING:
-    from delegate.request import LoweringRequest
-
 _WHERE = "placement"
 
 
@@ -50,7 +47,7 @@ class _ByPolicy(Strategy):
         super().__init__()
         self._policy = policy
 
-    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], request: LoweringRequest) -> Placed:
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], check: Verify) -> Placed:
         table = SupportTable.of(compiler.plan_each_backend_first())
         plan = self._policy.place(table)
         if not isinstance(plan, SavedPlan):

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.export import ExportedProgram
 
+from delegate.accuracy.bounds import Verify
 from delegate.costs.estimates import Estimates
 from delegate.files import require_file
 from delegate.lowering.compiler import Compiler
@@ -26,9 +27,6 @@ from delegate.placement.plans import Options, Progress
 from delegate.registry import Registry
 from delegate.report import Report
 from delegate.selection import Selection
-
-if TYPE_CHECKING:
-    from delegate.request import LoweringRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +99,13 @@ class Strategy:
         """Return the estimates that plans are chosen by; None if plans are by preference, or saved."""
         return None
 
-    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], request: LoweringRequest) -> Placed:
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], check: Verify) -> Placed:
         """Return the compiler with the plan to apply.
 
         Args:
             compiler: has the methods.
             exported: the methods, which may be quantized.
-            request: the arguments of `to_backend`, with the float references and the inputs to verify on.
+            check: the inputs to verify on, and the methods that are the references of the exported ones.
         """
         return Placed(compiler, exported)
 

@@ -25,7 +25,7 @@ def test_choices_and_artifacts(tmp_path):
         for name in ("candidate", "plan", "options", "placement", "cut_short", "refused", "compile_specs", "notes"):
             store = Store(tmp_path / f"{number}{name}")
             store.put("key", {name: value}, [b"blob"])
-            assert PlacementCache(store).get("key", 1.0) is None
+            assert PlacementCache(store, "key").get(1.0) is None
             store.put("key", {"compile_specs": {}, "notes": [], "space": "", **{name: value}}, [b"blob"])
             ArtifactCache(store, {}).get("key")  # a value or a miss, and no error
 

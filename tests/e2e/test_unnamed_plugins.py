@@ -15,7 +15,7 @@ from delegate import selection
 from delegate.backends import compiler_process
 from delegate.backends.isolated import Outcomes
 from delegate.partitioner.partitioner import CapabilityPartitioner
-from delegate.placement import measured
+from delegate.placement import program_placement
 from delegate.probing import process
 from delegate.registry import default_registry
 from delegate.testing import assert_same
@@ -190,7 +190,7 @@ def evil(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     (site.root / "faults").write_text("")
     default_registry.cache_clear()
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", ",".join({*default_registry().names()} - {"evil", "xnnpack"}))
-    for module in (selection, measured):
+    for module in (selection, program_placement):
         monkeypatch.setattr(module, "UNNAMED_LIMIT", LIMIT)
     for question in ("probe", "use"):
         monkeypatch.setitem(process.LIMITS, question, LIMIT)

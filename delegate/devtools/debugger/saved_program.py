@@ -11,6 +11,7 @@ from typing import ClassVar
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from delegate.accuracy.bounds import Verify
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.decomposition import is_compound_operator
 from delegate.devtools.debugger.recording import torch_operator
@@ -32,7 +33,6 @@ from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, Program
 from delegate.registry import Registry
 from delegate.report import Report
-from delegate.request import LoweringRequest
 from delegate.runtime.delegates import require_no_code
 from delegate.runtime.steps import failed
 from delegate.verdict import Verdict
@@ -176,7 +176,7 @@ class FromSavedProgram(Strategy):
             if node.partition
         }
 
-    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], request: LoweringRequest) -> Placed:
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], check: Verify) -> Placed:
         """Return the compiler with partitioners that assign each node as in the file."""
         compiler.partitioners = [_AsSaved(p, self._partition_of) for p in compiler.partitioners]
         return Placed(compiler, exported)
