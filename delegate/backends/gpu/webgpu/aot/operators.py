@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.fx import Node
 
+from delegate.backends.gpu.webgpu.deviations import LARGE_ARGUMENTS, LOST_INDICES
 from delegate.backends.lowering import every
 from delegate.backends.onnx.aot.translations import Operators
 from delegate.edge.node import arguments, tensor
@@ -75,7 +76,20 @@ def _positive_base(node: Node) -> Verdict:
     return YES if base > 0 else no(Reason.INACCURATE, f"a power of {base}, which WGSL computes by its logarithm")
 
 
+def _large_arguments(node: Node) -> Verdict:
+    """There are none."""
+    return LARGE_ARGUMENTS.reject()
+
+
+def _lost_indices(node: Node) -> Verdict:
+    """The numbers are integers."""
+    return LOST_INDICES.reject() if tensor(node.all_input_nodes[0]).dtype.is_floating_point else YES
+
+
 LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
+    "aten.asinh.default": _large_arguments,
+    "aten.sort.default": _lost_indices,
+    "aten.sort.stable": _lost_indices,
     "aten.convolution.default": every(_flat_groups, _no_single_results),
     "aten.pow.Scalar": _positive_base,
 }
