@@ -77,7 +77,7 @@ def _positive_base(node: Node) -> Verdict:
 
 
 def _large_arguments(node: Node) -> Verdict:
-    """There are none."""
+    """No node is supported: large negative numbers lose all digits."""
     return LARGE_ARGUMENTS.reject()
 
 
