@@ -30,7 +30,7 @@ class BaseProgram:
     """A program that candidates compile: the original or a quantized one.
 
     Args:
-        compiler: a `Compiler` that has all methods.
+        compiler: has all methods.
         exported: the methods that candidates compile.
         candidates: name -> backend.
         quantization: the configuration section of its quantization; None without quantization.

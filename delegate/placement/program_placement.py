@@ -290,7 +290,7 @@ def _choose_placement(
     settings = context.settings
     candidates = _ordered_candidates(name, bases, context)
     task = Task(name, candidates, settings.objective, budget, cores(), limits=context.limits)
-    cache = PlacementCache() if context.store is None else _cache_of(name, bases, candidates, context)
+    cache = _cache_of(name, bases, candidates, context)
     if (cached := cache.get(budget)) is not None:
         by_name, (candidate, plan, options, placement) = {c.name: c for c in candidates}, cached
         if candidate in by_name:
@@ -327,8 +327,8 @@ def _measured_choice(
 def _cache_of(
     name: str, bases: Sequence[BaseProgram], candidates: Sequence[Candidate], context: PlacementContext
 ) -> PlacementCache:
-    """Return the cached choice for a method; an empty one if nobody can compare what it depends on."""
-    if not {*context.identities, PORTABLE} >= {c.way for c in candidates}:
+    """Return the cached choice for a method, empty without a cache, or if nobody can compare what it depends on."""
+    if context.store is None or not {*context.identities, PORTABLE} >= {c.way for c in candidates}:
         return PlacementCache()
     try:
         return PlacementCache(context.store, _key(name, bases, candidates, context))
