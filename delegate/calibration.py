@@ -116,6 +116,7 @@ ROWS = (
             ((1, 1, 96, 96), (1, 1, 3, 3)),
             ((1, 64, 28, 28), (64, 64, 3, 3)),
             ((8, 32, 28, 28), (32, 32, 3, 3)),
+            ((1, 256, 7, 7), (256, 256, 3, 3)),
         ],
     ),
     Row(
@@ -300,7 +301,7 @@ def _fit(place: str, samples: Sequence[_Sample]) -> PlaceRates:
                 seconds = max(sample.seconds - rest, _LEAST_SHARE * sample.seconds)
                 points.append((len(mine), sum(q.units for q in mine), sum(q.nbytes for q in mine), seconds))
         if points:
-            rates[kind] = _least_error(points)
+            rates[kind] = _least_error(points, _BY_MEMORY if kind == kinds.DEPTHWISE else _COLUMNS)
     if place == PORTABLE:
         rates[kinds.PERMUTE] = Rate(0.0)
     return PlaceRates(call, rates, {}, "calibrated")
@@ -328,11 +329,15 @@ def _calls(single: Sequence[_Sample], chains: Sequence[_Sample]) -> tuple[Rate, 
     return calls, simple
 
 
-def _least_error(points: Sequence[tuple[int, float, float, float]]) -> Rate:
+_COLUMNS = ((0, 1, 2), (0, 1), (1, 2), (1,))  # the parts of a rate that may be above zero: call, unit, byte
+_BY_MEMORY = (*_COLUMNS, (0, 2))  # of a kind with little work for each byte
+
+
+def _least_error(points: Sequence[tuple[int, float, float, float]], subsets: Sequence[tuple[int, ...]]) -> Rate:
     """Return the rate with the least relative error at points of (operators, units, bytes, seconds), none negative."""
     matrix = np.array([[c / s, u / s, b / s] for c, u, b, s in points])
     best, least = Rate(0.0), float("inf")
-    for columns in ([0, 1, 2], [0, 1], [1, 2], [1]):
+    for columns in map(list, subsets):
         if len(columns) > len(points):
             continue
         found, *_ = np.linalg.lstsq(matrix[:, columns], np.ones(len(points)), rcond=None)

@@ -10,6 +10,7 @@ from delegate.costs.kinds import COPY, FUNCTION, PERMUTE, VIEW
 from delegate.costs.profile import PlaceRates, Profile, Rate
 from delegate.costs.quantities import Quantities, quantities_of
 from delegate.edge.node import is_constant, nbytes
+from delegate.plugins import PORTABLE
 
 _AVOIDED = 1e6  # seconds of a node in a place that a plan may not use
 
@@ -39,7 +40,7 @@ class Estimates:
 
     def seconds(self, quantities: Quantities, place: str) -> float:
         """Return the seconds of a node with these quantities."""
-        kind, units, nbytes = quantities
+        kind, units, nbytes, on_kernels = quantities
         if kind == VIEW:
             return 0.0
         if self.places is not None and place not in self.places:
@@ -47,7 +48,8 @@ class Estimates:
         rate = self._rates.get((place, kind))
         if rate is None:
             rate = self._rates[place, kind] = _rate(self.profile.rates(place), kind)
-        return rate.call + rate.unit * units + rate.byte * nbytes
+        seconds = rate.call + rate.unit * units + rate.byte * nbytes
+        return seconds * on_kernels if place == PORTABLE else seconds
 
     def is_free(self, node: Node) -> bool:
         """Return true if a node takes no time in any place."""

@@ -25,8 +25,7 @@ OPERATORS = {
         "ones_like scalar_tensor isnan _to_copy to hardsigmoid hardswish relu6 fill addcmul isinf"
     ),
     REDUCTION: (
-        "sum mean amax amin var std prod any all argmax argmin max min norm linalg_vector_norm logsumexp var_mean "
-        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d"
+        "sum mean amax amin var std prod any all argmax argmin max min norm linalg_vector_norm logsumexp var_mean"
     ),
     SOFTMAX: "softmax _softmax log_softmax _log_softmax",
     NORM: (
@@ -46,10 +45,14 @@ OPERATORS = {
         "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d "
         "im2col col2im"
     ),
-    AVERAGE: "avg_pool1d avg_pool2d avg_pool3d",
+    AVERAGE: (
+        "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
+        "_adaptive_avg_pool2d _adaptive_avg_pool3d"
+    ),
     RESIZE: (
-        "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
-        "_upsample_bilinear2d_aa upsample_bicubic2d upsample_trilinear3d"
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+        "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
+        "_upsample_bilinear2d_aa upsample_bicubic2d _upsample_bicubic2d_aa upsample_trilinear3d"
     ),
     SORT: "sort argsort median kthvalue searchsorted bucketize nonzero histc",
     SCAN: "cumsum cumprod cummax cummin logcumsumexp",
@@ -63,13 +66,29 @@ OPERATORS = {
         "unflatten alias detach narrow as_strided"
     ),
 }  # fmt: skip
+# How many times as long as others of its kind an operator takes on the portable kernels, which call NumPy step by step.
+ON_KERNELS = {
+    0.4: "tanh sqrt reciprocal argmax argmin any all rms_norm index_put upsample_nearest1d upsample_nearest2d fmod",
+    2: (
+        "relu relu6 clamp clamp_min clamp_max hardtanh leaky_relu sign softplus mish log_sigmoid logsumexp prod "
+        "log_softmax _log_softmax tril roll constant_pad_nd"
+    ),
+    3: "triu var std var_mean gelu erf elu selu celu",
+    4: "hardswish hardsigmoid glu",
+}
 BY_RESULT = frozenset({GATHER, INDEX, ELEMENT_GATHER, RESIZE, SPECIAL, SAMPLE})  # what they do not read takes no time
 BY_ROW = frozenset({SOFTMAX, SORT, TOPK, SCAN})  # along one dimension, so that short rows take longer
 KINDS = (*OPERATORS, POINTWISE, DEPTHWISE, WIDE_DEPTHWISE, FUNCTION)
 _KIND_OF = {f"aten.{name}": kind for kind, names in OPERATORS.items() for name in names.split()}
+_ON_KERNELS = {f"aten.{name}": factor for factor, names in ON_KERNELS.items() for name in names.split()}
 
 
 def kind_of(op: str) -> str:
     """Return the kind of an operator by its full name, e.g. "aten.add.Tensor"; convolutions are not yet told apart."""
     name = op.rpartition(".")[0]
     return _KIND_OF.get(name) or _KIND_OF.get(name.removesuffix("_copy"), FUNCTION)
+
+
+def on_kernels(op: str) -> float:
+    """Return how many times as long as others of its kind an operator takes on the portable kernels."""
+    return _ON_KERNELS.get(op.rpartition(".")[0], 1.0)

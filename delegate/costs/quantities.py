@@ -25,6 +25,7 @@ from delegate.costs.kinds import (
     WIDE_DEPTHWISE,
     WINDOW,
     kind_of,
+    on_kernels,
 )
 from delegate.costs.work import multiply_adds
 from delegate.edge.node import arguments, is_compute, is_constant, op_name, size, tensor, tensors
@@ -46,11 +47,13 @@ class Quantities(NamedTuple):
         units: multiply-adds; or elements, times how often each is worked on.
         nbytes: the bytes that a product moves; those that another operator moves beyond a fast cache; or the rows of
             one that works row by row.
+        on_kernels: how many times as long as others of its kind it takes on the portable kernels.
     """
 
     kind: str
     units: float
     nbytes: int
+    on_kernels: float = 1.0
 
 
 FREE = Quantities(VIEW, 0, 0)
@@ -87,7 +90,7 @@ def quantities_of(node: Node, nbytes: Callable[[Node], int]) -> Quantities:
         elements *= _taps(node)
     elif kind in BY_ROW:
         return _by_row(kind, node)
-    return Quantities(kind, elements, max(moved - _CACHE, 0))
+    return Quantities(kind, elements, max(moved - _CACHE, 0), on_kernels(op_name(node)))
 
 
 def _convolution(args: Mapping[str, Any]) -> str:
@@ -103,7 +106,8 @@ def _by_row(kind: str, node: Node) -> Quantities:
     shape, dim = tensors(node.all_input_nodes[0])[0].shape, arguments(node).get("dim", -1)
     length = max(size(shape[dim]), 1) if shape and isinstance(dim, int) else 1
     elements = math.prod(map(size, shape))
-    return Quantities(kind, elements * (max(math.log2(length), 1) if kind == SORT else 1), elements // length)
+    units = elements * (max(math.log2(length), 1) if kind == SORT else 1)
+    return Quantities(kind, units, elements // length, on_kernels(op_name(node)))
 
 
 def _taps(node: Node) -> float:
