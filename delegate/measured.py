@@ -13,7 +13,7 @@ from typing import Any
 from delegate.field_checks import amount, count, items, mapping, number, text, texts
 from delegate.text_table import Table
 
-UNITS = {"latency": "ms", "throughput": "ms", "memory": "MiB", "file size": "MiB"}  # objective -> of a cost, for people
+UNITS = {"latency": "ms", "memory": "MiB", "file size": "MiB"}  # objective -> of a cost, for people
 _EXACT_DB = 100.0
 _DIGITS = 4  # of measured numbers; more are noise, also in the diff of two lockfiles
 _SCALES = {"ms": 1e3, "MiB": 2.0**-20}

@@ -309,10 +309,10 @@ class PlacementSection(_Model):
     candidates: Annotated[tuple[PlacementCandidate, ...], Field(strict=False)] | None = Field(
         default=None, description="Candidates, the preferred first. Without the key: the backends."
     )
-    objective: Literal["latency", "throughput", "memory", "file size"] = Field(
+    objective: Literal["latency", "memory", "file size"] = Field(
         default="latency",
-        description="Quantity to minimise: the time of a call; the time between results, with as many callers as "
-        "cores; the memory of the process; or the size of the program file.",
+        description="Quantity to minimise: the time of a call, the memory of the process, or the size of the program "
+        "file.",
     )
     threads: Annotated[tuple[Annotated[int, Field(gt=0, le=1024)], ...], Field(strict=False)] = Field(
         default=(),

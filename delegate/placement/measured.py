@@ -22,8 +22,8 @@ from delegate.edge.keys import NotCacheable
 from delegate.errors import ConfigError
 from delegate.lowering.compiler import Compiler
 from delegate.placement.estimated import CostStrategy
-from delegate.placement.plans import BaseProgram, unquantized_candidates
-from delegate.placement.program_placement import MEASURED, Choices, PlacementContext, choose_placements, merged_plan
+from delegate.placement.plans import BaseProgram, ChosenPlan, unquantized_candidates
+from delegate.placement.program_placement import MEASURED, PlacementContext, choose_placements, merged_plan
 from delegate.placement.reference_comparator import samples_to_place
 from delegate.placement.runtime.remote import Cluster, RemotePlacement
 from delegate.placement.schemes import SchemePlanner
@@ -102,12 +102,12 @@ class MeasuredStrategy(CostStrategy):
             choices = choose_placements(bases, context)
         if self._remote is not None:
             self._remote.finish()
-        if any(chosen.placement.busy for _, chosen in choices.values()):
+        if any(chosen.placement.busy for chosen in choices.values()):
             self.is_cacheable = False
         return _apply(choices, compiler, [record for planner in planners.values() for record in planner.records])
 
 
-def _apply(choices: Choices, compiler: Compiler, records: Sequence[warnings.WarningMessage]) -> Placed:
+def _apply(choices: Mapping[str, ChosenPlan], compiler: Compiler, records: Sequence[warnings.WarningMessage]) -> Placed:
     """Return the chosen programs with the plan to apply, and warn about their quantization.
 
     Args:
@@ -115,7 +115,7 @@ def _apply(choices: Choices, compiler: Compiler, records: Sequence[warnings.Warn
         compiler: of the original program.
         records: warnings whichever program is chosen.
     """
-    bases = {name: base for name, (base, _) in choices.items()}
+    bases = {name: chosen.candidate.base for name, chosen in choices.items()}
     applied = compiler.fork_with({name: base.compiler.methods[name].edge for name, base in bases.items()})
     notes = dict.fromkeys(note for base in bases.values() for note in base.notes)
     applied.selection = replace(applied.selection, notes=(*applied.selection.notes, *notes))
@@ -126,7 +126,7 @@ def _apply(choices: Choices, compiler: Compiler, records: Sequence[warnings.Warn
     return Placed(
         applied,
         {name: base.exported[name] for name, base in bases.items()},
-        tuple(chosen.placement.rounded() for _, chosen in choices.values()),
-        {name: options for _, chosen in choices.values() for name, options in chosen.options.items()},
+        tuple(chosen.placement.rounded() for chosen in choices.values()),
+        {name: options for chosen in choices.values() for name, options in chosen.options.items()},
         {name: base.quantization for name, base in bases.items() if base.quantization is not None},
     )

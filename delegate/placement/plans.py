@@ -53,14 +53,19 @@ class Candidate:
     Args:
         name: for the report.
         way: the way that its plan takes, e.g. the name of a backend; see `delegate.partitioner.search`.
-        compiler: has the method, and the estimates that mixed plans are searched by.
+        base: the program that it compiles.
         options: of `delegate.load`, by name of a backend.
     """
 
     name: str
     way: str
-    compiler: Compiler
+    base: BaseProgram
     options: Options = field(default_factory=dict)
+
+    @property
+    def compiler(self) -> Compiler:
+        """The compiler of its program, with the estimates that mixed plans are searched by."""
+        return self.base.compiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,6 @@ class Task:
         candidates: the preferred first.
         objective: a key of `delegate.measured.UNITS`.
         budget: seconds.
-        callers: number of concurrent callers if the objective is throughput.
         mixes: True if plans that mix backends are searched for; else only the candidates are compared.
         limits: backend -> most seconds for an answer of a program with partitions of it. The others have no limit.
     """
@@ -81,7 +85,6 @@ class Task:
     candidates: Sequence[Candidate]
     objective: str
     budget: float
-    callers: int = 1
     mixes: bool = True
     limits: Mapping[str, float] = field(default_factory=dict)
 
@@ -143,14 +146,13 @@ class MethodPlan:
 
 def make_trial(plan: MethodPlan, task: Task) -> Trial:
     """Return the trial of a plan by the objective, with the options of the backends that it uses."""
-    callers = task.callers if task.objective == "throughput" else 1
     limit = limit_of(plan.program, task.limits)
-    return Trial(plan.name, plan.program, task.method, task.objective, plan.options, callers=callers, limit=limit)
+    return Trial(plan.name, plan.program, task.method, task.objective, plan.options, limit=limit)
 
 
 def watched_trial(plan: MethodPlan, task: Task) -> Trial:
     """Return the trial of a plan whose parts are timed."""
-    return replace(make_trial(plan, task), objective="latency", callers=1, is_watched=True)
+    return replace(make_trial(plan, task), is_watched=True)
 
 
 def limit_of(program: Program, limits: Mapping[str, float]) -> float:

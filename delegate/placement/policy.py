@@ -20,7 +20,7 @@ from delegate.partitioner.saved import SavedPartition, SavedPlan
 from delegate.verdict import Verdict
 
 PathLike = str | os.PathLike[str]
-Objective = Literal["latency", "throughput", "memory", "file size"]
+Objective = Literal["latency", "memory", "file size"]
 
 
 @dataclass(frozen=True, slots=True)

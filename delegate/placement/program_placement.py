@@ -39,7 +39,6 @@ from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial, Trial
 from delegate.placement.schemes import SchemePlanner
 from delegate.plugins import PORTABLE
 from delegate.probing.process import UNNAMED_LIMIT
-from delegate.program.cores import cores
 from delegate.registry import default_registry
 from delegate.selection import Selection
 from delegate.verdict import Reason, no
@@ -47,7 +46,6 @@ from delegate.verdict import Reason, no
 _FIRST_SHARE = 0.75  # of the budget, for the candidates before their mixes
 _MIX_SHARE = 0.2  # of the budget, for each measurement of mixes
 _CLEARLY_LESS = 0.99  # of a size: memory varies by less between two processes
-Choices = Mapping[str, tuple[BaseProgram, ChosenPlan]]  # by method
 MEASURED = no(Reason.SLOWER, "as measured", "the table of plans shows by how much")
 
 
@@ -116,8 +114,8 @@ class PlacementContext:
         return own if self.settings.accuracy is None else self.floats.get(method, own)
 
 
-def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -> Choices:
-    """Measure the candidates of all methods, and return the choice for each.
+def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -> dict[str, ChosenPlan]:
+    """Measure the candidates of all methods, and return the choice by method.
 
     Args:
         bases: the original program first, then those of candidates, each with some of the methods.
@@ -128,7 +126,7 @@ def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -
     """
     methods = list(bases[0].exported)
     share = context.settings.budget / len(methods)
-    chosen: Choices = {
+    chosen = {
         name: _choose_program(name, [base for base in bases if name in base.exported], context, share, number * share)
         for number, name in enumerate(methods, 1)
     }
@@ -137,17 +135,17 @@ def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -
     return chosen
 
 
-def merged_plan(choices: Choices) -> SavedPlan:
+def merged_plan(choices: Mapping[str, ChosenPlan]) -> SavedPlan:
     """Return the plan of all methods, with unique names of partitions."""
-    plans = [chosen.plan for _, chosen in choices.values()]
+    plans = [chosen.plan for chosen in choices.values()]
     partitions = tuple(replace(p, name=f"{i}_{p.name}") for i, plan in enumerate(plans) for p in plan.partitions)
     return SavedPlan(partitions, tuple(sorted({op for plan in plans for op in plan.whole or ()})))
 
 
 def _choose_program(
     name: str, bases: Sequence[BaseProgram], context: PlacementContext, budget: float, latest: float
-) -> tuple[BaseProgram, ChosenPlan]:
-    """Return the program of a method to compile, and the choice for it.
+) -> ChosenPlan:
+    """Return the choice for a method.
 
     The best of the bases competes with mixes of schemes, again and again until these end.
 
@@ -162,9 +160,9 @@ def _choose_program(
     comparator = _create_comparator(name, bases[0], context)
     first = budget * (_FIRST_SHARE if is_mixed else 1.0)
     chosen = _choose_placement(name, bases, context, comparator, first, end - budget + first)
-    base = _base_of(bases, chosen)
     is_mixed = is_mixed and _cost(chosen) < math.inf
     while is_mixed and time.monotonic() < end:
+        base = chosen.candidate.base
         mixes = context.planners[name].mixes(base, chosen.placement, end)
         left = end - time.monotonic()
         if not mixes or left <= 0:
@@ -172,56 +170,58 @@ def _choose_program(
         competing = {n: b for n, b in base.candidates.items() if n in chosen.placement.chosen}
         rivals = [replace(base, candidates=competing or base.candidates), *mixes]
         later = _choose_placement(name, rivals, context, comparator, min(left, budget * _MIX_SHARE), end)
-        winner = _base_of(rivals, later)
-        is_better = winner is not rivals[0] and _cost(later) < _cost(chosen)
+        is_better = later.candidate.base is not rivals[0] and _cost(later) < _cost(chosen)
         kept, other = (later, chosen) if is_better else (chosen, later)
         chosen = replace(kept, placement=_merge_placements(kept.placement, other.placement))
-        base = winner if is_better else base
-    return base, replace(chosen, placement=replace(chosen.placement, budget=budget))
+    return replace(chosen, placement=replace(chosen.placement, budget=budget))
 
 
-def _choose_for_all_methods(chosen: Choices, bases: Sequence[BaseProgram], context: PlacementContext) -> Choices:
+def _choose_for_all_methods(
+    chosen: dict[str, ChosenPlan], bases: Sequence[BaseProgram], context: PlacementContext
+) -> dict[str, ChosenPlan]:
     """Return the choices with which the program of all methods is smallest.
 
     Methods store a weight once only if it has the same scheme in all of them. So the choices of the methods compete
     with each candidate that all methods have.
     """
-    if context.remote is not None or context.cluster is not None or len({id(base) for base, _ in chosen.values()}) == 1:
+    is_elsewhere = context.remote is not None or context.cluster is not None
+    if is_elsewhere or len({id(c.candidate.base) for c in chosen.values()}) == 1:
         return chosen
     best, least = chosen, _size(chosen, context)
     for name in _common_plans(chosen):
         if time.monotonic() > context.begun + context.settings.budget:
             break
         context.progress(f"compiling all methods for {name}")
-        same = {m: _prefer(m, name, plan, bases, context) for m, (_, plan) in chosen.items()}
+        same = {m: _prefer(m, name, plan, bases, context) for m, plan in chosen.items()}
         size = _size(same, context)
         best, least = (same, size) if size < _CLEARLY_LESS * least else (best, least)
     return best
 
 
-def _common_plans(chosen: Choices) -> list[str]:
+def _common_plans(chosen: Mapping[str, ChosenPlan]) -> list[str]:
     """Return the names of plans that every method has, and that no method rejects."""
-    names = [{p.name for p in c.placement.plans if p.cost is not None and not p.why} for _, c in chosen.values()]
+    names = [{p.name for p in c.placement.plans if p.cost is not None and not p.why} for c in chosen.values()]
     return sorted(set.intersection(*names))
 
 
 def _prefer(
     method: str, name: str, chosen: ChosenPlan, bases: Sequence[BaseProgram], context: PlacementContext
-) -> tuple[BaseProgram, ChosenPlan]:
-    """Return the program and the choice of a candidate for a method; raises StopIteration if no base has it."""
+) -> ChosenPlan:
+    """Return the choice of a candidate for a method; raises StopIteration if no base has it."""
     own = [base for base in bases if method in base.exported]
-    base, candidate = next((b, c) for b in own for c in _candidates(method, b, context) if c.name == name)
+    candidate = next(c for base in own for c in _candidates(method, base, context) if c.name == name)
     fork = candidate.compiler.fork_for_way(method, candidate.way)
     fork.compile()
     plans = tuple(replace(row, against=None) for row in chosen.placement.plans)
     placement = replace(chosen.placement, chosen=name, plans=plans)
-    return base, ChosenPlan(candidate, SavedPlan.of(fork.plans), candidate.options, placement)
+    return ChosenPlan(candidate, SavedPlan.of(fork.plans), candidate.options, placement)
 
 
-def _size(choices: Choices, context: PlacementContext) -> float:
+def _size(choices: Mapping[str, ChosenPlan], context: PlacementContext) -> float:
     """Return the bytes of the program of all methods: of its file, or of the process that runs its first method."""
-    first, (base, plan) = next(iter(choices.items()))
-    compiler = base.compiler.fork_with({name: b.compiler.methods[name].edge for name, (b, _) in choices.items()})
+    first, plan = next(iter(choices.items()))
+    edges = {name: chosen.candidate.compiler.methods[name].edge for name, chosen in choices.items()}
+    compiler = plan.candidate.compiler.fork_with(edges)
     compiler.apply(merged_plan(choices), MEASURED)
     program, _ = compiler.compile()
     with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
@@ -236,11 +236,6 @@ def _size(choices: Choices, context: PlacementContext) -> float:
             return math.inf
         finally:
             runner.close()
-
-
-def _base_of(bases: Sequence[BaseProgram], chosen: ChosenPlan) -> BaseProgram:
-    """Return the program that the chosen candidate compiles."""
-    return next(base for base in bases if base.compiler is chosen.candidate.compiler)
 
 
 def _cost(chosen: ChosenPlan) -> float:
@@ -289,7 +284,7 @@ def _choose_placement(
     """
     settings = context.settings
     candidates = _ordered_candidates(name, bases, context)
-    task = Task(name, candidates, settings.objective, budget, cores(), limits=context.limits)
+    task = Task(name, candidates, settings.objective, budget, limits=context.limits)
     cache = _cache_of(name, bases, candidates, context)
     if (cached := cache.get(budget)) is not None:
         by_name, (candidate, plan, options, placement) = {c.name: c for c in candidates}, cached
@@ -353,12 +348,12 @@ def _candidates(method: str, base: BaseProgram, context: PlacementContext) -> It
     for name, backend in base.candidates.items():
         counts = context.settings.threads if _takes_threads(backend) else ()
         for count in counts:
-            yield Candidate(f"{name}, {count} threads", backend, base.compiler, {backend: {"threads": count}})
+            yield Candidate(f"{name}, {count} threads", backend, base, {backend: {"threads": count}})
         if not counts:
-            yield Candidate(name, backend, base.compiler)
-    is_timed = context.settings.objective in ("latency", "throughput")
-    if is_timed and base.quantization is None and context.settings.candidates is None:
-        yield Candidate(PORTABLE, PORTABLE, base.compiler)
+            yield Candidate(name, backend, base)
+    settings = context.settings
+    if settings.objective == "latency" and base.quantization is None and settings.candidates is None:
+        yield Candidate(PORTABLE, PORTABLE, base)
 
 
 def _takes_threads(backend: str) -> bool:

@@ -87,7 +87,9 @@ def test_quantities(name: str) -> None:
 
 def test_measured_parts_correct_estimates() -> None:
     """The smallest part that has a node counts; other nodes have the factor of all; other places are avoided."""
-    edge = to_edge(torch.export.export(nn.Sequential(nn.Sigmoid(), nn.Sigmoid(), nn.Sigmoid()), (ones(8),)), name="forward")
+    edge = to_edge(
+        torch.export.export(nn.Sequential(nn.Sigmoid(), nn.Sigmoid(), nn.Sigmoid()), (ones(8),)), name="forward"
+    )
     first, second, third = (node for node in edge.graph.nodes if is_compute(node))
     rates = PlaceRates(Rate(1.0), {kinds.FUNCTION: Rate(2.0)}, {})
     costs = CorrectedEstimates(Estimates(Profile("", {UNKNOWN: rates, PORTABLE: rates, "a": rates})), ["a"])

@@ -19,7 +19,7 @@ from delegate.lowering.compiler import Compiler
 from delegate.measured import PlanCost
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
 from delegate.placement.placer import Placer
-from delegate.placement.plans import Candidate, ChosenPlan, Task
+from delegate.placement.plans import BaseProgram, Candidate, ChosenPlan, Task
 from delegate.placement.runtime.accuracy_check import AccuracyResult
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.program.model import DelegateCall, Program
@@ -144,7 +144,8 @@ def placer(
     def pause(seconds: float) -> None:
         factory.now += seconds
 
-    candidates = [Candidate(name, name, compiler) for name in factory.table]
+    base = BaseProgram(compiler, {}, {})
+    candidates = [Candidate(name, name, base) for name in factory.table]
     placement_task = Task("forward", candidates, **{"objective": "latency", "budget": 1000.0, **task})
     return Placer(placement_task, factory, comparator or TableComparator(), clock=factory.clock, pause=pause)
 
@@ -285,13 +286,6 @@ def test_other_objectives_compare_whole_plans(compiler: Compiler, objective: str
     assert all(t.objective == objective and not t.is_watched for t in factory.opened)
 
 
-def test_throughput_has_as_many_callers_as_asked(compiler: Compiler) -> None:
-    factory = TableRunnerFactory({NAMES[0]: flat(1.0), NAMES[1]: flat(1.2)})
-    choose_plan(compiler, factory, objective="throughput", callers=4)
-    callers = {(t.is_watched, t.callers) for t in factory.opened}
-    assert callers == {(False, 4), (True, 1)}
-
-
 BUSY: dict[str, tuple[Callable[[float], bool], str]] = {  # when, and what is said of it
     "in bursts": (lambda now: now % 2 < 1.2, "rounds do not count, because other processes used the cores"),
     "until the second race": (lambda now: now < 3, ""),  # what wins then has waited less than ever
@@ -406,7 +400,8 @@ def test_what_there_was_no_time_for_is_taken_before_what_failed(compiler) -> Non
 
 def test_what_is_spent_before_is_of_the_budget(compiler) -> None:
     factory = TableRunnerFactory({n: [1.0] * BLOCKS for n in NAMES})
-    candidates = [Candidate(name, name, compiler) for name in factory.table]
+    base = BaseProgram(compiler, {}, {})
+    candidates = [Candidate(name, name, base) for name in factory.table]
     late = Placer(
         Task("forward", candidates, "latency", 10.0), factory, TableComparator(), clock=factory.clock, late=11.0
     ).place()

@@ -210,7 +210,7 @@ def measure_until_decided(
         table_only: see `EliminationTest`; the check may add to it.
         goes_on: returns True if there is time for more rounds than an interval requires.
     """
-    runs = all(trial.objective in ("latency", "throughput") for trial in trials)
+    runs = all(trial.objective == "latency" for trial in trials)
     select_next = EliminationTest(table_only) if runs else fixed_rounds(MIN_ROUNDS)
 
     def go_on(records: Mapping[str, Record]) -> Collection[str]:

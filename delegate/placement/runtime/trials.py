@@ -46,7 +46,6 @@ class Trial:
         objective: a key of `delegate.measured.UNITS`.
         options: of `delegate.load`, by name of a backend.
         is_watched: True if its steps are timed too.
-        callers: number of concurrent callers if the objective is throughput.
         limit: most seconds for each answer, if its place allows more.
     """
 
@@ -56,7 +55,6 @@ class Trial:
     objective: str = "latency"
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     is_watched: bool = False
-    callers: int = 1
     limit: float = math.inf
 
 
@@ -186,7 +184,7 @@ class ProcessRunner:
         """Measure one round."""
         if self._trial.objective == "file size":
             return RoundResult(float(self._path.stat().st_size))
-        self._send("measure_round", seconds=ROUND_SECONDS, callers=self._trial.callers)
+        self._send("measure_round", seconds=ROUND_SECONDS)
         answer = self._receive()
         if self._trial.objective == "memory":
             self._send("memory")

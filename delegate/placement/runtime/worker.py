@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -99,15 +98,12 @@ class _Work:
         self.base = before
         return {}
 
-    def measure_round(self, seconds: float, callers: int) -> Mapping[str, Any]:
+    def measure_round(self, seconds: float) -> Mapping[str, Any]:
         """Call the method for some time. Return seconds per call, and per watched step.
 
         Args:
             seconds: of calls that count; at least `_LEAST` calls do.
-            callers: concurrent callers, each in a context of its own. The cost is then the seconds between two results.
         """
-        if callers > 1:
-            return self._crowd(seconds, callers)
         reset = self.program.reset if self.program.states else None
         call_times(lambda: self.run(self.leaves), _WARM, 1, reset)
         before, waited = self._steps(), waiting_seconds()
@@ -143,18 +139,6 @@ class _Work:
             name = what.removeprefix("partition ") if what.startswith("partition ") else timing.name
             spent[name] = spent.get(name, 0) + timing.nanoseconds
         return spent
-
-    def _crowd(self, seconds: float, callers: int) -> Mapping[str, Any]:
-        contexts = [self.program.context() for _ in range(callers)]
-        runs = [(c.method(self.method).run, c.reset if c.states else None) for c in contexts]
-        with ThreadPoolExecutor(callers) as pool:
-            list(pool.map(lambda run: run(self.leaves), [run for run, _ in runs]))
-            start, waited = time.perf_counter(), waiting_seconds()
-            counts = list(
-                pool.map(lambda run: len(call_times(lambda: run[0](self.leaves), seconds, _LEAST, run[1])), runs)
-            )
-            spent = time.perf_counter() - start
-            return {"cost": spent / sum(counts), "waited": max((waiting_seconds() - waited) / spent, 0.0)}
 
 
 def call_times(

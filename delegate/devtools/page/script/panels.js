@@ -305,7 +305,7 @@ function placementPanel(view) {
   const partitions = view.graph.method.partitions;
   parts.push(table(["Partition", "Backend", "Nodes", "Work", "In", "Out", "Copied", "Notes"], partitions.map((p) => [p.name, swatch(p.backend, view.graph.backends), p.nodes, percent(p.work), bytes(p.bytesIn), bytes(p.bytesOut), p.space ? bytes(p.copiedIn + p.copiedOut) : "", p.notes.join("; ")]), "Partitions"));
   for (const placement of view.graph.method.placements) {
-    const time = /latency|throughput/.test(placement.objective);
+    const time = placement.objective === "latency";
     const cost = (v) => (v == null ? "" : time ? duration(number(v) * 1e9) : bytes(number(v)));
     const best = placement.plans.find((p) => p.name === placement.chosen);
     const runnerUp = placement.plans.filter((p) => p.against).sort((a, b) => a.against[0] - b.against[0])[0];

@@ -21,7 +21,6 @@ from delegate.placement.runtime.trials import (
     answer_timeout,
     seconds_until,
 )
-from delegate.program.cores import cores
 from delegate_remote.runtime.accuracy import sqnr_db, widen_bfloat16
 from delegate_remote.runtime.bundle import Entry, Task, describe_arguments, read
 from delegate_remote.runtime.costs import Costs, MethodCosts, ProgramCosts
@@ -88,8 +87,7 @@ def _trial(task: Task, entry: Entry) -> Trial:
     options = {backend: {"threads": count} for backend, count in entry.threads.items()}
     if entry.is_watched:
         return Trial(entry.name, entry.program, task.method, "latency", options, is_watched=True)
-    callers = cores() if task.objective == "throughput" else 1
-    return Trial(entry.name, entry.program, task.method, task.objective, options, callers=callers)
+    return Trial(entry.name, entry.program, task.method, task.objective, options)
 
 
 def _check_results(task: Task, runners: Mapping[str, ProgramRunner], sqnr_db_of: dict[str, float]) -> AccuracyResult:
