@@ -137,6 +137,18 @@ ROWS = (
         ],
     ),
     Row(
+        kinds.VOLUME,
+        1,
+        lambda x, w: F.conv3d(x, w, padding=1),
+        [((1, 4, 8, 8, 8), (8, 4, 3, 3, 3)), ((1, 16, 16, 16, 16), (16, 16, 3, 3, 3))],
+    ),
+    Row(
+        kinds.TRANSPOSED,
+        1,
+        lambda x, w: F.conv_transpose2d(x, w, stride=2),
+        [((1, 8, 8, 8), (8, 8, 2, 2)), ((1, 32, 32, 32), (32, 3, 4, 4)), ((1, 64, 14, 14), (64, 32, 2, 2))],
+    ),
+    Row(
         kinds.ATTENTION,
         1,
         F.scaled_dot_product_attention,
@@ -156,7 +168,7 @@ ROWS = (
     Row(kinds.INDEX, 1, lambda x, i: x[i], [((64, 16), (16,)), ((4096, 64), (4096,))]),
     Row(kinds.POWER, 4, _repeat(4, lambda x: torch.sin(torch.pow(x * x, 0.7))), [((1, 16),), ((64, 256),)]),
     Row(kinds.RESIZE, 1, _double, [((1, 4, 4, 4),), ((1, 16, 32, 32),)]),
-    Row(kinds.TOPK, 1, lambda x: torch.topk(x, 4)[0], [((4, 64),), ((4, 8192),), ((2048, 16),)]),
+    Row(kinds.TOPK, 1, lambda x: torch.topk(x, 4)[0], [((4, 64),), ((1, 8192),), ((2048, 16),)]),
     Row(kinds.SCAN, 1, lambda x: torch.cumsum(x, -1), [((4, 64),), ((64, 1024),), ((4096, 16),)]),
     Row(kinds.ELEMENT_GATHER, 1, lambda x, i: torch.gather(x, 1, i), [((16, 64), (16, 16)), ((64, 1024), (64, 256))]),
     Row(
@@ -167,11 +179,16 @@ ROWS = (
     ),
     Row(kinds.SAMPLE, 1, _sample_grid, [((1, 4, 8, 8), (1, 4, 4, 2)), ((1, 16, 32, 32), (1, 32, 32, 2))]),
     Row(kinds.SPECIAL, 1, lambda x: torch.erfinv(x * 0.1), [((4, 16),), ((64, 256),)]),
-    Row(kinds.SORT, 1, lambda x: torch.sort(x)[0], [((4, 64),), ((4, 8192),), ((2048, 16),)]),
+    Row(kinds.SORT, 1, lambda x: torch.sort(x)[0], [((4, 64),), ((1, 8192),), ((2048, 16),)]),
 )
 
 
-_WITH_WEIGHTS = frozenset({kinds.PRODUCT, kinds.CONVOLUTION, kinds.POINTWISE, kinds.DEPTHWISE, kinds.WIDE_DEPTHWISE})
+_WITH_WEIGHTS = frozenset(
+    {
+        kinds.PRODUCT, kinds.CONVOLUTION, kinds.POINTWISE, kinds.DEPTHWISE, kinds.WIDE_DEPTHWISE, kinds.VOLUME,
+        kinds.TRANSPOSED,
+    }
+)  # fmt: skip
 _INDEXED = frozenset({kinds.GATHER, kinds.INDEX, kinds.ELEMENT_GATHER, kinds.SCATTER})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Set
 
 from torch.fx import Node
 
-from delegate.costs.kinds import COPY, FUNCTION, PERMUTE, VIEW
+from delegate.costs.kinds import FUNCTION, LIKE, VIEW
 from delegate.costs.profile import PlaceRates, Profile, Rate
 from delegate.costs.quantities import Quantities, quantities_of
 from delegate.edge.node import is_constant, nbytes
@@ -94,4 +94,4 @@ def crossing_values(members: Collection[Node]) -> list[Node]:
 def _rate(rates: PlaceRates, kind: str) -> Rate:
     """Return the rate of a kind; of a kind that was not measured, that of the most similar one."""
     operators = rates.operators
-    return operators.get(kind) or (operators.get(COPY) if kind == PERMUTE else None) or operators[FUNCTION]
+    return operators.get(kind) or operators.get(LIKE.get(kind, "")) or operators[FUNCTION]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 PRODUCT, CONVOLUTION, POINTWISE = "product", "convolution", "1x1 convolution"
 DEPTHWISE, WIDE_DEPTHWISE = "depthwise convolution", "wide depthwise convolution"
+VOLUME, TRANSPOSED = "3-D convolution", "transposed convolution"
 ATTENTION, SIMPLE, FUNCTION, REDUCTION = "attention", "simple", "function", "reduction"
 SOFTMAX, NORM, GATHER, SCATTER, COPY, WINDOW, SORT = "softmax", "norm", "gather", "scatter", "copy", "window", "sort"
 INDEX, ELEMENT_GATHER, SCAN, TOPK, RESIZE = "index", "element gather", "scan", "topk", "resize"
@@ -78,7 +79,8 @@ ON_KERNELS = {
 }
 BY_RESULT = frozenset({GATHER, INDEX, ELEMENT_GATHER, RESIZE, SPECIAL, SAMPLE})  # what they do not read takes no time
 BY_ROW = frozenset({SOFTMAX, SORT, TOPK, SCAN})  # along one dimension, so that short rows take longer
-KINDS = (*OPERATORS, POINTWISE, DEPTHWISE, WIDE_DEPTHWISE, FUNCTION)
+LIKE = {PERMUTE: COPY, VOLUME: CONVOLUTION, TRANSPOSED: CONVOLUTION}  # a kind that was not measured -> a similar one
+KINDS = (*OPERATORS, POINTWISE, DEPTHWISE, WIDE_DEPTHWISE, VOLUME, TRANSPOSED, FUNCTION)
 _KIND_OF = {f"aten.{name}": kind for kind, names in OPERATORS.items() for name in names.split()}
 _ON_KERNELS = {f"aten.{name}": factor for factor, names in ON_KERNELS.items() for name in names.split()}
 

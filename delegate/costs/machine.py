@@ -22,7 +22,7 @@ from delegate.program.cores import cores
 
 LIMIT = 15.0  # seconds of the measurement of one place
 _STARTS = 60.0  # seconds in which the process imports torch and the library, on a busy machine
-_FORMAT = 1
+_FORMAT = 2
 BUSY = "other processes use the cores"
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,9 @@ from delegate.costs.kinds import (
     POINTWISE,
     RESIZE,
     SORT,
+    TRANSPOSED,
     VIEW,
+    VOLUME,
     WIDE_DEPTHWISE,
     WINDOW,
     kind_of,
@@ -94,11 +96,15 @@ def quantities_of(node: Node, nbytes: Callable[[Node], int]) -> Quantities:
 
 
 def _convolution(args: Mapping[str, Any]) -> str:
-    """Return the kind of a convolution: depthwise, with a kernel of one element, or any other."""
+    """Return the kind of a convolution: transposed, depthwise, with a kernel of one element, 3-D, or any other."""
     weight, groups = tensor(args["weight"]), args.get("groups", 1)
+    if args.get("transposed"):
+        return TRANSPOSED
     if isinstance(groups, int) and groups > 1 and size(weight.shape[1]) == 1:
         return DEPTHWISE if math.prod(size(number) for number in weight.shape[2:]) <= _NARROW else WIDE_DEPTHWISE
-    return POINTWISE if all(size(number) == 1 for number in weight.shape[2:]) else CONVOLUTION
+    if all(size(number) == 1 for number in weight.shape[2:]):
+        return POINTWISE
+    return VOLUME if weight.dim() == 5 else CONVOLUTION
 
 
 def _by_row(kind: str, node: Node) -> Quantities:
