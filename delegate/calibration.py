@@ -28,11 +28,13 @@ from delegate.costs.machine import BUSY
 from delegate.costs.profile import PlaceRates, Profile, Rate
 from delegate.costs.quantities import Quantities
 from delegate.edge.export import to_edge
+from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.placement.runtime.worker import call_times, waiting_seconds
 from delegate.plugins import PORTABLE
 
 _SECONDS = 0.02  # of the calls of one row in one size
 _LEAST = 3  # calls that count
+_PASSES = 4  # over all rows, after the first measurement of each
 _LEAST_SHARE = 0.02  # of a row: the seconds of its own operators, besides those of others
 _MOST_WAITING = 0.25  # a share of the time without a core, beyond which the seconds mean little
 
@@ -85,6 +87,10 @@ def _scatter(x: Tensor, index: Tensor, y: Tensor) -> Tensor:
 
 def _double(x: Tensor) -> Tensor:
     return F.interpolate(x, scale_factor=2, mode="bilinear")
+
+
+def _halve(x: Tensor) -> Tensor:
+    return F.interpolate(x, scale_factor=0.5, mode="bilinear")
 
 
 def _sample_grid(x: Tensor, grid: Tensor) -> Tensor:
@@ -168,6 +174,7 @@ ROWS = (
     Row(kinds.INDEX, 1, lambda x, i: x[i], [((64, 16), (16,)), ((4096, 64), (4096,))]),
     Row(kinds.POWER, 4, _repeat(4, lambda x: torch.sin(torch.pow(x * x, 0.7))), [((1, 16),), ((64, 256),)]),
     Row(kinds.RESIZE, 1, _double, [((1, 4, 4, 4),), ((1, 16, 32, 32),)]),
+    Row(kinds.RESIZE, 1, _halve, [((1, 3, 256, 256),)]),
     Row(kinds.TOPK, 1, lambda x: torch.topk(x, 4)[0], [((4, 64),), ((1, 8192),), ((2048, 16),)]),
     Row(kinds.SCAN, 1, lambda x: torch.cumsum(x, -1), [((4, 64),), ((64, 1024),), ((4096, 16),)]),
     Row(kinds.ELEMENT_GATHER, 1, lambda x, i: torch.gather(x, 1, i), [((16, 64), (16, 16)), ((64, 1024), (64, 256))]),
@@ -246,7 +253,8 @@ class _Sample:
 def measure(place: str, limit: float) -> PlaceRates:
     """Return the rates of a place, as far as its seconds allow.
 
-    Rows that the place does not run as one partition are left out. All rows are measured twice.
+    Rows that the place does not run as one partition are left out. All rows are measured several times, since another
+    process may use the cores for some seconds.
 
     Args:
         place: the name of a backend, or "portable".
@@ -264,7 +272,7 @@ def measure(place: str, limit: float) -> PlaceRates:
                 except Exception:  # the library cannot run it, and others may still run
                     continue
                 samples += [] if sample is None else [sample]
-        for sample in samples:
+        for sample in samples * _PASSES:
             if time.monotonic() < end:
                 sample.measure()
         return _fit(place, samples)
@@ -274,7 +282,7 @@ def _sample(place: str, row: Row, shapes: Sequence[tuple[int, ...]], stack: Exit
     """Return the first measurement of a row in one size; the stack closes its program."""
     model = _Model(row, shapes).eval()
     exported = torch.export.export(model, model.inputs)
-    backends = [] if place == PORTABLE else [place]
+    backends = [] if place == PORTABLE else [CapabilityPartitioner(place, isolate="none")]  # this process is one alone
     program = to_backend(exported, backends, config={"partitioning": {"min_partition_size": 0}}, cache=False)
     report = program.report
     if place != PORTABLE and (len(report.partitions) != 1 or any(n.backend != place for n in report.nodes)):

@@ -47,8 +47,8 @@ class Quantities(NamedTuple):
     Args:
         kind: see `delegate.costs.kinds`.
         units: multiply-adds; or elements, times how often each is worked on.
-        nbytes: the bytes that a product moves; those that another operator moves beyond a fast cache; or the rows of
-            one that works row by row.
+        nbytes: the bytes that a product or a resize moves; those that another operator moves beyond a fast cache; or
+            the rows of one that works row by row.
         on_kernels: how many times as long as others of its kind it takes on the portable kernels.
     """
 
@@ -92,7 +92,8 @@ def quantities_of(node: Node, nbytes: Callable[[Node], int]) -> Quantities:
         elements *= _taps(node)
     elif kind in BY_ROW:
         return _by_row(kind, node)
-    return Quantities(kind, elements, max(moved - _CACHE, 0), on_kernels(op_name(node)))
+    beyond = moved if kind == RESIZE else max(moved - _CACHE, 0)
+    return Quantities(kind, elements, beyond, on_kernels(op_name(node)))
 
 
 def _convolution(args: Mapping[str, Any]) -> str:
