@@ -323,6 +323,7 @@ def plan_and_check(
     strategy.require_model(sources, selection)
     strategy.calibrate(selection)
     exported, selection = quantized(sources, selection, registry)
+    selection = replace(selection, notes=(*selection.notes, *strategy.estimate_notes))
     compiler = Compiler(selection, kernels_of(registry, selection.kernels))
     compiler.costs = strategy.costs(selection)
     compiler.add_methods(exported)

@@ -51,7 +51,8 @@ def machine_profile(
     tell = progress or logger.warning
     for place, identity in identities.items():
         key = hashlib.sha256(repr((_FORMAT, place, identity, host_features())).encode()).hexdigest()
-        result: Result | None = None if place in again else store.read(key, partial(_stored, place))
+        earlier = store.read(key, partial(_stored, place))
+        result: Result | None = None if place in again else earlier
         if result is None and place not in again:
             if again:
                 continue
@@ -61,6 +62,9 @@ def machine_profile(
             result = _measured(place, key)
             if result != BUSY:
                 store.put(key, asdict(result) if isinstance(result, PlaceRates) else {"problem": result}, [])
+        if result == BUSY and isinstance(earlier, PlaceRates):
+            notes.append(f"{place} has its earlier rates: {BUSY}")
+            result = earlier
         if isinstance(result, PlaceRates):
             profile = profile.with_place(place, result)
         else:

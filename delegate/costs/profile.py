@@ -20,8 +20,10 @@ from delegate.field_checks import amount, default, fault, mapping, require_forma
 from delegate.files import read_text, write_text
 
 FORMAT = 1
-_AGAIN = "measure it again: `delegate calibrate`"
+_AGAIN = "measure it again: `delegate calibrate -o FILE`"
 _SHIPPED = "shipped.json"
+SHIPPED = "shipped"  # the origin of rates of a common machine
+_MOST = 1e3  # seconds of one operator, value or byte
 UNKNOWN = "other"  # the place whose rates stand for a backend that has none
 
 
@@ -59,7 +61,7 @@ class PlaceRates:
     call: Rate
     operators: Mapping[str, Rate]
     versions: Mapping[str, str]
-    origin: str = "shipped"
+    origin: str = SHIPPED
     compile: float = 0.0
 
 
@@ -144,7 +146,10 @@ def place_of(name: str, data: Mapping[str, Any]) -> PlaceRates:
 def _rate(data: Mapping[str, Any], subject: str) -> Rate:
     """Return a rate; raises ValueError, with its subject, for numbers that are no seconds."""
     try:
-        return Rate(amount(data, "call"), amount(data, "unit"), amount(data, "byte"))
+        rate = Rate(amount(data, "call"), amount(data, "unit"), amount(data, "byte"))
+        if max(rate.call, rate.unit, rate.byte) > _MOST:
+            raise ValueError(f"{max(rate.call, rate.unit, rate.byte):g} s is too long")
+        return rate
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"the rate of {subject}: {fault(error)}") from error
 

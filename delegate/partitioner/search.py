@@ -21,7 +21,7 @@ from delegate.verdict import Reason, no
 MIXED = "mixed"
 # A mixed plan has to be this much cheaper than the best of one backend: its estimate has more errors that may add up.
 _CLEARLY = 0.6
-NOT_CHOSEN = no(Reason.SLOWER, "by the estimates of this machine", "name the backends to decide it yourself")
+NOT_CHOSEN = no(Reason.SLOWER, "by the estimates", "name the backends to decide it yourself")
 
 Way = Mapping[Node, str]  # node -> its place: a backend, or "portable"
 

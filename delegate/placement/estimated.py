@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from delegate.accuracy.bounds import Verify
 from delegate.costs.estimates import Estimates
 from delegate.costs.machine import BUSY, is_busy
-from delegate.costs.profile import Profile, shipped
+from delegate.costs.profile import SHIPPED, Profile, shipped
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.lowering.compiler import Compiler
@@ -49,7 +49,7 @@ class CostStrategy(Strategy):
 
     def __init__(self, lockfile: PathLike | None, profile: Profile | None = None) -> None:
         super().__init__(lockfile)
-        self._profile, self._notes = profile, tuple[str, ...]()
+        self._profile = profile
         self._cache: bool | None = None
         self._progress: Progress | None = None
 
@@ -57,7 +57,7 @@ class CostStrategy(Strategy):
         self._cache, self._progress = cache, progress
         if self._profile is None and selection.backends:
             kernels = kernel_names(selection.kernels)
-            self._profile, self._notes = profile_of_this_machine(
+            self._profile, self.estimate_notes = profile_of_this_machine(
                 selection.backends, kernels, selection.cache, cache, progress
             )
 
@@ -78,15 +78,19 @@ class EstimatedStrategy(CostStrategy):
     def __init__(self, race: float, machine: PathLike | None, lockfile: PathLike | None) -> None:
         super().__init__(lockfile, None if machine is None else Profile.load(machine))
         self._race, self._begun = race, time.monotonic()
-        if machine is not None and self._profile is not None:
-            self._notes = (f"estimated by the profile {os.path.basename(machine)}, of {self._profile.machine}",)
+        self._machine = None if machine is None else os.path.basename(machine)
 
     def calibrate(self, selection: Selection, cache: bool | None = None, progress: Progress | None = None) -> None:
         super().calibrate(selection, cache, progress)
+        if self._machine is not None and self._profile is not None:
+            places = (*selection.backends, PORTABLE)
+            lacking = [name for name in places if self._profile.rates(name).origin == SHIPPED]
+            rest = f"; it has no rates of {', '.join(lacking)}, which are those of a common machine" if lacking else ""
+            self.estimate_notes = (f"estimated by the profile {self._machine}, of {self._profile.machine}{rest}",)
         self._begun = time.monotonic()
 
     def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
-        return ("estimated", self._race, None if self._profile is None else self._profile.to_json())
+        return ("estimated", self._race, self._machine, None if self._profile is None else self._profile.to_json())
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], check: Verify) -> Placed:
         compiler.costs = self.costs(compiler.selection)
@@ -98,7 +102,9 @@ class EstimatedStrategy(CostStrategy):
             near = [way for way in ranked if _may_win(way, seconds)][:_MOST_RACING]
             if len(near) > 1 and self._race > 0 and _has_inputs(exported[name]):
                 notes += self._decide(compiler, near, seconds, exported[name], name)
-        compiler.selection = replace(compiler.selection, notes=(*compiler.selection.notes, *self._notes, *notes))
+        compiler.selection = replace(
+            compiler.selection, notes=(*compiler.selection.notes, *self.estimate_notes, *notes)
+        )
         return Placed(compiler, exported)
 
     def _decide(
@@ -121,7 +127,10 @@ class EstimatedStrategy(CostStrategy):
         if len(times.keys() & forks.keys()) < 2:
             return []
         texts = ", ".join(f"{way} {taken * 1e3:.3g} ms" for way, taken in times.items())
-        rest = f"; there was no time for {', '.join(late)}" if late else ""
+        late += [way for way in forks if way not in times]
+        rest = f"; without a turn: {', '.join(late)}" if late else ""
+        if chosen != min(forks.keys() & times.keys(), key=times.__getitem__):
+            rest += "; the turns differ, so the estimates count too"
         if is_busy():
             self.is_cacheable = False
             rest += f"; {BUSY}, so the choice is not stored"

@@ -60,6 +60,7 @@ class Strategy:
 
     backends: Collection[str] = ()  # to select although their device is absent here
     is_cacheable = True  # the cache of whole programs may have its result; False after a choice on a busy machine
+    estimate_notes: tuple[str, ...] = ()  # for the report: where the estimates of its plan come from
     can_quantize = False  # it chooses the scheme of a quantization with scheme: auto
 
     def __init__(self, lockfile: str | os.PathLike[str] | None = None, plan: SavedPlan | None = None) -> None:

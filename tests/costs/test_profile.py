@@ -41,6 +41,7 @@ def changed(**rate: float) -> str:
         (json.dumps({**json.loads(PROFILE.to_json()), "format": 99}), "format"),
         (changed(unit=float("nan")), "the rate of 'simple' of other: unit should be"),
         (changed(call=-1e-6), "the rate of 'simple' of other: call should be"),
+        (changed(byte=1e300), "the rate of 'simple' of other: 1e[+]300 s is too long"),
         (PROFILE.to_json().replace("simple", "simpel"), "other has rates of 'simpel', .*did you mean 'simple'"),
         (
             Profile("m", {"fast": PlaceRates(Rate(0.0), {"function": Rate(0.0)}, {})}).to_json(),

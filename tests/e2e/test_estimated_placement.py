@@ -12,7 +12,9 @@ from delegate.errors import ConfigError, PartitionError
 from delegate.placement import estimated
 from delegate.testing import assert_same
 
-FREE, DEAR = (PlaceRates(Rate(call), {"function": Rate(call), "permute": Rate(0.0)}, {}) for call in (1e-9, 1e-2))
+FREE, DEAR = (
+    PlaceRates(Rate(call), {"function": Rate(call), "permute": Rate(0.0)}, {}, "calibrated") for call in (1e-9, 1e-2)
+)
 
 
 @pytest.fixture
@@ -64,6 +66,22 @@ def test_the_profile_of_a_machine_decides(exported, tmp_path, places, expected):
 @pytest.fixture
 def long_race(monkeypatch):
     monkeypatch.setattr(estimated, "RACE_SHARE", 1e6)
+
+
+def test_rates_that_a_profile_lacks_are_named(exported, tmp_path):
+    path = profile(tmp_path, portable=FREE)
+    for name in ("first.json", "second.json"):  # the second program is from the cache
+        path = path.rename(tmp_path / name)
+        program = delegate.to_backend(exported, placement=delegate.Estimated(race=0, machine=path))
+        (note,) = [note for note in program.report.notes if "by the profile" in note]
+        assert note.startswith(f"estimated by the profile {name}, of made up; it has no rates of ")
+        assert "xnnpack" in note
+        assert "portable" not in note
+
+
+def test_explain_names_where_its_estimates_come_from(exported):
+    config = {"cache": {"enabled": False}, "placement": {"policy": "estimated"}}
+    assert any("nothing is calibrated without a cache" in n for n in delegate.explain(exported, config=config).notes)
 
 
 def test_a_policy_against_kernels_counts_more_than_costs(exported, tmp_path):

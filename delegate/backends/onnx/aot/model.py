@@ -111,9 +111,10 @@ def require_graph(model: OnnxModel) -> None:
 
 def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
     """Return the exporter's model in onnx_ir; suppress its warnings and log lines, which are for its own developers."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), _tables_read_once(), _only_exact_rules(), _no_transposed_weights():
             warnings.simplefilter("ignore")
@@ -138,7 +139,8 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
         reason = " ".join(str(cause).partition("While executing")[0].split())[:300]  # torch adds nodes and tracebacks
         raise RegionFailed(f"torch cannot export the partition to ONNX: {reason}") from error
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
     assert exported is not None  # only an export to a file gives nothing
     return exported.model
 
