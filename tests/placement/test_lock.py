@@ -78,7 +78,7 @@ def test_what_was_measured_is_locked(tmp_path):
     config = {
         "version": 1,
         "backends": ["xnnpack"],
-        "placement": {"policy": "measured", "budget": 5, "threads": [1, 2]},
+        "placement": {"policy": "measured", "budget": 20, "threads": [1, 2]},
     }
     first = delegate.to_backend(
         export(), config=config, cache=False, placement=delegate.Measured(lockfile=tmp_path / "delegate.lock")

@@ -245,7 +245,7 @@ def test_objectives(exported, objective) -> None:
 def test_threads_are_tried_and_held(exported) -> None:
     config = {
         "backends": ["xnnpack"],
-        "placement": {"policy": "measured", "threads": [1, 2], "budget": 5, "candidates": ["xnnpack"]},
+        "placement": {"policy": "measured", "threads": [1, 2], "budget": 20, "candidates": ["xnnpack"]},
     }
     program = delegate.to_backend(exported, config=config)
     (placement,) = program.report.placements
