@@ -1,9 +1,11 @@
-"""Warnings that name the user's line of code, however deep inside the project they arise."""
+"""Warnings that name the user's line of code, and libraries' log lines that users should not see."""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _INTERNAL = frozenset({"delegate", "torch", "contextlib"})  # packages whose frames lie between a warning and the user
 
@@ -24,6 +26,22 @@ def warn_user(message: str | Warning, category: type[Warning] = RuntimeWarning) 
         module=frame.f_globals.get("__name__", ""),
         registry=frame.f_globals.setdefault("__warningregistry__", {}),
     )
+
+
+@contextmanager
+def only_errors(*names: str) -> Iterator[None]:
+    """Limit the loggers with these names, and those below them, to errors."""
+    import logging  # a program that only runs does not need it
+
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _is_internal(module: str) -> bool:

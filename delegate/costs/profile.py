@@ -21,7 +21,7 @@ from delegate.files import read_text, write_text
 
 FORMAT = 1
 _AGAIN = "measure it again: `delegate calibrate -o FILE`"
-_SHIPPED = "shipped.json"
+_FILE = "shipped.json"
 SHIPPED = "shipped"  # the origin of rates of a common machine
 _MOST = 1e3  # seconds of one operator, value or byte
 UNKNOWN = "other"  # the place whose rates stand for a backend that has none
@@ -119,8 +119,8 @@ class Profile:
 @cache
 def shipped() -> Profile:
     """Return the profile that comes with the package: of a server of 2025 with AVX-512 and two threads."""
-    source = files(__package__).joinpath(_SHIPPED)
-    return Profile.from_json(source.read_text("utf-8"), _SHIPPED)
+    source = files(__package__).joinpath(_FILE)
+    return Profile.from_json(source.read_text("utf-8"), _FILE)
 
 
 def place_of(name: str, data: Mapping[str, Any]) -> PlaceRates:

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-_LOGGERS = ("torchao", "torch.utils._pytree")  # the second warns torchao of deprecations in torch
+from delegate.user_warnings import only_errors
 
 
-@contextmanager
-def silence() -> Iterator[None]:
+def silence() -> AbstractContextManager[None]:
     """Limit the loggers that such imports use to errors."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    return only_errors("torchao", "torch.utils._pytree")  # the second warns torchao of deprecations in torch
 
 
 with silence():

@@ -10,7 +10,6 @@ import contextlib
 import copy
 import functools
 import importlib
-import logging
 import math
 import re
 import warnings
@@ -32,6 +31,7 @@ from delegate.backends.region import SIZE_DECIDED
 from delegate.edge.decompose import composites_registered
 from delegate.edge.program import META_VALUE
 from delegate.errors import BackendUnavailable
+from delegate.user_warnings import only_errors
 
 INSTALL = "pip install 'delegate[onnx]'"
 OPSET = 21  # the first whose q/dq operators have 16 bits
@@ -111,12 +111,9 @@ def require_graph(model: OnnxModel) -> None:
 
 def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
     """Return the exporter's model in onnx_ir; suppress its warnings and log lines, which are for its own developers."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    quiet = only_errors("torch.onnx", "onnx_ir")
     try:
-        with warnings.catch_warnings(), _tables_read_once(), _only_exact_rules(), _no_transposed_weights():
+        with quiet, warnings.catch_warnings(), _tables_read_once(), _only_exact_rules(), _no_transposed_weights():
             warnings.simplefilter("ignore")
             _trace_again_only_for(program)
             exported = torch.onnx.export(
@@ -138,9 +135,6 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
             raise cause from None
         reason = " ".join(str(cause).partition("While executing")[0].split())[:300]  # torch adds nodes and tracebacks
         raise RegionFailed(f"torch cannot export the partition to ONNX: {reason}") from error
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
     assert exported is not None  # only an export to a file gives nothing
     return exported.model
 
