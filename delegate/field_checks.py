@@ -155,7 +155,7 @@ def amount(data: Mapping[str, Any], key: str) -> float:
 
 
 def default(data: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any], str], T], absent: S) -> T | S:
-    """Return a field that older files may lack, read by one of these functions; `absent` if it is missing."""
+    """Return a field that may be missing, read by one of these functions; `absent` without it."""
     return read(data, key) if key in data else absent
 
 

@@ -59,15 +59,13 @@ _OPS = {o.value: o for o in Op}
 _DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
 _STORAGE_KINDS = {h.value: h for h in StorageKind}
 _STRUCTURES = {s.value: s for s in Structure}
-_PARALLEL = 4  # a structure of versions 5 and 6 that was removed
 _TREE_KINDS = {code: name for name, code in vars(schema.TreeKind).items() if not name.startswith("_")}
 
 _FORGED = {RecursionError: "too deeply nested", MemoryError: "too large", StopIteration: "too short"}
 
 
 def decode(tables: memoryview) -> tuple[Program, Directory]:
-    """Return the program without its segments and debug info, and the directory of the segments. Fields missing in an
-    older version get defaults. Older versions have their debug info in the tables.
+    """Return the program without its segments and debug info, and the directory of the segments.
 
     Args:
         tables: as `encode` wrote them, or anything.
@@ -113,9 +111,8 @@ class _Decoder:
             states=tuple(State(*self._tensor(s)) for s in self._items(item, "States")),
             delegates=tuple(self._delegate(d) for d in self._items(item, "Delegates")),
             segments=(),
-            report=self._text(item.Report()),
             fallbacks=tuple(self._method(m) for m in self._items(item, "Fallbacks")),
-            on_fallback=self._text(item.OnFallback()) or "warn",
+            on_fallback=self._text(item.OnFallback()),
             spaces=tuple(self._space(s) for s in self._items(item, "Spaces")),
             load_rules=self._text(item.LoadRules(), MAX_SPECS),
         )
@@ -221,13 +218,10 @@ class _Decoder:
             instructions=self._instructions(item.Instructions(), args, MAX_DEPTH),
             symbols=tuple(self._symbol(s) for s in self._items(item, "Symbols")),
             arenas=self._numbers(item, "Arenas"),
-            sources=self._texts(item, "Sources", MAX_TEXT),
             guards=self._guards(item.Guards(), args),
         )
 
-    def _guards(self, item: Any | None, reader: _ArgReader) -> tuple[Expr, ...]:
-        if item is None:  # version 2 has none
-            return ()
+    def _guards(self, item: Any, reader: _ArgReader) -> tuple[Expr, ...]:
         guards = self._args(item, reader)
         if not all(isinstance(guard, Expr) for guard in guards):
             raise ValueError("a guard is not an expression")
@@ -282,9 +276,6 @@ class _Decoder:
     ) -> StructuredCall:
         if depth == 0:
             raise ValueError("control flow is nested too deeply")
-        if item.Kind() == _PARALLEL:
-            what = "the program has partitions that run at the same time, which is no longer supported"
-            raise ProgramError(what, remedy="lower the model again: its partitions then run one after another")
         blocks = tuple(self._block(b, reader, depth - 1) for b in self._items(item, "Blocks"))
         return StructuredCall(_STRUCTURES[item.Kind()], operands, item.Carried(), blocks, outputs, item.Sequences())
 

@@ -21,7 +21,6 @@ from delegate.program.segments import Directory, align, flat, layout, pieces, sp
 from delegate.program.source import MAGIC, Source, open_source
 from delegate.program.verifier import verify
 
-READABLE = frozenset(range(1, FORMAT_VERSION + 1))  # the versions of the format that `load` reads
 _FIRST_RELEASE = b"0.1.0"  # that reads FORMAT_VERSION; reported to users of older releases
 _HEADER = struct.Struct("<8sII16sQQQQ32x32s")
 _DIGEST_AT = _HEADER.size - 32
@@ -89,7 +88,7 @@ def load(source: Source, *, copy: bool = False) -> Program:
             truncate or overwrite: that would crash a process with a mapping, or change its results.
 
     Raises:
-        ProgramError: there is no such file, or it is not a sound program file of a known version.
+        ProgramError: there is no such file, it has another format version, or it is damaged.
     """
     return parse(*open_source(source, copy=copy))
 
@@ -166,16 +165,15 @@ def _foreign(data: memoryview) -> str:
 
 
 def _check_version(header: _Header) -> None:
-    if header.version in READABLE:
+    if header.version == FORMAT_VERSION:
         return
-    problem = (
-        f"the file has format version {header.version}, but this delegate reads {', '.join(map(str, sorted(READABLE)))}"
-    )
-    release = header.first_release.rstrip(b"\0")
-    if header.version > max(READABLE):
+    problem = f"the file has format version {header.version}, but this delegate reads version {FORMAT_VERSION}"
+    remedy = "lower the model again with this delegate, and save it"
+    if header.version > FORMAT_VERSION:
+        release = header.first_release.rstrip(b"\0")
         newer = f"delegate {release.decode()} or newer" if re.fullmatch(rb"[0-9.]+", release) else "a newer delegate"
-        raise ProgramError(problem, remedy=f"install {newer}, or lower the model again with this one")
-    raise ProgramError(problem, remedy="lower the model again with this delegate")
+        remedy = f"install {newer}, or {remedy}"
+    raise ProgramError(problem, remedy=remedy)
 
 
 def _sha256(*parts: memoryview | bytes) -> bytes:

@@ -1240,26 +1240,6 @@ class Method(object):
         return o == 0
 
     # Method
-    def Sources(self, j):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
-        if o != 0:
-            a = self._tab.Vector(o)
-            return self._tab.String(a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
-        return ""
-
-    # Method
-    def SourcesLength(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
-        if o != 0:
-            return self._tab.VectorLen(o)
-        return 0
-
-    # Method
-    def SourcesIsNone(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
-        return o == 0
-
-    # Method
     def Exprs(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(24))
         if o != 0:
@@ -1314,8 +1294,6 @@ def MethodAddSymbols(builder, symbols): builder.PrependUOffsetTRelativeSlot(7, f
 def MethodStartSymbolsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def MethodAddArenas(builder, arenas): builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(arenas), 0)
 def MethodStartArenasVector(builder, numElems): return builder.StartVector(8, numElems, 8)
-def MethodAddSources(builder, sources): builder.PrependUOffsetTRelativeSlot(9, flatbuffers.number_types.UOffsetTFlags.py_type(sources), 0)
-def MethodStartSourcesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def MethodAddExprs(builder, exprs): builder.PrependUOffsetTRelativeSlot(10, flatbuffers.number_types.UOffsetTFlags.py_type(exprs), 0)
 def MethodAddTexts(builder, texts): builder.PrependUOffsetTRelativeSlot(11, flatbuffers.number_types.UOffsetTFlags.py_type(texts), 0)
 def MethodStartTextsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
@@ -1817,13 +1795,6 @@ class Program(object):
         return None
 
     # Program
-    def Report(self):
-        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
-        if o != 0:
-            return self._tab.String(o + self._tab.Pos)
-        return None
-
-    # Program
     def Fallbacks(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
         if o != 0:
@@ -1897,7 +1868,6 @@ def ProgramStartStatesVector(builder, numElems): return builder.StartVector(4, n
 def ProgramAddDelegates(builder, delegates): builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(delegates), 0)
 def ProgramStartDelegatesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def ProgramAddSegments(builder, segments): builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(segments), 0)
-def ProgramAddReport(builder, report): builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(report), 0)
 def ProgramAddFallbacks(builder, fallbacks): builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(fallbacks), 0)
 def ProgramStartFallbacksVector(builder, numElems): return builder.StartVector(4, numElems, 4)
 def ProgramAddOnFallback(builder, onFallback): builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(onFallback), 0)

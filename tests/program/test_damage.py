@@ -53,8 +53,8 @@ def test_random_bytes():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ((8, "<I", 7), "format version 7, but this delegate reads 1, 2, 3, 4, 5, 6: install delegate 0.1.0 or newer"),
-        ((8, "<I", 0), "format version 0, but this delegate reads 1, 2, 3, 4, 5, 6: lower the model again"),
+        ((8, "<I", 7), "format version 7, but this delegate reads version 6: install delegate 0.1.0 or newer"),
+        ((8, "<I", 5), "format version 5, but this delegate reads version 6: lower the model again"),
         ((12, "<I", 1), "must be zero"),
         ((64, "<I", 1), "must be zero"),
         ((32, "<Q", 64), "sizes in the header"),
@@ -182,7 +182,7 @@ class Forger:
 
 def shared_methods(forger: Forger) -> bytes:
     names = forger.vector(forger.builder.CreateString("v" * 1000), 1000)
-    return forger.method(1000, Sources=names)
+    return forger.method(1000, Texts=names)
 
 
 def nested(forger: Forger, depth: int, width: int) -> bytes:

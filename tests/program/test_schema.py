@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import re
 import shutil
 import subprocess
 
@@ -12,10 +11,9 @@ import pytest
 from delegate.program import schema_generated
 from delegate.program.dtypes import DType
 from delegate.program.expr import Op
-from delegate.program.model import FORMAT_VERSION, StorageKind, Structure
+from delegate.program.model import StorageKind, Structure
 
 ROOM = pathlib.Path(schema_generated.__file__).parent
-DOCS = ROOM.parents[1] / "docs" / "reference" / "file-format.md"
 FLATC_VERSION = "2.0.8"
 
 
@@ -56,9 +54,3 @@ def test_codes_are_stable(enum, codes):
 
 def test_the_code_of_a_removed_structure_is_not_used_again():
     assert 4 not in {structure.value for structure in Structure}  # PARALLEL
-
-
-def test_the_log_of_versions_ends_with_this_one():
-    rows = re.findall(r"^\| (\d+) \| (\d{4}-\d\d-\d\d) \|", DOCS.read_text(), re.MULTILINE)
-    assert [int(version) for version, _ in rows] == list(range(1, FORMAT_VERSION + 1))
-    assert [date for _, date in rows] == sorted(date for _, date in rows)

@@ -1,4 +1,4 @@
-"""Weights lie beside the blob, so that a file holds once what methods share; older files have them in it."""
+"""Weights lie beside the blob, so that a file holds once what methods share."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from torch import nn
 import delegate
 from delegate.errors import DelegateError
 from delegate.program.file import serialize
-from delegate.program.segments import align
-from delegate.testing import assert_same
 from tests.support.cases.shared_weights import X, changed, check_file_size, layers
 from tests.support.language_models import PROMPT, made, reference
 from tests.support.placing import decibels
@@ -50,25 +48,6 @@ def test_no_stack_trace_is_in_a_file() -> None:
     program = delegate.to_backend(torch.export.export(Net(), (X,)), "onnxruntime").program
     (spec,) = program.delegates
     assert file not in bytes(program.segments[spec.segment])
-
-
-def test_a_file_with_weights_in_the_blob() -> None:
-    module = layers()
-    program = lowered(module).program
-    (spec,) = program.delegates
-    graph = bytes(program.segments[spec.segment])
-    blob, rows = bytearray(graph), []
-    for name, dtype, shape, place in spec.compile_specs["weights"]:
-        data = bytes(program.segments[spec.data[place]])
-        blob += bytes(align(len(blob)) - len(blob))
-        rows.append([name, dtype, shape, len(blob) - align(len(graph)), len(data)])
-        blob += data
-    assert rows
-    program = changed(program, graph=len(graph), weights=rows)
-    segments = tuple(bytes(blob) if i == spec.segment else s for i, s in enumerate(program.segments))
-    old = program._replace(segments=segments, delegates=(program.delegates[0]._replace(data=()),))
-    with delegate.load(serialize(old)) as loaded, torch.no_grad():
-        assert_same(loaded(X.numpy()), module(X))
 
 
 @pytest.mark.parametrize("place", [-1, 99, 1.5, "0", None, [0]])

@@ -53,7 +53,7 @@ class OpenVinoRuntime(BackendRuntime):
         report: ReportOperator | None = None,
     ) -> Delegate:
         """Create a delegate, which reports its layers to `report` if that is not None."""
-        size, starts = compile_specs["graph"], compile_specs.get("weights", ())
+        size, starts = compile_specs["graph"], compile_specs["weights"]
         try:
             weights = with_holes(blob[size:], starts, data) if data else np.frombuffer(blob[size:], np.uint8)
             tensor = _tensor(weights, "u8") if weights.size else openvino.Tensor(openvino.Type.u8, openvino.Shape([0]))

@@ -1,4 +1,4 @@
-"""Large constants lie beside the IR, so that a file holds once what methods share; older files have them in it."""
+"""Large constants lie beside the IR, so that a file holds once what methods share."""
 
 from __future__ import annotations
 
@@ -31,22 +31,6 @@ def answer(program: Program) -> torch.Tensor:
 
 def test_two_methods_share_them(tmp_path: Path) -> None:
     check_file_size("openvino", tmp_path)
-
-
-def test_a_file_with_all_in_the_blob() -> None:
-    module = layers()
-    program = lowered(module)
-    (spec,) = program.delegates
-    blob, size = bytes(program.segments[spec.segment]), spec.compile_specs["graph"]
-    whole = bytearray(blob[size:])
-    assert spec.compile_specs["weights"]
-    for start, place in zip(spec.compile_specs["weights"], spec.data, strict=True):
-        whole[start:start] = bytes(program.segments[place])
-    segments = tuple(blob[:size] + bytes(whole) if i == spec.segment else s for i, s in enumerate(program.segments))
-    specs = {name: value for name, value in spec.compile_specs.items() if name != "weights"}
-    old = program._replace(segments=segments, delegates=(spec._replace(data=(), compile_specs=specs),))
-    with torch.no_grad():
-        assert_same(answer(old), module(X))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """The artifact of backends on ONNX Runtime: a serialized graph as the blob, and the weights that it names as data.
 
 The layout is in `compile_specs`, as plain JSON: "weights" (name, element type, shape, number of the data), "inputs" and
-"outputs" (name, element type), with element types in ONNX's codes. "shapes" are further inputs. In older files, weights
-follow the graph in the blob. Then "graph" is the graph's number of bytes, and rows of weights end in offset and size.
+"outputs" (name, element type), with element types in ONNX's codes. "shapes" are further inputs.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from delegate.program.segments import align
 
 
 @dataclass(frozen=True)
@@ -80,29 +77,15 @@ def unpack(blob: memoryview, data: Sequence[memoryview], specs: Mapping[str, Any
     Raises:
         LookupError, TypeError, ValueError: specs, blob and data do not fit together.
     """
-    weights = tuple(_weight(blob, data, specs, *row) for row in specs["weights"])
-    shapes = tuple(tuple(s if isinstance(s, int) else (s[0], s[1]) for s in row) for row in specs.get("shapes", ()))
-    graph = bytes(_part(blob, 0, specs.get("graph", blob.nbytes)))
-    return OnnxModel(graph, weights, _tensors(specs["inputs"]), _tensors(specs["outputs"]), shapes)
+    weights = tuple(_weight(data, *row) for row in specs["weights"])
+    shapes = tuple(tuple(s if isinstance(s, int) else (s[0], s[1]) for s in row) for row in specs["shapes"])
+    return OnnxModel(bytes(blob), weights, _tensors(specs["inputs"]), _tensors(specs["outputs"]), shapes)
 
 
-def _weight(
-    blob: memoryview, data: Sequence[memoryview], specs: Mapping[str, Any], name: str, dtype: int, shape: Any, *at: int
-) -> Weight:
-    if len(at) > 1:  # offset and size, in the blob
-        return Weight(name, dtype, tuple(shape), _part(blob[align(specs["graph"]) :], *at))
-    (place,) = at
+def _weight(data: Sequence[memoryview], name: str, dtype: int, shape: Sequence[int], place: int) -> Weight:
     if not 0 <= place < len(data):
         raise ValueError(f"the weight {name!r} has the index {place} of {len(data)}")
     return Weight(name, dtype, tuple(shape), data[place])
-
-
-def _part(blob: memoryview, start: int, size: int) -> memoryview:
-    if min(start, size) < 0:
-        raise ValueError("its compile specs have negative sizes")
-    if start + size > blob.nbytes:
-        raise ValueError("the blob is shorter than its compile specs declare")
-    return blob[start : start + size]
 
 
 def _rows(tensors: Sequence[Tensor]) -> list[list[Any]]:
