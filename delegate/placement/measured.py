@@ -23,7 +23,7 @@ from delegate.errors import ConfigError
 from delegate.lowering.compiler import Compiler
 from delegate.placement.estimated import CostStrategy
 from delegate.placement.plans import BaseProgram, ChosenPlan, unquantized_candidates
-from delegate.placement.program_placement import MEASURED, PlacementContext, choose_placements, merged_plan
+from delegate.placement.program_placement import MEASURED, ProgramPlacer, merge_plans
 from delegate.placement.reference_comparator import samples_to_place
 from delegate.placement.runtime.remote import Cluster, RemotePlacement
 from delegate.placement.schemes import SchemePlanner
@@ -85,13 +85,14 @@ class MeasuredStrategy(CostStrategy):
             bases += planner.bases(end if self._remote is None else math.inf)
         is_here = self._remote is None and self._cluster is None
         with contextlib.ExitStack() as stack:
-            context = PlacementContext(
-                settings=settings,
-                selection=selection,
+            placer = ProgramPlacer(
+                bases,
+                settings,
+                selection,
                 artifacts=compiler.artifact_cache,
                 samples=samples,
                 floats=check.reference,
-                planners=planners,
+                not_tried={name: planner.not_tried for name, planner in planners.items()},
                 store=open_choices(configured_cache_folder(selection.cache, self._cache)) if is_here else None,
                 progress=progress,
                 # The rest of the budget is for measuring.
@@ -99,7 +100,7 @@ class MeasuredStrategy(CostStrategy):
                 remote=self._remote,
                 cluster=None if self._cluster is None else stack.enter_context(self._cluster),
             )
-            choices = choose_placements(bases, context)
+            choices = placer.place()
         if self._remote is not None:
             self._remote.finish()
         if any(chosen.placement.busy for chosen in choices.values()):
@@ -119,7 +120,7 @@ def _apply(choices: Mapping[str, ChosenPlan], compiler: Compiler, records: Seque
     applied = compiler.fork_with({name: base.compiler.methods[name].edge for name, base in bases.items()})
     notes = dict.fromkeys(note for base in bases.values() for note in base.notes)
     applied.selection = replace(applied.selection, notes=(*applied.selection.notes, *notes))
-    applied.apply(merged_plan(choices), MEASURED)
+    applied.apply(merge_plans(choices), MEASURED)
     own = [record for base in bases.values() for record in base.records]
     for message, category in dict.fromkeys((str(record.message), record.category) for record in (*records, *own)):
         warn_user(message, category)

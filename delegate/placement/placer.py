@@ -20,13 +20,12 @@ from delegate.placement.parts import cut_into_parts
 from delegate.placement.plans import (
     Candidate,
     ChosenPlan,
-    Comparator,
     MethodPlan,
     Progress,
     Task,
     make_trial,
-    watched_trial,
 )
+from delegate.placement.reference_comparator import ReferenceComparator
 from delegate.placement.runtime.costs import Record
 from delegate.placement.runtime.elimination import (
     NOISE_FACTOR,
@@ -73,7 +72,7 @@ class Placer:
         self,
         task: Task,
         factory: RunnerFactory,
-        comparator: Comparator,
+        comparator: ReferenceComparator,
         progress: Progress = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] | None = time.sleep,
@@ -239,7 +238,7 @@ class Placer:
     def _measure(self, plans: Sequence[MethodPlan], share: float) -> dict[str, Record]:
         """Measure plans until the best is known, or this share of the budget is spent."""
         self._progress(f"measuring {', '.join(p.name for p in plans)}")
-        trials = [make_trial(plan, self._task) for plan in plans]
+        trials = [make_trial(p.name, p.program, p.options, self._task) for p in plans]
         check = partial(self._check, {p.name: p.program for p in plans})
         goes_on = partial(self._has_time, share)
         records = measure_until_decided(
@@ -278,7 +277,7 @@ class Placer:
         cuts = [(plan, cut) for plan in plans if (cut := self._cut(plan)) is not None]
         self._progress(f"measuring {', '.join(cut.name for _, cut in cuts)}")
         has_time, rounds = partial(self._has_time, _PARTS_SHARE), fixed_rounds(WATCHED_ROUNDS)
-        trials = [watched_trial(cut, self._task) for _, cut in cuts]
+        trials = [make_trial(cut.name, cut.program, cut.options, self._task, is_watched=True) for _, cut in cuts]
         records = measure_rounds(trials, self._factory, rounds, has_time, noise_filter=self._noise_filter)
         is_measured = False
         for whole, cut in cuts:

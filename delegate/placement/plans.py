@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch.export import ExportedProgram
 
@@ -16,8 +16,7 @@ from delegate.lowering.compiler import Compiler
 from delegate.measured import Placement
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.runtime.accuracy_check import AccuracyResult
-from delegate.placement.runtime.trials import ProgramRunner, Trial
+from delegate.placement.runtime.trials import Trial
 from delegate.probing.process import seconds_for
 from delegate.program.model import Program
 
@@ -106,22 +105,6 @@ class ChosenPlan:
     placement: Placement
 
 
-class Comparator(Protocol):
-    """A comparison of results with the reference.
-
-    Attributes:
-        is_random: True if the method draws random numbers, so that results cannot be compared.
-    """
-
-    is_random: bool
-
-    def __call__(self, runners: Mapping[str, ProgramRunner], programs: Mapping[str, Program]) -> AccuracyResult:
-        """Compare the results of programs, store their SQNR, and return the failures."""
-
-    def sqnr_db(self, name: str) -> float | None:
-        """Return the SQNR of a program, or None if it was not compared."""
-
-
 @dataclass(frozen=True, slots=True)
 class MethodPlan:
     """A compiled plan of a method.
@@ -144,21 +127,11 @@ class MethodPlan:
         return partition_options(self.candidate.options, self.program)
 
 
-def make_trial(plan: MethodPlan, task: Task) -> Trial:
-    """Return the trial of a plan by the objective, with the options of the backends that it uses."""
-    limit = limit_of(plan.program, task.limits)
-    return Trial(plan.name, plan.program, task.method, task.objective, plan.options, limit=limit)
-
-
-def watched_trial(plan: MethodPlan, task: Task) -> Trial:
-    """Return the trial of a plan whose parts are timed."""
-    return replace(make_trial(plan, task), is_watched=True)
-
-
-def limit_of(program: Program, limits: Mapping[str, float]) -> float:
-    """Return the most seconds for an answer of a program: the least of its backends, and those for its weights."""
-    least = min((limits.get(spec.backend, math.inf) for spec in program.delegates), default=math.inf)
-    return least + seconds_for(sum(map(len, program.segments)))
+def make_trial(name: str, program: Program, options: Options, task: Task, *, is_watched: bool = False) -> Trial:
+    """Return the trial of a program by the objective of a task; its parts are timed too if it is watched."""
+    least = min((task.limits.get(spec.backend, math.inf) for spec in program.delegates), default=math.inf)
+    limit = least + seconds_for(sum(map(len, program.segments)))
+    return Trial(name, program, task.method, task.objective, options, is_watched, limit)
 
 
 def partition_options(options: Options, program: Program) -> dict[str, Mapping[str, Any]]:

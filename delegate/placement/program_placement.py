@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import tempfile
 import time
@@ -21,46 +22,36 @@ from delegate.edge.graphs import is_random
 from delegate.edge.keys import NotCacheable, exported_key
 from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendError
-from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.estimated import kernel_names
 from delegate.placement.placer import Placer
-from delegate.placement.plans import (
-    BaseProgram,
-    Candidate,
-    ChosenPlan,
-    Progress,
-    Task,
-    limit_of,
-)
+from delegate.placement.plans import BaseProgram, Candidate, ChosenPlan, Progress, Task, make_trial
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
 from delegate.placement.runtime.remote import Cluster, RemotePlacement
-from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial, TrialFailed, answer_timeout, seconds_until
-from delegate.placement.schemes import SchemePlanner
+from delegate.placement.runtime.trials import ProcessRunnerFactory, TrialFailed, answer_timeout, seconds_until
 from delegate.plugins import PORTABLE
 from delegate.probing.process import UNNAMED_LIMIT
 from delegate.registry import default_registry
 from delegate.selection import Selection
 from delegate.verdict import Reason, no
 
-_FIRST_SHARE = 0.75  # of the budget, for the candidates before their mixes
-_MIX_SHARE = 0.2  # of the budget, for each measurement of mixes
 _CLEARLY_LESS = 0.99  # of a size: memory varies by less between two processes
 MEASURED = no(Reason.SLOWER, "as measured", "the table of plans shows by how much")
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementContext:
-    """The settings that all methods share.
+class ProgramPlacer:
+    """The measurement of the candidates of all methods of a program.
 
     Args:
+        bases: the original program first, then those of candidates, each with some of the methods.
         settings: of the configuration.
         selection: the backends.
         artifacts: the cache of artifacts, which identifies backends; None without a cache.
         samples: method -> calls to compare; the first one is measured.
         floats: method -> its float reference, if it has one. An accuracy bound compares results with it, as `verify`
             does. Without a bound the reference is the program that is lowered.
-        planners: method -> the quantized programs.
+        not_tried: method -> the quantized programs that were left out, with the reason.
         store: of earlier measurements; None without a cache.
         progress: receives a short text for each step.
         begun: start of the budget, by `time.monotonic`.
@@ -68,292 +59,211 @@ class PlacementContext:
         cluster: measures the programs; None: this machine does.
     """
 
+    bases: Sequence[BaseProgram]
     settings: PlacementSection
     selection: Selection
     artifacts: ArtifactCache | None
     samples: Mapping[str, Sequence[Sample]]
     floats: Mapping[str, ExportedProgram]
-    planners: Mapping[str, SchemePlanner]
+    not_tried: Mapping[str, Sequence[str]]
     store: Store | None
     progress: Progress
     begun: float
     remote: RemotePlacement | None = None
     cluster: Cluster | None = None
 
-    @property
-    def is_mixed(self) -> bool:
-        """Return true if programs that mix schemes are measured too."""
-        section = self.selection.quantization
-        return section is not None and section.is_auto
+    def place(self) -> dict[str, ChosenPlan]:
+        """Return the choice by method.
 
-    @property
-    def kernels(self) -> list[str] | None:
-        """The names of the kernel libraries."""
-        return kernel_names(self.selection.kernels)
+        Raises:
+            DelegateError: no candidate can be compiled.
+        """
+        methods = list(self.bases[0].exported)
+        share = self.settings.budget / len(methods)
+        ends = [self.begun + number * share for number in range(1, len(methods) + 1)]
+        chosen = {name: self._place_method(name, share, end) for name, end in zip(methods, ends, strict=True)}
+        if len(methods) > 1 and self.settings.objective in ("memory", "file size"):
+            chosen = self._choose_for_all_methods(chosen)
+        return chosen
 
-    @property
-    def identities(self) -> dict[str, str]:
-        """Backend -> its identity; the others have no cache entries."""
-        known = (
-            {} if self.artifacts is None else {name: self.artifacts.identity(name) for name in self.selection.backends}
-        )
-        return {name: text for name, text in known.items() if text is not None}
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """Backend -> most seconds for an answer of a program that is measured. The others have no limit."""
-        return {name: UNNAMED_LIMIT for name, b in self.selection.backends.items() if b.is_unnamed_plugin}
-
-    def reference(self, method: str, own: ExportedProgram) -> ExportedProgram:
-        """Return the program that results of a method are compared with.
+    def _place_method(self, name: str, budget: float, end: float) -> ChosenPlan:
+        """Return the choice for a method.
 
         Args:
-            method: its name.
-            own: the program that is lowered.
+            name: The method's name.
+            budget: Its seconds.
+            end: The end of the budget, by `time.monotonic`; earlier if earlier methods took longer.
         """
+        candidates = self._ordered_candidates(name)
+        comparator = self._create_comparator(name)
+        limits = {place: UNNAMED_LIMIT for place, b in self.selection.backends.items() if b.is_unnamed_plugin}
+        task = Task(name, candidates, self.settings.objective, budget, limits=limits)
+        cache = self._cache(name, candidates)
+        if (cached := cache.get(budget)) is not None:
+            by_name, (candidate, plan, options, placement) = {c.name: c for c in candidates}, cached
+            if candidate in by_name:
+                return ChosenPlan(by_name[candidate], plan, options, placement)
+
+        def progress(text: str) -> None:
+            self.progress(f"{name}: {text}")
+
+        if self.remote is not None:
+            return self.remote.place(task, comparator, progress)
+        chosen, placer = self._measure(task, comparator, progress, min(end, time.monotonic() + budget))
+        not_tried = (*chosen.placement.not_tried, *self.not_tried[name])
+        chosen = replace(chosen, placement=replace(chosen.placement, not_tried=not_tried))
+        if not placer.was_disturbed:
+            cache.put(chosen, cut_short=placer.was_cut_short)
+        return chosen
+
+    def _measure(
+        self, task: Task, comparator: ReferenceComparator, progress: Progress, end: float
+    ) -> tuple[ChosenPlan, Placer]:
+        """Return the choice for a method by measuring here or on a cluster, and the placer that measured."""
+        with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
+            leaves, limits = arrays_of(comparator.calls[0]), (answer_timeout(task.budget), seconds_until(end))
+            kernels = kernel_names(self.selection.kernels)
+            nodes = None if self.cluster is None else self.cluster.create_factory(leaves, kernels, *limits)
+            factory = nodes or ProcessRunnerFactory(Path(folder), leaves, kernels, *limits)
+            placer = Placer(task, factory, comparator, progress, late=task.budget - seconds_until(end)())
+            chosen = placer.place()
+        if nodes is not None:
+            chosen = replace(chosen, placement=replace(chosen.placement, machine="; ".join(nodes.machines)))
+        return chosen, placer
+
+    # -- candidates ---------------------------------------------------------------------------------------------------
+
+    def _ordered_candidates(self, method: str) -> list[Candidate]:
+        """Return the candidates in the order of compilation, which the budget may end.
+
+        If all schemes are candidates, the first backend of each program comes before the second one of any.
+        """
+        own = [[*self._candidates(method, base)] for base in self._bases_of(method)]
+        section = self.selection.quantization
+        if section is None or not section.is_auto:
+            return [candidate for candidates in own for candidate in candidates]
+        return [c for row in itertools.zip_longest(*own) for c in row if c is not None]
+
+    def _candidates(self, method: str, base: BaseProgram) -> Iterator[Candidate]:
+        """Yield the candidates of a base: its backends with each configured number of threads, and kernels alone."""
+        for name, backend in base.candidates.items():
+            counts = self.settings.threads if _takes_threads(backend) else ()
+            for count in counts:
+                yield Candidate(f"{name}, {count} threads", backend, base, {backend: {"threads": count}})
+            if not counts:
+                yield Candidate(name, backend, base)
+        settings = self.settings
+        if settings.objective == "latency" and base.quantization is None and settings.candidates is None:
+            yield Candidate(PORTABLE, PORTABLE, base)
+
+    def _bases_of(self, method: str) -> list[BaseProgram]:
+        return [base for base in self.bases if method in base.exported]
+
+    def _reference(self, method: str) -> ExportedProgram:
+        """Return the program that results of a method are compared with."""
+        own = self.bases[0].exported[method]
         return own if self.settings.accuracy is None else self.floats.get(method, own)
 
+    def _create_comparator(self, name: str) -> ReferenceComparator:
+        """Return the comparison of a method with its reference."""
+        edge: EdgeProgram = self.bases[0].compiler.methods[name].edge
+        bound = None if self.settings.accuracy is None else self.settings.accuracy.sqnr_db
+        is_drawn = is_random(edge.graph_module)
+        return ReferenceComparator(self._reference(name), edge, self.samples[name], bound, is_random=is_drawn)
 
-def choose_placements(bases: Sequence[BaseProgram], context: PlacementContext) -> dict[str, ChosenPlan]:
-    """Measure the candidates of all methods, and return the choice by method.
+    # -- the cache ----------------------------------------------------------------------------------------------------
 
-    Args:
-        bases: the original program first, then those of candidates, each with some of the methods.
-        context: the settings.
+    def _cache(self, name: str, candidates: Sequence[Candidate]) -> PlacementCache:
+        """Return the cached choice for a method, empty without a cache, or if nobody can compare what it depends on."""
+        if self.store is None or self.artifacts is None:
+            return PlacementCache()
+        identities = {place: self.artifacts.identity(place) for place in self.selection.backends}
+        known = {place: text for place, text in identities.items() if text is not None}
+        if not {*known, PORTABLE} >= {c.way for c in candidates}:
+            return PlacementCache()
+        try:
+            return PlacementCache(self.store, self._key(name, candidates, known))
+        except NotCacheable:  # the reference holds what nobody can compare
+            return PlacementCache()
 
-    Raises:
-        DelegateError: no candidate can be compiled.
-    """
-    methods = list(bases[0].exported)
-    share = context.settings.budget / len(methods)
-    chosen = {
-        name: _choose_program(name, [base for base in bases if name in base.exported], context, share, number * share)
-        for number, name in enumerate(methods, 1)
-    }
-    if len(methods) > 1 and context.settings.objective in ("memory", "file size"):
-        chosen = _choose_for_all_methods(chosen, bases, context)
-    return chosen
+    def _key(self, name: str, candidates: Sequence[Candidate], identities: Mapping[str, str]) -> str:
+        settings = self.settings
+        edges = [base.compiler.methods[name].edge for base in self._bases_of(name)]
+        leaves = [
+            (str(leaf.dtype), leaf.shape) if hasattr(leaf, "shape") else leaf
+            for leaf in arrays_of(ReferenceComparator.leaves(self.samples[name])[0])
+        ]
+        depends_on = [
+            name,  # plans name the graph that their nodes are of
+            sorted(identities.items()),
+            repr(self.selection.rules),
+            kernel_names(self.selection.kernels),
+            settings.model_copy(update={"budget": 1.0}),
+            leaves,
+            [(c.name, c.way) for c in candidates],
+        ]
+        if settings.accuracy is not None:
+            depends_on += [_digest(self.samples[name]), exported_key({name: self._reference(name)})]
+        return choice_key(edges, depends_on, by_weights=settings.accuracy is not None)
+
+    # -- all methods --------------------------------------------------------------------------------------------------
+
+    def _choose_for_all_methods(self, chosen: dict[str, ChosenPlan]) -> dict[str, ChosenPlan]:
+        """Return the choices with which the program of all methods is smallest.
+
+        Methods store a weight once only if it has the same scheme in all of them. So the choices of the methods compete
+        with each candidate that all methods have.
+        """
+        is_elsewhere = self.remote is not None or self.cluster is not None
+        if is_elsewhere or len({id(c.candidate.base) for c in chosen.values()}) == 1:
+            return chosen
+        best, least = chosen, self._size(chosen)
+        names = [{p.name for p in c.placement.plans if p.cost is not None and not p.why} for c in chosen.values()]
+        for name in sorted(set.intersection(*names)):
+            if time.monotonic() > self.begun + self.settings.budget:
+                break
+            self.progress(f"compiling all methods for {name}")
+            same = {method: self._prefer(method, name, plan) for method, plan in chosen.items()}
+            size = self._size(same)
+            best, least = (same, size) if size < _CLEARLY_LESS * least else (best, least)
+        return best
+
+    def _prefer(self, method: str, name: str, chosen: ChosenPlan) -> ChosenPlan:
+        """Return the choice of a candidate for a method."""
+        candidate = next(c for base in self._bases_of(method) for c in self._candidates(method, base) if c.name == name)
+        fork = candidate.compiler.fork_for_way(method, candidate.way)
+        fork.compile()
+        plans = tuple(replace(row, against=None) for row in chosen.placement.plans)
+        placement = replace(chosen.placement, chosen=name, plans=plans)
+        return ChosenPlan(candidate, SavedPlan.of(fork.plans), candidate.options, placement)
+
+    def _size(self, choices: Mapping[str, ChosenPlan]) -> float:
+        """Return the bytes of the program of all methods: of its file, or of the process that runs its first method."""
+        first, plan = next(iter(choices.items()))
+        edges = {name: chosen.candidate.compiler.methods[name].edge for name, chosen in choices.items()}
+        compiler = plan.candidate.compiler.fork_with(edges)
+        compiler.apply(merge_plans(choices), MEASURED)
+        program, _ = compiler.compile()
+        task = Task(first, (), self.settings.objective, self.settings.budget)
+        with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
+            leaves = arrays_of(ReferenceComparator.leaves(self.samples[first])[0])
+            kernels = kernel_names(self.selection.kernels)
+            factory = ProcessRunnerFactory(Path(folder), leaves, kernels, answer_timeout(self.settings.budget))
+            runner = factory.start(make_trial(first, program, plan.options, task))
+            try:
+                runner.ready()
+                return runner.measure_round().cost
+            except TrialFailed:
+                return math.inf
+            finally:
+                runner.close()
 
 
-def merged_plan(choices: Mapping[str, ChosenPlan]) -> SavedPlan:
+def merge_plans(choices: Mapping[str, ChosenPlan]) -> SavedPlan:
     """Return the plan of all methods, with unique names of partitions."""
     plans = [chosen.plan for chosen in choices.values()]
     partitions = tuple(replace(p, name=f"{i}_{p.name}") for i, plan in enumerate(plans) for p in plan.partitions)
     return SavedPlan(partitions, tuple(sorted({op for plan in plans for op in plan.whole or ()})))
-
-
-def _choose_program(
-    name: str, bases: Sequence[BaseProgram], context: PlacementContext, budget: float, latest: float
-) -> ChosenPlan:
-    """Return the choice for a method.
-
-    The best of the bases competes with mixes of schemes, again and again until these end.
-
-    Args:
-        name: of the method.
-        bases, context: see `choose_placements`.
-        budget: its share.
-        latest: the end of the budget after the start; earlier than by its share if earlier methods took longer.
-    """
-    end = context.begun + latest
-    is_mixed = context.is_mixed and context.remote is None and len(bases) > 1
-    comparator = _create_comparator(name, bases[0], context)
-    first = budget * (_FIRST_SHARE if is_mixed else 1.0)
-    chosen = _choose_placement(name, bases, context, comparator, first, end - budget + first)
-    is_mixed = is_mixed and _cost(chosen) < math.inf
-    while is_mixed and time.monotonic() < end:
-        base = chosen.candidate.base
-        mixes = context.planners[name].mixes(base, chosen.placement, end)
-        left = end - time.monotonic()
-        if not mixes or left <= 0:
-            break
-        competing = {n: b for n, b in base.candidates.items() if n in chosen.placement.chosen}
-        rivals = [replace(base, candidates=competing or base.candidates), *mixes]
-        later = _choose_placement(name, rivals, context, comparator, min(left, budget * _MIX_SHARE), end)
-        is_better = later.candidate.base is not rivals[0] and _cost(later) < _cost(chosen)
-        kept, other = (later, chosen) if is_better else (chosen, later)
-        chosen = replace(kept, placement=_merge_placements(kept.placement, other.placement))
-    return replace(chosen, placement=replace(chosen.placement, budget=budget))
-
-
-def _choose_for_all_methods(
-    chosen: dict[str, ChosenPlan], bases: Sequence[BaseProgram], context: PlacementContext
-) -> dict[str, ChosenPlan]:
-    """Return the choices with which the program of all methods is smallest.
-
-    Methods store a weight once only if it has the same scheme in all of them. So the choices of the methods compete
-    with each candidate that all methods have.
-    """
-    is_elsewhere = context.remote is not None or context.cluster is not None
-    if is_elsewhere or len({id(c.candidate.base) for c in chosen.values()}) == 1:
-        return chosen
-    best, least = chosen, _size(chosen, context)
-    for name in _common_plans(chosen):
-        if time.monotonic() > context.begun + context.settings.budget:
-            break
-        context.progress(f"compiling all methods for {name}")
-        same = {m: _prefer(m, name, plan, bases, context) for m, plan in chosen.items()}
-        size = _size(same, context)
-        best, least = (same, size) if size < _CLEARLY_LESS * least else (best, least)
-    return best
-
-
-def _common_plans(chosen: Mapping[str, ChosenPlan]) -> list[str]:
-    """Return the names of plans that every method has, and that no method rejects."""
-    names = [{p.name for p in c.placement.plans if p.cost is not None and not p.why} for c in chosen.values()]
-    return sorted(set.intersection(*names))
-
-
-def _prefer(
-    method: str, name: str, chosen: ChosenPlan, bases: Sequence[BaseProgram], context: PlacementContext
-) -> ChosenPlan:
-    """Return the choice of a candidate for a method; raises StopIteration if no base has it."""
-    own = [base for base in bases if method in base.exported]
-    candidate = next(c for base in own for c in _candidates(method, base, context) if c.name == name)
-    fork = candidate.compiler.fork_for_way(method, candidate.way)
-    fork.compile()
-    plans = tuple(replace(row, against=None) for row in chosen.placement.plans)
-    placement = replace(chosen.placement, chosen=name, plans=plans)
-    return ChosenPlan(candidate, SavedPlan.of(fork.plans), candidate.options, placement)
-
-
-def _size(choices: Mapping[str, ChosenPlan], context: PlacementContext) -> float:
-    """Return the bytes of the program of all methods: of its file, or of the process that runs its first method."""
-    first, plan = next(iter(choices.items()))
-    edges = {name: chosen.candidate.compiler.methods[name].edge for name, chosen in choices.items()}
-    compiler = plan.candidate.compiler.fork_with(edges)
-    compiler.apply(merged_plan(choices), MEASURED)
-    program, _ = compiler.compile()
-    with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
-        leaves = arrays_of(ReferenceComparator.leaves(context.samples[first])[0])
-        factory = ProcessRunnerFactory(Path(folder), leaves, context.kernels, answer_timeout(context.settings.budget))
-        limit = limit_of(program, context.limits)
-        runner = factory.start(Trial(first, program, first, context.settings.objective, plan.options, limit=limit))
-        try:
-            runner.ready()
-            return runner.measure_round().cost
-        except TrialFailed:
-            return math.inf
-        finally:
-            runner.close()
-
-
-def _cost(chosen: ChosenPlan) -> float:
-    """Return the cost of a chosen plan; infinity if it was not measured."""
-    cost = next(plan.cost for plan in chosen.placement.plans if plan.name == chosen.placement.chosen)
-    return math.inf if cost is None else cost
-
-
-def _merge_placements(kept: Placement, other: Placement) -> Placement:
-    """Return a placement with the plans of another one too; these have no ratio to the chosen plan."""
-    names = {plan.name for plan in kept.plans}
-    plans = (*kept.plans, *(replace(plan, against=None) for plan in other.plans if plan.name not in names))
-    return replace(
-        kept,
-        plans=tuple(sorted(plans, key=lambda plan: math.inf if plan.cost is None else plan.cost)),
-        not_tried=tuple(dict.fromkeys((*kept.not_tried, *other.not_tried))),
-        spent=kept.spent + other.spent,
-        busy=kept.busy or other.busy,
-    )
-
-
-def _create_comparator(name: str, base: BaseProgram, context: PlacementContext) -> ReferenceComparator:
-    """Return the comparison of a method with its reference."""
-    edge: EdgeProgram = base.compiler.methods[name].edge
-    bound = None if context.settings.accuracy is None else context.settings.accuracy.sqnr_db
-    ep, is_drawn = context.reference(name, base.exported[name]), is_random(edge.graph_module)
-    return ReferenceComparator(ep, edge, context.samples[name], bound, is_random=is_drawn)
-
-
-def _choose_placement(
-    name: str,
-    bases: Sequence[BaseProgram],
-    context: PlacementContext,
-    comparator: ReferenceComparator,
-    budget: float,
-    end: float,
-) -> ChosenPlan:
-    """Return the choice for a method.
-
-    Args:
-        name: of the method.
-        bases, context: see `choose_placements`.
-        comparator: compares results with the reference.
-        budget: seconds.
-        end: of the budget, by `time.monotonic`; earlier if earlier methods took longer.
-    """
-    settings = context.settings
-    candidates = _ordered_candidates(name, bases, context)
-    task = Task(name, candidates, settings.objective, budget, limits=context.limits)
-    cache = _cache_of(name, bases, candidates, context)
-    if (cached := cache.get(budget)) is not None:
-        by_name, (candidate, plan, options, placement) = {c.name: c for c in candidates}, cached
-        if candidate in by_name:
-            return ChosenPlan(by_name[candidate], plan, options, placement)
-
-    def progress(text: str) -> None:
-        context.progress(f"{name}: {text}")
-
-    if context.remote is not None:
-        return context.remote.place(task, comparator, progress)
-    chosen, placer = _measured_choice(task, context, comparator, progress, min(end, time.monotonic() + budget))
-    not_tried = (*chosen.placement.not_tried, *context.planners[name].not_tried)
-    chosen = replace(chosen, placement=replace(chosen.placement, not_tried=not_tried))
-    if not placer.was_disturbed:
-        cache.put(chosen, cut_short=placer.was_cut_short)
-    return chosen
-
-
-def _measured_choice(
-    task: Task, context: PlacementContext, comparator: ReferenceComparator, progress: Progress, end: float
-) -> tuple[ChosenPlan, Placer]:
-    """Return the choice for a method by measuring here or on a cluster, and the placer that measured."""
-    with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
-        leaves, limits = arrays_of(comparator.calls[0]), (answer_timeout(task.budget), seconds_until(end))
-        nodes = None if context.cluster is None else context.cluster.create_factory(leaves, context.kernels, *limits)
-        factory = nodes or ProcessRunnerFactory(Path(folder), leaves, context.kernels, *limits)
-        placer = Placer(task, factory, comparator, progress, late=task.budget - seconds_until(end)())
-        chosen = placer.place()
-    if nodes is not None:
-        chosen = replace(chosen, placement=replace(chosen.placement, machine="; ".join(nodes.machines)))
-    return chosen, placer
-
-
-def _cache_of(
-    name: str, bases: Sequence[BaseProgram], candidates: Sequence[Candidate], context: PlacementContext
-) -> PlacementCache:
-    """Return the cached choice for a method, empty without a cache, or if nobody can compare what it depends on."""
-    if context.store is None or not {*context.identities, PORTABLE} >= {c.way for c in candidates}:
-        return PlacementCache()
-    try:
-        return PlacementCache(context.store, _key(name, bases, candidates, context))
-    except NotCacheable:  # the reference holds what nobody can compare
-        return PlacementCache()
-
-
-def _ordered_candidates(method: str, bases: Sequence[BaseProgram], context: PlacementContext) -> list[Candidate]:
-    """Return the candidates in the order of compilation, which the budget may end.
-
-    If all schemes are candidates, the first backend of each program comes before the second one of any.
-    """
-    own = [[*_candidates(method, base, context)] for base in bases]
-    if not context.is_mixed:
-        return [candidate for candidates in own for candidate in candidates]
-    longest = max(map(len, own))
-    return [c for number in range(longest) for candidates in own for c in candidates[number : number + 1]]
-
-
-def _candidates(method: str, base: BaseProgram, context: PlacementContext) -> Iterator[Candidate]:
-    """Yield the candidates of a base: its backends with each configured number of threads, and kernels alone."""
-    for name, backend in base.candidates.items():
-        counts = context.settings.threads if _takes_threads(backend) else ()
-        for count in counts:
-            yield Candidate(f"{name}, {count} threads", backend, base, {backend: {"threads": count}})
-        if not counts:
-            yield Candidate(name, backend, base)
-    settings = context.settings
-    if settings.objective == "latency" and base.quantization is None and settings.candidates is None:
-        yield Candidate(PORTABLE, PORTABLE, base)
 
 
 def _takes_threads(backend: str) -> bool:
@@ -361,29 +271,6 @@ def _takes_threads(backend: str) -> bool:
         return "threads" in default_registry().runtime(backend).load_options
     except BackendError:  # it cannot run here, which measuring will tell
         return False
-
-
-def _key(name: str, bases: Sequence[BaseProgram], candidates: Sequence[Candidate], context: PlacementContext) -> str:
-    settings = context.settings
-    edges = [base.compiler.methods[name].edge for base in bases]
-    leaves = [
-        (str(leaf.dtype), leaf.shape) if hasattr(leaf, "shape") else leaf
-        for leaf in arrays_of(ReferenceComparator.leaves(context.samples[name])[0])
-    ]
-    without_budget = settings.model_copy(update={"budget": 1.0})
-    depends_on = [
-        name,  # plans name the graph that their nodes are of
-        sorted(context.identities.items()),
-        repr(context.selection.rules),
-        context.kernels,
-        without_budget,
-        leaves,
-        [(c.name, c.way) for c in candidates],
-    ]
-    if settings.accuracy is not None:
-        reference = context.reference(name, bases[0].exported[name])
-        depends_on += [_digest(context.samples[name]), exported_key({name: reference})]
-    return choice_key(edges, depends_on, by_weights=settings.accuracy is not None)
 
 
 def _digest(samples: Sequence[Sample]) -> str:

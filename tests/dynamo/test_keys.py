@@ -177,7 +177,6 @@ def test_the_table_has_every_key() -> None:
 @pytest.mark.parametrize("case", every(4, KEYS))
 def test_a_key(case: str, programs: list[CompiledProgram], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, effect = KEYS[case]
-    monkeypatch.setattr("delegate.placement.schemes._MOST_STALE", 0)  # end the search after schemes of whole programs
     monkeypatch.chdir(tmp_path)
     np.savez("data.npz", np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32))
     if isinstance(effect, str):

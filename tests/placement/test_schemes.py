@@ -24,12 +24,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def no_mixes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """End the search after the schemes of whole programs, to save time in tests that are not about mixes."""
-    monkeypatch.setattr("delegate.placement.schemes._MOST_STALE", 0)
-
-
 SIZES = {"placement": {"objective": "file size"}}  # what other work on the cores does not disturb
 
 
@@ -93,31 +87,6 @@ def wide(seed: int = 0) -> nn.Sequential:
 
 
 WIDE = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
-
-
-def test_one_program_mixes_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delegate.placement.schemes._MOST_STALE", 1)
-    module = wide()
-    given = config(sqnr_db=24.0, group_size=64) | SIZES
-    program = delegate.to_backend(torch.export.export(module, (WIDE,)), config=given, cache=False)
-    (placement,) = program.report.placements
-    costs = {plan.name: plan.cost for plan in placement.plans if plan.cost is not None}
-    assert "int4" in placement.chosen
-    assert "int8" in placement.chosen
-    assert costs[placement.chosen] < min(cost for name, cost in costs.items() if "," not in name)  # of one scheme
-    assert decibels(program(WIDE), module(WIDE)) > 24
-
-
-@pytest.mark.slow
-def test_layers_of_a_float_program_are_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search starts with the float program if all layers of a scheme stay in float."""
-    monkeypatch.setattr("delegate.placement.schemes._MOST_STALE", 1)
-    monkeypatch.setattr("delegate.lowering.quantized._ROUNDS", 1)  # after which all layers with noise are in float
-    module = wide()
-    given = config(sqnr_db=46.0) | SIZES
-    program = delegate.to_backend(torch.export.export(module, (WIDE,)), config=given, cache=False)
-    assert "float, " in program.report.placements[0].chosen
-    assert decibels(program(WIDE), module(WIDE)) > 46
 
 
 def test_methods_that_share_weights_share_their_scheme() -> None:
