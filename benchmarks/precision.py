@@ -3,7 +3,7 @@
 python -m benchmarks.precision [--models NAME ...] [--budget S] [--sqnr DB]
 
 Candidates are the engines in float32, on CPUs with AMX OpenVINO in bfloat16 (others take 30 times as long for it), and
-the schemes and mixes of `scheme: auto` on all engines, calibrated on random inputs. Costs are those of the placement. A
+the schemes of `scheme: auto` on all engines, calibrated on random inputs. Costs are those of the placement. A
 ratio is that of the rounds that both plans had. The bound is measured once more on inputs that it was not given. Each
 model has a process of its own.
 """
