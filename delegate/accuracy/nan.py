@@ -10,11 +10,10 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from delegate.accuracy.bisection import RegionTrial
 from delegate.accuracy.figures import Differences
 from delegate.accuracy.reference import NodeRunner, flat_arguments, tensors
 from delegate.accuracy.samples import Sample
-from delegate.backends.bisection import units_of
+from delegate.accuracy.trial import RegionTrial
 from delegate.edge.node import op_name, source_line
 
 
@@ -140,16 +139,7 @@ def _first_in_torch(trial: RegionTrial) -> Node | None:
 
 
 def _first_own(trial: RegionTrial) -> Node | None:
-    """Return the first node that gives NaN on the backend where torch gives none; None if parts cannot run."""
-    units = units_of(trial.region)
-    without, within = 0, len(units)  # so many units from the first on do not give such NaN, and do
-    while within - without > 1:
-        count = (without + within) // 2
-        results = trial.results(units[:count])
-        if results is None:
-            return None
-        if any(_has_more_nan(value, trial.known[name]) for name, value in results.items()):
-            within = count
-        else:
-            without = count
-    return units[within - 1][0]
+    """Return the first node that gives NaN on the backend where torch gives none; None if its values are unknown."""
+    values = trial.read_values()
+    calls = (n for n in trial.region.calls if n.name in values)
+    return next((n for n in calls if _has_more_nan(values[n.name], trial.known[n.name])), None)

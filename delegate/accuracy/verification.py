@@ -12,7 +12,6 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
-from delegate.accuracy.bisection import RegionTrial, bisect_inaccurate
 from delegate.accuracy.bounds import DEFAULTS, Bounds, OnFailure, is_quantized, precision_of
 from delegate.accuracy.figures import Differences
 from delegate.accuracy.nan import NanCall, NanSource, nan_text
@@ -26,8 +25,9 @@ from delegate.accuracy.reference import (
     written_buffers,
 )
 from delegate.accuracy.samples import Sample, example_samples, origin_of, samples_of
+from delegate.accuracy.trial import RegionTrial
 from delegate.backends.aot import PreprocessResult, Region
-from delegate.backends.bisection import Unit
+from delegate.backends.guilty import Unit, find_guilty, nodes_of, units_of
 from delegate.compiled import LoadedContext
 from delegate.edge.node import shape_text
 from delegate.edge.states import buffers_of_states
@@ -381,8 +381,8 @@ class Verification:
             return None if figures is None else self.bounds.excess(figures) / allowed
 
         trial = self._trial(partition.region, partition.worst, delegate.backend, artifacts)
-        units = bisect_inaccurate(partition.region, excess, measure)
-        return frozenset(node.name for unit in units for node in unit)
+        units = find_guilty(units_of(partition.region), measure, excess)
+        return frozenset(node.name for node in nodes_of(units))
 
     def _trial(self, region: Region, inputs: Sequence[torch.Tensor], backend: str, artifacts: Artifacts) -> RegionTrial:
         """Return a runner of parts of a partition on its backend."""

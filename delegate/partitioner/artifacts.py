@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp, RegionRefused
-from delegate.backends.bisection import failing_nodes
+from delegate.backends.guilty import failing_nodes
 from delegate.backends.region import content_of
 from delegate.cache.aot.artifacts import ArtifactCache, CachedResult
 from delegate.events import Compiled

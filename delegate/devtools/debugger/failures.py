@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from delegate.backends.aot import PreprocessResult, Region, RegionCrashed, RegionFailed, RegionGivenUp
-from delegate.backends.bisection import Unit, part_of, units_of
+from delegate.backends.guilty import Minimization, OutOfTime, Unit, nodes_of, part_of, units_of
 from delegate.devtools.debugger.diagnosis import REFUSAL, Fault, FaultKind, FaultyNode
 from delegate.devtools.debugger.faults import faulty_node
-from delegate.devtools.debugger.minimize import Minimization, OutOfTime, nodes_of
 from delegate.devtools.debugger.program_run import ProgramRun
 from delegate.devtools.debugger.recording import RecordedCall, RecordedInstruction
 from delegate.devtools.debugger.search import SearchContext, operators_of, pins
@@ -77,7 +76,6 @@ def _compile_faults(context: SearchContext, failure: CompileFailure) -> Iterator
             symptom, rejected = type(errors[len(remaining)]), 0  # parts that are refused do not show a crash
             context.report(f"partition {region.name}: {len(remaining)} operators, which do not compile")
             search = Minimization(remaining, fails)
-            search.run()
             found.update(search.found)
             nodes = operators_of(nodes_of(search.found))
             fault = Fault(

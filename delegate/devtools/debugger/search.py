@@ -12,19 +12,17 @@ from pathlib import Path
 import torch
 from torch.fx import Node
 
-from delegate.accuracy.bisection import RegionTrial
 from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import EagerRegion
+from delegate.accuracy.trial import RegionTrial
 from delegate.backends.aot import PreprocessResult, Region
-from delegate.backends.bisection import Unit, part_of, units_of
+from delegate.backends.guilty import Minimization, OutOfTime, Unit, nodes_of, part_of, units_of
 from delegate.backends.selected import SelectedBackend
 from delegate.devtools.debugger.diagnosis import Fault, FaultKind
 from delegate.devtools.debugger.faults import faulty_node, kind_of
-from delegate.devtools.debugger.minimize import Minimization, OutOfTime, nodes_of
 from delegate.devtools.debugger.recording import RecordedCall, RecordedInstruction, excess_of, same
 from delegate.devtools.debugger.reproduction import write_compilation, write_reproduction
-from delegate.edge.program import META_VALUE
 from delegate.errors import DelegateError, InputError
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import LoweredDelegate
@@ -181,17 +179,10 @@ class PartitionSearch:
         There are none if the library rejects that.
         """
         if id(call) not in self._values:
-            self._values[id(call)] = self._read_values(call)
+            self._values[id(call)] = values = self._trial(call).read_values()
+            if not values:
+                self._context.notes.append(f"the values inside of partition {self._region.name} cannot be read")
         return self._values[id(call)]
-
-    def _read_values(self, call: RecordedCall) -> dict[str, torch.Tensor]:
-        taps = [n for n in self._region.calls if isinstance(n.meta.get(META_VALUE), torch.Tensor)]
-        try:
-            values = self._trial(call).run(self._region.with_outputs(taps))
-        except Exception:  # a library that accepts the region may reject further results with any error
-            self._context.notes.append(f"the values inside of partition {self._region.name} cannot be read")
-            return {}
-        return dict(zip((n.name for n in self._region.inputs), call.inputs, strict=True)) | values
 
     def _trial(self, call: RecordedCall) -> RegionTrial:
         compile_, open_ = partial(self._context.compile, self.backend), partial(self._context.open, self.backend)
@@ -370,9 +361,7 @@ class _Symptom:
     def minimized(self, units: Sequence[Unit]) -> Minimization:
         """Return the minimisation of units that show the symptom; `rejected` counts those of this search."""
         self.rejected = 0
-        search = Minimization(units, self)
-        search.run()
-        return search
+        return Minimization(units, self)
 
 
 def operators_of(nodes: Iterable[Node]) -> list[Node]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from torch.fx import Node
 
 from delegate.backends.aot import Region, RegionFailed
-from delegate.backends.bisection import units_of
+from delegate.backends.guilty import units_of
 from delegate.backends.region import shape_without
 from delegate.backends.xnnpack.runtime.interpreted import Interpreted, open_interpreter
 from delegate.edge.node import tensors

@@ -1,0 +1,238 @@
+"""The search for guilty nodes of a region.
+
+`find_guilty` asks which units to leave out so that the rest works: for a library that rejects a region without naming
+nodes, and for a partition that misses an accuracy bound. `Minimization` asks for a smallest set that fails by itself:
+for the debugger, which shows it. Both test parts of the region, since a part is all that a library can be asked about.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import chain
+
+from torch.fx import Node
+
+from delegate.backends.aot import ClaimedPattern, PreprocessResult, Region, RegionFailed, RegionRefused
+
+MAX_TESTS = 32  # parts that are tested; after them, all remaining units are guilty
+_MARGIN = 0.8  # share of the allowed noise that the remaining units may have, since causes are not quite independent
+
+Unit = tuple[Node, ...]  # nodes that stay in one part
+Measure = Callable[[Sequence[Unit]], float | None]  # noise over the allowed noise, or None if it cannot be measured
+Test = Callable[[Sequence[Unit]], bool]  # returns whether these units alone show the symptom
+
+
+def units_of(region: Region) -> list[Unit]:
+    """Return the units that stay together: an operator and the picks of its results, or the nodes of one pattern.
+
+    A node of several patterns is with the first of them.
+    """
+    pattern_of: dict[Node, ClaimedPattern] = {}
+    for pattern in region.patterns:
+        for node in pattern.nodes:
+            pattern_of.setdefault(node, pattern)
+    units: dict[Node | ClaimedPattern, list[Node]] = {}
+    calls = set(region.calls)
+    for node in region.calls:
+        source = node.args[0] if node.target is operator.getitem else node
+        head = source if isinstance(source, Node) and source in calls else node
+        units.setdefault(pattern_of.get(head, head), []).append(node)
+    return [tuple(unit) for unit in units.values()]
+
+
+def part_of(region: Region, units: Iterable[Unit]) -> Region:
+    """Return some units of a region as a region."""
+    inside = {node for unit in units for node in unit}
+    return region.part([node for node in region.calls if node in inside])
+
+
+def nodes_of(units: Iterable[Unit]) -> tuple[Node, ...]:
+    """Return the nodes of units, in order."""
+    return tuple(chain.from_iterable(units))
+
+
+def failing_nodes(region: Region, reason: str, preprocess: Callable[[Region], PreprocessResult]) -> dict[str, str]:
+    """Return the nodes without which the library may accept the rest -> the library's words.
+
+    Args:
+        region: the region that the library rejected.
+        reason: the library's words.
+        preprocess: the method of the backend.
+    """
+    reasons: dict[Node, str] = {}
+
+    def measure(units: Sequence[Unit]) -> float:
+        try:
+            preprocess(part_of(region, units))
+        except (RegionFailed, RegionRefused) as rejection:
+            why = rejection.reason if isinstance(rejection, RegionFailed) else str(rejection)
+            reasons.update(dict.fromkeys(nodes_of(units), why))  # later tests are of smaller parts
+            return math.inf
+        return 0.0
+
+    return {node.name: reasons.get(node, reason) for node in nodes_of(find_guilty(units_of(region), measure))}
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Neighbouring units, and their noise over the noise that the bounds allow; infinite if they fail."""
+
+    units: Sequence[Unit]
+    excess: float
+    is_whole: bool = False  # it cannot be split, because the backend runs neither half
+
+    @property
+    def density(self) -> float:
+        """The noise per unit."""
+        return self.excess / len(self.units)
+
+
+def find_guilty(units: Sequence[Unit], measure: Measure, excess: float = math.inf) -> list[Unit]:
+    """Return the fewest units to leave out of a region so that the others may work; at least one.
+
+    The search halves the noisiest ranges. If a range fails and both of its halves work, it looks for the first unit
+    that fails together with those before it.
+
+    Args:
+        units: all units of the region, which fails.
+        measure: returns the excess of some units; infinity if they fail, 0 if they work.
+        excess: the excess of all units.
+    """
+    ranges, tests = [_Range(units, excess)], 0
+
+    def count(part: Sequence[Unit]) -> float | None:
+        nonlocal tests
+        tests += 1
+        return measure(part)
+
+    while tests < MAX_TESTS and (divisible := [r for r in _heaviest(ranges) if len(r.units) > 1 and not r.is_whole]):
+        chosen = max(divisible, key=lambda r: len(r.units))
+        ranges.remove(chosen)
+        halves = _halve(chosen, count)
+        if chosen.excess > 1 and not _heaviest(halves):
+            halves = _split_at_joint(chosen, halves, lambda part: tests < MAX_TESTS and (count(part) or 0.0) > _MARGIN)
+        ranges += halves
+    heaviest = _heaviest(ranges) or [max(ranges, key=lambda r: r.density)]
+    return list(chain.from_iterable(r.units for r in heaviest))
+
+
+def _halve(parent: _Range, measure: Measure) -> list[_Range]:
+    middle = len(parent.units) // 2
+    halves = parent.units[:middle], parent.units[middle:]
+    first, second = map(measure, halves)
+    if first is None and second is None:
+        return [_Range(parent.units, parent.excess, True)]
+    first = _subtract(parent.excess, second) if first is None else first
+    second = _subtract(parent.excess, first) if second is None else second
+    return [_Range(units, excess) for units, excess in zip(halves, (first, second), strict=True)]
+
+
+def _split_at_joint(parent: _Range, halves: Sequence[_Range], fails: Test) -> list[_Range]:
+    """Split a range whose halves work at the first unit that fails together with the units before it."""
+    units, middle = parent.units, len(halves[0].units)
+    sizes = range(middle + 1, len(units))  # of the first units; all of them fail
+    joint = middle + bisect_left(sizes, True, key=lambda size: fails(units[:size]))
+    others = [_Range([*units[middle:joint], *units[joint + 1 :]], halves[1].excess)] if len(units) - middle > 1 else []
+    return [halves[0], _Range(units[joint : joint + 1], parent.excess), *others]
+
+
+def _subtract(whole: float, part: float | None) -> float:
+    """Return the excess of the half that was not measured."""
+    assert part is not None
+    return max(whole - part, 0.0) if math.isfinite(whole) else whole
+
+
+def _heaviest(ranges: Sequence[_Range]) -> list[_Range]:
+    """Return the ranges to remove so that the noise of the rest is allowed; the noisiest per unit go first."""
+    noise = 0.0
+    kept: list[_Range] = []
+    for candidate in sorted(ranges, key=lambda r: r.density):
+        if noise + candidate.excess <= _MARGIN:
+            noise += candidate.excess
+            kept.append(candidate)
+    return [r for r in ranges if r not in kept]
+
+
+class OutOfTime(Exception):
+    """A test was not run, because the budget is over."""
+
+
+class Minimization:
+    """A search for a smallest convex set of units that shows a symptom; creating it runs the search.
+
+    A set is convex if no path between two of its units leaves it, so a backend can run it as one partition. A range of
+    a topological order is convex, and so is a convex set without one of its sources or sinks. The search halves ranges,
+    and then removes single sources and sinks.
+
+    Args:
+        units: units of a region in topological order, which show the symptom.
+        test: returns whether some units show it. If it raises OutOfTime, the search ends early.
+
+    Attributes:
+        found: the smallest set so far.
+        is_minimal: no source or sink of `found` can be removed.
+        tests: the number of sets that were tested.
+    """
+
+    def __init__(self, units: Sequence[Unit], test: Test) -> None:
+        self.found: tuple[Unit, ...] = tuple(units)
+        self.is_minimal = False
+        self.tests = 0
+        self._test = test
+        self._unit_of: dict[Node, Unit] = {node: unit for unit in units for node in unit}
+        self._before = {unit: self._neighbours(n for node in unit for n in node.all_input_nodes) for unit in units}
+        self._after = {unit: self._neighbours(n for node in unit for n in node.users) for unit in units}
+        self._known: dict[frozenset[Unit], bool] = {}
+        try:
+            self._run()
+            self.is_minimal = True
+        except OutOfTime:
+            pass
+
+    def _run(self) -> None:
+        size = 0
+        while size != len(self.found):
+            size = len(self.found)
+            self._shorten(lambda units, count: units[:count])
+            self._keep_cone(self.found[-1], self._before)
+            self._shorten(lambda units, count: units[-count:])
+            self._keep_cone(self.found[0], self._after)
+        while self._remove_one():
+            pass
+
+    def _neighbours(self, nodes: Iterator[Node]) -> frozenset[Unit]:
+        return frozenset(self._unit_of[node] for node in nodes if node in self._unit_of)
+
+    def _shows(self, units: Sequence[Unit]) -> bool:
+        key = frozenset(units)
+        if key not in self._known:
+            self._known[key] = bool(units) and self._test(units)
+            self.tests += 1
+        if self._known[key] and len(units) < len(self.found):
+            self.found = tuple(units)
+        return self._known[key]
+
+    def _shorten(self, cut: Callable[[Sequence[Unit], int], Sequence[Unit]]) -> None:
+        """Keep as few units of one end as show the symptom."""
+        units = self.found
+        bisect_left(range(1, len(units)), True, key=lambda count: self._shows(cut(units, count)))
+
+    def _keep_cone(self, end: Unit, step: Mapping[Unit, Set[Unit]]) -> None:
+        """Keep the units that lead to `end`, or from it, if they show the symptom without the others."""
+        inside, reached, pending = set(self.found), {end}, [end]
+        while pending:
+            fresh = (step[pending.pop()] & inside) - reached
+            reached |= fresh
+            pending += fresh
+        if len(reached) < len(inside):
+            self._shows([unit for unit in self.found if unit in reached])
+
+    def _remove_one(self) -> bool:
+        """Remove a source or a sink if the others show the symptom; return whether one was removed."""
+        inside = set(self.found)
+        ends = [u for u in self.found if not (self._before[u] - {u}) & inside or not (self._after[u] - {u}) & inside]
+        return any(self._shows([other for other in self.found if other is not end]) for end in ends)
