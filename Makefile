@@ -4,11 +4,10 @@ PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
 # The versions that the environment gets: those that the project is developed with, or the newest ones (`make newest`).
 VERSIONS := --constraint constraints.txt
-# What is in plugins/, each a package of its own; the backends among them, which are no part of the support matrix.
+# What is in plugins/, each a package of its own.
 PACKAGES := numba openvino onnxruntime ray remote serve
-BLOCKED := numba,openvino,onnxruntime
 
-.PHONY: demo test newest fuzz wild deviations mutation test-slow test-models docs gpu-software browser pictures plugins dist lint format bench bench-peers schema docs-ops clean
+.PHONY: demo test newest fuzz wild deviations mutation test-slow test-models docs gpu-software browser pictures plugins dist lint format bench bench-peers schema clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
@@ -88,10 +87,6 @@ bench-peers: $(READY)
 # starts afresh, since parts of pages come from code.
 docs: $(READY)
 	OMP_NUM_THREADS=1 $(PYTHON) -m sphinx --quiet --fresh-env --jobs 2 --fail-on-warning --keep-going -c docs . build/docs
-
-# The support matrix, out of the tables; a test says when it is stale.
-docs-ops: $(READY)
-	DELEGATE_BLOCK_PLUGINS=$(BLOCKED) $(PYTHON) -m delegate ops --markdown > docs/reference/support-matrix.md
 
 # A GPU played by software, for machines without one (Debian and Ubuntu; needs root for Vulkan's loader): SwiftShader
 # out of Debian's chromium. The tests find it in .gpu-software; for anything else set what `make` prints.

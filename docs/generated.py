@@ -10,6 +10,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from delegate import errors
 from delegate.backends.deviations import Deviation
 from delegate.backends.info import BackendInfo
 from delegate.cli.app import app
+from delegate.cli.ops import markdown
 from delegate.config import model as configuration
 from delegate.operators import Catalogue
 from delegate.registry import Registry
@@ -255,11 +257,21 @@ def _text(node: ast.expr) -> str:
     return "…"
 
 
+def support_matrix() -> str:
+    """Return what `delegate ops --markdown` prints after its title, with the built-in backends alone."""
+    catalogue = Catalogue(Registry())
+    builtin = {importlib.import_module(f"delegate.backends.{name}").INFO.name for name in BACKENDS}
+    facts = (catalogue.facts(name, expand=False) for name in catalogue.names())
+    text = markdown([replace(f, backends={b: c for b, c in f.backends.items() if b in builtin}) for f in facts])
+    return text.split("\n", 2)[2]
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "cli": cli,
     "yaml-keys": yaml_keys,
     "backend-options": backend_options,
     "known-differences": known_differences,
+    "support-matrix": support_matrix,
     "error-classes": error_classes,
     "error-messages": error_messages,
 }

@@ -141,7 +141,7 @@ def _lines(facts: OperatorFacts) -> list[tuple[str, str]]:
 _HEAD = """\
 # Support matrix
 
-Made by `make docs-ops` from the tables of kernels and lowerings; `delegate ops NAME` shows more of one operator.
+Which kernels and backends run an operator; `delegate ops NAME` shows more about one.
 
 - **kind**: *core* ATen; *compound*: torch decomposes it where neither a kernel nor a backend supports it; a *view*
   costs nothing at run time.

@@ -76,6 +76,12 @@ def test_options_are_those_of_the_backends(generated: ModuleType) -> None:
     assert re.findall(r"^.*\|  +\|$", text, re.MULTILINE) == []  # an option without a description
 
 
+def test_the_support_matrix_has_the_builtin_backends(generated: ModuleType) -> None:
+    text = generated.support_matrix()
+    assert "| operator | kind | portable | cuda | dsp | webgpu | xnnpack |" in text
+    assert "| `aten.add.Tensor` | core |" in text
+
+
 def test_errors_are_those_of_the_code(generated: ModuleType) -> None:
     assert generated.classes()[0] is errors.DelegateError
     assert "| `InputError` | `ExecutionError` |" in generated.error_classes()
