@@ -1,4 +1,4 @@
-"""Results of benchmarks as JSON: the tables of docs/explanation/benchmarks/ that a test compares with these files."""
+"""Results of benchmarks as JSON: the tables of docs/explanation/benchmarks.md that a test compares with these files."""
 
 from __future__ import annotations
 
