@@ -1,4 +1,4 @@
-"""The demanding models of tests/support/demanding.py: XNNPACK and portable kernels over torch eager, interleaved.
+"""Models of tests/support/models that are not of images: XNNPACK and portable kernels over torch eager, in turns.
 
 python -m benchmarks.demanding [--models NAME ...] [--rounds N] [--seconds S]
 """
@@ -13,9 +13,11 @@ import torch
 
 from benchmarks.engines import ENGINES, THREADS
 from tests.support import models
-from tests.support.demanding import DEMANDING
+from tests.support.models.language import LANGUAGE
+from tests.support.models.written import WRITTEN
 
 OURS = ("delegate", "portable")
+_NAMES = [*LANGUAGE, *WRITTEN]
 
 
 def measure(name: str, rounds: int, seconds: float) -> tuple[float, dict[str, float]]:
@@ -36,7 +38,7 @@ def measure(name: str, rounds: int, seconds: float) -> tuple[float, dict[str, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=list(DEMANDING), choices=list(DEMANDING))
+    parser.add_argument("--models", nargs="+", default=_NAMES, choices=_NAMES)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.1, help="of each engine in each round")
     chosen = parser.parse_args()

@@ -170,7 +170,7 @@ class Quantization(_Model):
         default=None,
         description="Scheme of all operators without a more specific rule: static_int8, dynamic_int8, dynamic_int4, "
         "weight_only_int8, weight_only_int4 of xnnpack and onnxruntime, or off. A number after / is a group size, e.g. "
-        "dynamic_int4/64. auto: the schemes of each backend and their mixes are measured, and the fastest program that "
+        "dynamic_int4/64. auto: the schemes of each backend are measured, and the fastest program that "
         "keeps sqnr_db is chosen. Without the key: the first scheme of the backend.",
     )
     sqnr_db: float | None = Field(

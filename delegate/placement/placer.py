@@ -20,12 +20,12 @@ from delegate.placement.parts import cut_into_parts
 from delegate.placement.plans import (
     Candidate,
     ChosenPlan,
+    Comparator,
     MethodPlan,
     Progress,
     Task,
     make_trial,
 )
-from delegate.placement.reference_comparator import ReferenceComparator
 from delegate.placement.runtime.costs import Record
 from delegate.placement.runtime.elimination import (
     NOISE_FACTOR,
@@ -72,7 +72,7 @@ class Placer:
         self,
         task: Task,
         factory: RunnerFactory,
-        comparator: ReferenceComparator,
+        comparator: Comparator,
         progress: Progress = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] | None = time.sleep,

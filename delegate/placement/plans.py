@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch.export import ExportedProgram
 
@@ -16,7 +16,8 @@ from delegate.lowering.compiler import Compiler
 from delegate.measured import Placement
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.runtime.trials import Trial
+from delegate.placement.runtime.accuracy_check import AccuracyResult
+from delegate.placement.runtime.trials import ProgramRunner, Trial
 from delegate.probing.process import seconds_for
 from delegate.program.model import Program
 
@@ -103,6 +104,22 @@ class ChosenPlan:
     plan: SavedPlan
     options: Options
     placement: Placement
+
+
+class Comparator(Protocol):
+    """A comparison of results with the reference.
+
+    Attributes:
+        is_random: True if the method draws random numbers, so that results cannot be compared.
+    """
+
+    is_random: bool
+
+    def __call__(self, runners: Mapping[str, ProgramRunner], programs: Mapping[str, Program]) -> AccuracyResult:
+        """Compare the results of programs, store their SQNR, and return the failures."""
+
+    def sqnr_db(self, name: str) -> float | None:
+        """Return the SQNR of a program, or None if it was not compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from torch.export import Dim
 from tests.e2e.proof import MAX_ERROR, MAX_WASTE, prove
 from tests.e2e.worker import Worker
 from tests.support import models, zoo
-from tests.support.demanding import HALVES
+from tests.support.models.written import HALVES
 from tests.support.sampling import only
 
 logger = logging.getLogger(__name__)

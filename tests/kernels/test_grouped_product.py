@@ -8,9 +8,9 @@ from torch import nn
 
 from delegate.errors import KernelError
 from tests.support import zoo
-from tests.support.demanding import DEMANDING
 from tests.support.kernels import check, run, sample
 from tests.support.lowering import answers, assert_same, compiled
+from tests.support.models import MODELS
 
 grouped_mm = torch.ops.aten._grouped_mm.default
 DTYPES = {torch.float32: 2e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}  # with tolerances: sums may cancel
@@ -124,7 +124,7 @@ class Logits(nn.Module):
     def __init__(self, name: str) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.model = DEMANDING[name][0]().to(torch.bfloat16)
+        self.model = MODELS[name][0]().to(torch.bfloat16)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.model(input_ids=ids).logits

@@ -1,11 +1,9 @@
-"""Uncommon models: scans, routing, codebooks, modulated convolutions, decoders of labels, detectors in plain torch.
-
-Small, random weights, written out.
-"""
+"""Models written out, small: graph networks, recommenders, scans, routing, codebooks, detectors, recurrent layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +11,186 @@ from torch import Tensor, nn
 
 from tests.support.zoo import Inputs
 
-Entry = tuple[Callable[[], nn.Module], Callable[[], Inputs]]
+Build = Callable[[], nn.Module]
+Entry = tuple[Build, Callable[[], Inputs]]
 WIDTH, HEADS = 32, 4
+
+
+class Encoder(nn.Module):
+    """torch's own encoder, with padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        return self.layers(x, src_key_padding_mask=padding)
+
+
+class Decoder(nn.Module):
+    """torch's own decoder, over a memory with padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.TransformerDecoder(nn.TransformerDecoderLayer(32, 4, 64, batch_first=True), 2)
+
+    def forward(self, x: Tensor, memory: Tensor, padding: Tensor) -> Tensor:
+        causal = torch.full((x.shape[1], x.shape[1]), -torch.inf).triu(1)
+        return self.layers(x, memory, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=padding)
+
+
+class ByHand(nn.Module):
+    """Attention as tutorials write it: masked_fill before a softmax."""
+
+    def __init__(self, layers: int = 12) -> None:
+        super().__init__()
+        self.inner = nn.ModuleList(nn.Linear(32, 96) for _ in range(layers))
+        self.outer = nn.ModuleList(nn.Linear(32, 32) for _ in range(layers))
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        for inner, outer in zip(self.inner, self.outer, strict=True):
+            q, k, v = (p.unflatten(-1, (4, 8)).transpose(1, 2) for p in inner(x).chunk(3, -1))
+            scores = (q @ k.mT / 8**0.5).masked_fill(padding[:, None, None], -1e4)
+            x = F.layer_norm(x + outer((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)), (32,))
+        return x
+
+
+def _padded() -> Inputs:
+    padding = torch.zeros(2, 20, dtype=torch.bool)
+    padding[1, 12:] = True
+    return torch.randn(2, 20, 32), padding
+
+
+class Graph(nn.Module):
+    """Messages along edges, gathered and summed up by index; `kind` is how.
+
+    Args:
+        kind: gcn, gat, gin or sage.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.layers = nn.ModuleList(nn.Linear(32 if kind == "sage" else 16, 16) for _ in range(3))
+        self.score = nn.Linear(32, 1)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        source, target = edges
+        ones = torch.ones(source.shape[0])
+        degree = torch.zeros(x.shape[0]).index_add(0, target, ones).clamp(min=1)
+        for layer in self.layers:
+            messages = x[source]
+            if self.kind == "gat":
+                score = F.leaky_relu(self.score(torch.cat([messages, x[target]], -1)).squeeze(-1), 0.2).exp()
+                total = torch.zeros(x.shape[0]).index_add(0, target, score)
+                messages = messages * (score / (total[target] + 1e-9))[:, None]
+            elif self.kind == "gcn":
+                messages = messages * (degree[source] * degree[target]).rsqrt()[:, None]
+            summed = torch.zeros_like(x).index_add(0, target, messages)
+            if self.kind == "sage":
+                x = layer(torch.cat([x, summed / degree[:, None]], -1)).relu()
+            else:
+                x = layer(x + summed if self.kind == "gin" else summed).relu()
+        return x
+
+
+def _edges() -> Inputs:
+    return torch.randn(50, 16), torch.randint(0, 50, (2, 200))
+
+
+class Recommender(nn.Module):
+    """Embeddings of categories, their products and a tower; `kind` is dlrm, deepfm, wide or towers."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.tables = nn.ModuleList(nn.Embedding(100, 16) for _ in range(8))
+        self.bottom = nn.Sequential(nn.Linear(13, 64), nn.ReLU(), nn.Linear(64, 16))
+        self.top = nn.Sequential(nn.LazyLinear(64), nn.ReLU(), nn.Linear(64, 1))
+        self.wide = nn.Linear(13, 1)
+
+    def forward(self, numbers: Tensor, categories: Tensor) -> Tensor:
+        found = [table(categories[:, i]) for i, table in enumerate(self.tables)]
+        vectors = torch.stack([self.bottom(numbers), *found], 1)
+        if self.kind == "towers":
+            users, items = vectors[:, :5].mean(1), vectors[:, 5:].mean(1)
+            return F.cosine_similarity(self.top(users).tanh() * users, items)
+        if self.kind == "dlrm":
+            row, column = torch.triu_indices(9, 9, 1)
+            products = (vectors @ vectors.mT)[:, row, column]
+            return self.top(torch.cat([vectors[:, 0], products], -1)).sigmoid()
+        deep = self.top(vectors.flatten(1))
+        if self.kind == "deepfm":
+            deep = deep + 0.5 * (vectors.sum(1) ** 2 - (vectors**2).sum(1)).sum(-1, keepdim=True)
+        return (deep + self.wide(numbers)).sigmoid()
+
+
+def _categories() -> Inputs:
+    return torch.randn(32, 13), torch.randint(0, 100, (32, 8))
+
+
+def _recommender(kind: str) -> Build:
+    def build() -> nn.Module:
+        module = Recommender(kind)
+        module(*_categories())  # makes what is lazy
+        return module
+
+    return build
+
+
+class Radiance(nn.Module):
+    """A radiance field along rays: sines of positions, a tower, colours summed up by what light is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower = nn.Sequential(nn.Linear(39, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+
+    def forward(self, points: Tensor, steps: Tensor) -> Tensor:
+        waves = points[..., None] * 2.0 ** torch.arange(6)
+        found = self.tower(torch.cat([points, waves.sin().flatten(-2), waves.cos().flatten(-2)], -1))
+        opaque = 1 - torch.exp(-F.softplus(found[..., 3]) * steps)
+        left = torch.cumprod(torch.cat([torch.ones_like(opaque[:, :1]), 1 - opaque[:, :-1] + 1e-10], -1), -1)
+        return ((opaque * left)[..., None] * found[..., :3].sigmoid()).sum(1)
+
+
+class Halved(nn.Module):
+    """A module in a half type, between float32."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.module, self.dtype = module.to(dtype), dtype
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        found = self.module(*(x.to(self.dtype) if x.is_floating_point() else x for x in inputs))
+        return found.float()
+
+
+def _halved(build: Build, dtype: torch.dtype) -> Build:
+    return lambda: Halved(build(), dtype)
+
+
+def _convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU6(), nn.Conv2d(16, 16, 3, 1, 1, groups=16), nn.SiLU(),
+        nn.Conv2d(16, 32, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+_IMAGE = lambda: (torch.randn(1, 3, 64, 64),)  # noqa: E731
+_WRITTEN: Mapping[str, Entry] = {
+    "encoder_padded": (Encoder, _padded),
+    "decoder_padded": (Decoder, lambda: (torch.randn(2, 7, 32), *_padded())),
+    "attention_by_hand": (ByHand, _padded),
+    **{kind: (lambda kind=kind: Graph(kind), _edges) for kind in ("gcn", "gat", "gin", "sage")},  # type: ignore[misc]
+    **{kind: (_recommender(kind), _categories) for kind in ("dlrm", "deepfm", "wide", "towers")},
+    "radiance_field": (Radiance, lambda: (torch.randn(64, 16, 3), torch.rand(64, 16))),
+}
+HALVES: Mapping[str, tuple[Build, Callable[[], Inputs], torch.dtype]] = {
+    f"{name}_{str(dtype).removeprefix('torch.')}": (_halved(build, dtype), inputs, dtype)
+    for name, build, inputs in (("convolutions", _convolutions, _IMAGE), ("by_hand", lambda: ByHand(3), _padded))
+    for dtype in (torch.float16, torch.bfloat16)
+}
 
 
 def _heads(x: Tensor) -> Tensor:
@@ -285,4 +461,28 @@ UNCOMMON: Mapping[str, Entry] = {
     "points": (Points, lambda: (torch.randn(2, 24, 3), torch.randn(2, 24, 8))),
     "detector": (Detector, lambda: (torch.randn(1, 3, 36, 28),)),
     "hashed": (Hashed, lambda: (torch.randint(0, 10**6, (4, 9)),)),
+}
+
+
+def _steps() -> Inputs:
+    return (torch.randn(1, 12, 16),)
+
+
+def _recurrent(cls: type[nn.RNNBase], **options: Any) -> Entry:
+    return lambda: cls(16, 32, num_layers=3, batch_first=True, **options), _steps
+
+
+RECURRENT: Mapping[str, Entry] = {
+    "lstm": _recurrent(nn.LSTM),
+    "lstm_bidirectional": _recurrent(nn.LSTM, bidirectional=True),
+    "lstm_projected": _recurrent(nn.LSTM, proj_size=16),
+    "gru": _recurrent(nn.GRU),
+    "gru_bidirectional": _recurrent(nn.GRU, bidirectional=True),
+}
+
+WRITTEN: Mapping[str, Entry] = {
+    **_WRITTEN,
+    **{name: (build, inputs) for name, (build, inputs, _) in HALVES.items()},
+    **UNCOMMON,
+    **RECURRENT,
 }
