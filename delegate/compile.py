@@ -18,7 +18,6 @@ from delegate.compiled import CompiledProgram
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.decompose import CannotDecompose
 from delegate.edge.keys import fingerprints
-from delegate.edge.restore_torch_on_error import restore_torch_on_error
 from delegate.edge.sources import Model, exported_programs
 from delegate.edge.training import warn_of_training
 from delegate.emit.device_memory import with_device_copies
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 
 
-@restore_torch_on_error()
 @stage("lower")
 def to_backend(
     model: Model,
@@ -115,7 +113,6 @@ def to_backend(
     return _lower(request, model, is_cacheable=verify is None, is_owned=False)
 
 
-@restore_torch_on_error()
 @stage("lower")
 def lower_owned(model: Model, backends: Request = None, *, verify: Any = None, **options: Any) -> CompiledProgram:
     """Lower as `to_backend` does, but use the memory of the model's weights, which nothing may change from now on."""
@@ -220,7 +217,6 @@ def _result(
     )
 
 
-@restore_torch_on_error()
 def debug(
     model: Model,
     backends: Request = None,
@@ -308,7 +304,6 @@ def explain(
     return report
 
 
-@restore_torch_on_error()
 def plan_and_check(
     model: Model, backends: Request = None, *, config: ConfigSource = None, kernels: KernelRequest | None = None
 ) -> tuple[Report, DelegateError | None]:

@@ -23,7 +23,6 @@ from torch.fx import Node
 
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.compiler_process import AotPart
-from delegate.backends.mutation import MutationGuard
 from delegate.backends.selected import SelectedBackend
 from delegate.backends.state import BackendState
 from delegate.backends.transfer import (
@@ -172,17 +171,9 @@ def _mapped(file: int, sizes: Sequence[int]) -> list[memoryview]:
 def _about_nodes(
     answer: Callable[[SelectedBackend, Node], Any], backend: SelectedBackend, query: _Query
 ) -> Callable[[str], Any]:
-    """Return what answers a question about a node. The last answer is an error if the graph has changed."""
-    graph = unpack_graph(query.table, query.buffers)
-    nodes, guard = {node.name: node for node in graph.nodes}, MutationGuard(graph)
-
-    def answer_about(name: str) -> Any:
-        reply = answer(backend, nodes[name])
-        if name == query.names[-1]:
-            backend.require_unchanged(guard)
-        return reply
-
-    return answer_about
+    """Return what answers a question about a node."""
+    nodes = {node.name: node for node in unpack_graph(query.table, query.buffers).nodes}
+    return lambda name: answer(backend, nodes[name])
 
 
 def _identity(backend: SelectedBackend, query: _Query) -> Callable[[str], Any]:

@@ -12,7 +12,6 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar, cast
 
@@ -36,18 +35,17 @@ from delegate.backends.aot import (
 from delegate.backends.decomposition import DecompositionPolicy
 from delegate.backends.deviations import Deviation
 from delegate.backends.isolated import IsolatedBackend
-from delegate.backends.mutation import GraphCopy, MutationGuard
 from delegate.backends.region import SIZE_DECIDED
 from delegate.backends.state import IN_PROCESS, BackendState
 from delegate.cache.runtime.environment import code_of, files_of, versions_of
 from delegate.edge.control_flow import is_control_flow
 from delegate.edge.decompose import WITHOUT_LIBRARIES
 from delegate.edge.node import describe, symbolic_numbers
-from delegate.edge.program import META_VALUE, EdgeProgram
+from delegate.edge.program import META_VALUE
 from delegate.errors import BackendBroken, BackendFailed, DelegateError, LoweringError, PartitionError
 from delegate.interrupts import interruptible, raise_handler_error
 from delegate.option_rules import OptionRule
-from delegate.plugins import AUTHOR, BLOCK_VARIABLE, OWN, one_line
+from delegate.plugins import AUTHOR, OWN, one_line
 from delegate.verdict import Reason, Verdict, no
 
 Answer = TypeVar("Answer")
@@ -63,10 +61,10 @@ class SelectedBackend:
 
     - An exception or a wrong answer becomes an error that names the backend.
     - An answer that depends on a dynamic size is a refusal.
-    - A graph or a weight that has changed is an error.
+    - It compiles a copy of each region, which it may rewrite.
 
     The first error of a backend that the user did not name drops it: from then on it refuses all nodes. A plugin that
-    the user did not name is also dropped by the first end of its separate process, and works on copies of graphs.
+    the user did not name is also dropped by the first end of its separate process.
 
     Args:
         name: the name of the backend.
@@ -98,8 +96,6 @@ class SelectedBackend:
         self.name, self.isolated = name, isolated
         self._class, self._on_drop = part, on_drop
         self.dropped: DelegateError | None = None
-        self._graph: Graph | None = None  # of the support checks in progress
-        self._copy: GraphCopy | None = None  # of that graph, for a backend that works on a copy
         self.has_claims = part.claims is not Backend.claims
         self.preserve_ops: frozenset[str]
         self.most_constants: int | None
@@ -176,7 +172,7 @@ class SelectedBackend:
         try:
             with sizes_open((node, *node.all_input_nodes)):
                 verdict = self._answer_elsewhere(IsolatedBackend.check, node)
-                verdict = self._part.check(self._own(node)) if verdict is None else verdict
+                verdict = self._part.check(node) if verdict is None else verdict
             if isinstance(verdict, Verdict):
                 return verdict
             what = f"the support check of backend {self.name} returned {reprlib.repr(verdict)}"
@@ -207,28 +203,10 @@ class SelectedBackend:
             self._report(error, f"the claims of backend {self.name} failed", node)
             return ()
 
-    @contextmanager
-    def unchanged(self, program: EdgeProgram) -> Iterator[None]:
-        """Return a context of support checks; PartitionError is raised at its end if the graph has changed."""
+    def forget(self, graph: Graph) -> None:
+        """Forget earlier questions about a graph, which may have changed since."""
         if self.isolated is not None:
-            self.isolated.forget(program.graph)
-        guard, self._graph = MutationGuard(program.graph), program.graph
-        try:
-            yield
-            if self._copy is not None and self.dropped is None:
-                try:
-                    self.require_unchanged(self._copy.guard, program.name)
-                except PartitionError as fault:
-                    self._drop(fault)
-        finally:
-            self._graph = self._copy = None
-        self.require_unchanged(guard, program.name)
-
-    def require_unchanged(self, guard: MutationGuard, where: str = "") -> None:
-        """Raise PartitionError if support checks have changed a graph; `where` is its method."""
-        if change := guard.change():
-            what = f"the support check of backend {self.name} {change}"
-            raise PartitionError(what, where=where, remedy=f"{AUTHOR}; {BLOCK_VARIABLE}={self.name} blocks it")
+            self.isolated.forget(graph)
 
     def preprocess(self, region: Region) -> PreprocessResult:
         """Return the artifact of a region. All nodes are rejected if that drops a backend that the user did not name.
@@ -247,8 +225,6 @@ class SelectedBackend:
                 if self.isolated is None or self.isolated.is_named or not self.isolated.ending:
                     raise
                 self._drop(_ended(self.isolated, self.name))
-            except _WeightWritten:
-                raise
             except DelegateError as fault:
                 self._drop(fault)
         assert self.dropped is not None
@@ -296,30 +272,17 @@ class SelectedBackend:
             raise _ended(self.isolated, self.name)
         return answer
 
-    def _own(self, node: Node) -> Node:
-        """Return the node for the AOT part in this process: a copy, if it is a plugin that the user did not name."""
-        if not self.is_unnamed_plugin or node.graph is not self._graph:
-            return node
-        if self._copy is None:
-            self._copy = GraphCopy(node.graph)
-        return self._copy.of[node]
-
     def _claims(self, node: Node) -> tuple[Claim, ...]:
         """Return the pattern matches of the AOT part in this process."""
-        own = self._own(node)
-        matches = tuple(cast("Iterable[Claim]", self._part.claims(own)))
+        matches = tuple(cast("Iterable[Claim]", self._part.claims(node)))
         for claim in matches:
-            _require_claim(claim, own, self.name)
-        if own is node or self._copy is None:
-            return matches
-        original = self._copy.original
-        return tuple(replace(claim, nodes=tuple(original[n] for n in claim.nodes)) for claim in matches)
+            _require_claim(claim, node, self.name)
+        return matches
 
     def _compile(self, region: Region) -> PreprocessResult:
-        """Compile a region in this process; the errors are those of `preprocess`."""
-        region = region.copy() if self.is_unnamed_plugin else region
+        """Compile a copy of a region in this process; the errors are those of `preprocess`."""
+        region = region.copy()
         place = f"{region.name} of {self.name}"
-        guard = MutationGuard(region.graph, region.constants)
         try:
             with interruptible(), sizes_open(region.graph.nodes):
                 result = self._part.preprocess(region)
@@ -341,10 +304,6 @@ class SelectedBackend:
         if not isinstance(result, PreprocessResult):
             what = f"backend {self.name} compiled a partition to a {type(result).__name__}, not a PreprocessResult"
             raise LoweringError(what, where=region.name, remedy=AUTHOR)
-        if change := guard.change():
-            remedy = f"it should work on region.copy() and on copies of weights; load the model again: {AUTHOR}"
-            kind = _WeightWritten if guard.written_weight() else LoweringError
-            raise kind(f"backend {self.name} {change}", where=region.name, remedy=remedy)
         return result
 
     def _identity(self, part: Backend, state: BackendState) -> str | None:
@@ -386,10 +345,6 @@ class SelectedBackend:
             raise fault
         self.dropped = fault
         self._on_drop(fault)
-
-
-class _WeightWritten(LoweringError):
-    """A backend wrote to a weight of the model, so that its results are wrong wherever it runs."""
 
 
 def _ended(isolated: IsolatedBackend, name: str) -> BackendFailed:

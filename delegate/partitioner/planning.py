@@ -135,8 +135,8 @@ class _Planner:
         claims: dict[str, Sequence[Claim]] = {}
         for partitioner, query in zip(self.partitioners, queries, strict=True):
             start, name = time.perf_counter_ns(), partitioner.backend
-            with query.backend.unchanged(program):
-                claims[name] = self._collect(partitioner, query, program, verdicts)
+            query.backend.forget(program.graph)
+            claims[name] = self._collect(partitioner, query, program, verdicts)
             if query.backend.dropped is not None:  # also in its last checks
                 claims[name] = ()
                 refusal = no(Reason.REFUSED, query.backend.dropped.what)
