@@ -171,7 +171,7 @@ class Backend(ABC):
         deviations: where results of the library differ from torch, each difference in one row.
         most_constants: most elements of constants in one partition; None for no limit. Larger partitions are cut.
         check_uses_library: whether `check` calls the library, so that it may crash or hang;
-            see docs/reference/backend-states.md.
+            see docs/reference/backends.md.
         may_crash: whether `preprocess` may end the process. It is assumed of every plugin.
     """
 

@@ -13,7 +13,7 @@ from delegate.plugins import PluginState
 from delegate.registry import Registry
 from tests.support.plugins import Site
 
-PAGES = [f"backend{part}.md" for part in ("s", "-aot", "-patterns", "-runtime", "-states")]
+PAGES = [f"backend{part}.md" for part in ("s", "-aot", "-runtime")]
 TEXT = "".join((Path(__file__).parents[2] / "docs" / "reference" / page).read_text() for page in PAGES)
 BLOCKS = dict(re.findall(r"```python\n# acme_delegate/(\w+)\.py\n(.*?)```", TEXT, re.DOTALL))
 
@@ -29,7 +29,7 @@ def registry(site: Site) -> Registry:
 
 
 def test_states_the_absent_library(registry: Registry) -> None:
-    assert set(BLOCKS) == {"__init__", "info", "aot", "patterns", "asking", "runtime"}
+    assert set(BLOCKS) == {"__init__", "info", "aot", "patterns", "asking", "tracing", "runtime"}
     assert registry.state("acme").state is PluginState.UNAVAILABLE
     with pytest.raises(BackendUnavailable, match=r"acme-sdk cannot be imported.*pip install acme-sdk"):
         registry.runtime("acme")

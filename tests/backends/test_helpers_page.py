@@ -15,7 +15,7 @@ from delegate.runtime.blob_format import BlobFormat
 from tests.support.functions import Function
 from tests.support.planning import edge, planned, regions, without
 
-TEXT = next((Path(__file__).parents[2] / "docs").rglob("backend-helpers.md")).read_text()
+TEXT = next((Path(__file__).parents[2] / "docs").rglob("backend-aot.md")).read_text()
 (BUILDER,) = re.findall(r"```python\n# acme_delegate/tracing.py\n(.*?)```", TEXT, re.DOTALL)
 (SIZES,) = re.findall(r"```python\n(size = .*?)```", TEXT, re.DOTALL)
 HELPERS = re.findall(r"^\| `(delegate\.\S+)` \|", TEXT, re.MULTILINE)
