@@ -44,10 +44,10 @@ class Row:
     """A model for one kind of operator.
 
     Args:
-        kind: of its operators.
+        kind: The kind of operators that it consists of.
         count: operators of this kind in it; the others are simple.
         forward: the model as a function of its inputs.
-        sizes: of the inputs, one tuple of shapes for each program; whole numbers are the inputs of gathers.
+        sizes: One tuple of input shapes for each program; whole numbers are the inputs of gathers.
     """
 
     kind: str

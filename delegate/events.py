@@ -148,7 +148,7 @@ class BoundInstruction:
         method: the name of the method.
         name: the name of its first result.
         what: its operator, partition, or kind of control flow.
-        kind: of the instruction.
+        kind: The instruction's kind.
         backend: the backend of a partition; else empty.
         source: the user's own line; empty if unknown.
         module: path of the user's module; empty if unknown. A partition has the path that its nodes share.

@@ -256,7 +256,7 @@ def require_file(
     """Raise an error unless a file can be written.
 
     Args:
-        path: of the file.
+        path: Where the file is.
         what: its content, for the message.
         error: the error class.
         streams: True if it may be a pipe or a terminal.

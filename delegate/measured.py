@@ -23,7 +23,7 @@ def cost_text(cost: float | None, objective: str) -> str:
     """Return a cost with its unit, e.g. "1.250 ms"; empty for None.
 
     Args:
-        cost: in seconds per call, or bytes.
+        cost: The cost in seconds per call, or in bytes.
         objective: a key of `UNITS`.
     """
     unit = UNITS[objective]

@@ -50,7 +50,7 @@ class Plugin(NamedTuple):
     """An entry point, not imported.
 
     Args:
-        name: of the entry point.
+        name: The entry point's name.
         owner, version: the distribution that declares it.
         value: what `load` imports, e.g. "package.module:NAME".
     """
@@ -79,7 +79,7 @@ class Discovered(NamedTuple):
     """The plugins of an entry-point group.
 
     Args:
-        claims: by name in alphabetical order; several where distributions claim one name.
+        claims: Names in alphabetical order, with their claims; several where distributions claim one name.
         refused: those that claim a name of this project's own plugins, which stay.
     """
 

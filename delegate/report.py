@@ -56,10 +56,10 @@ class Report:
 
     Args:
         methods: names of the methods, in order.
-        nodes: of all methods, in the order of their graphs.
-        partitions: of all methods, in execution order.
-        notes: for people, e.g. patterns of the configuration that matched nothing.
-        accuracy: of whole methods on the inputs of `verify`.
+        nodes: All methods' nodes, in the order of their graphs.
+        partitions: All methods' partitions, in execution order.
+        notes: Notes for people, e.g. patterns of the configuration that matched nothing.
+        accuracy: The accuracy of whole methods on the inputs of `verify`.
         placements: the measured placements of methods.
         portable_shares: method -> the share of portable kernels in the time of its instructions, 0 to 1, in its last
             profile; only of profiled methods.
@@ -115,8 +115,8 @@ class Report:
         """Write the report as one HTML page that needs no server and no network; see docs/how-to/report.md.
 
         Args:
-            path: of the file.
-            name: of the model, for people.
+            path: Where the file is written.
+            name: The model's name, for people.
             profile: the times of a `with program.profile()` block.
             diagnosis: the result of `program.debug(inputs)`.
 

@@ -19,7 +19,7 @@ class NodeReport:
 
     Args:
         method: the method of the node.
-        name: of the node; in a graph of control flow prefixed by the graph's name, e.g. "true_graph_0.relu".
+        name: The node's name; in a graph of control flow prefixed by the graph's name, e.g. "true_graph_0.relu".
         op: its operator, e.g. "aten.add.Tensor".
         backend: the backend that runs it, or "portable".
         partition: name of its partition; empty if portable.

@@ -50,10 +50,10 @@ class Selection:
 
     Args:
         partitioners: one per backend.
-        backends: by name.
+        backends: Backend name -> the backend.
         rules: include, exclude, pins and sizes of the configuration.
         on_portable: "allow", "warn" or "error" for nodes that no backend supports.
-        notes: for the report, e.g. requested backends that are absent here.
+        notes: Notes for the report, e.g. requested backends that are absent here.
         fallback: the settings of kernel fallbacks of partitions.
         keeps: the backends whose partitions have kernel fallbacks -> True if a partition without kernels is an error.
         kernels: the kernel libraries to run on, in order of preference; None for the default.

@@ -132,7 +132,7 @@ def _factors(
     """Compare the factors of matrices by their product, and by what makes each a right factor.
 
     Args:
-        product: of all results.
+        product: The function that multiplies the factors in all results.
         args, actual, expected: as of `Compare`.
     """
     ordered = [[r[i] for i in sorted(r)] for r in (actual, expected)]

@@ -30,7 +30,7 @@ class LayerNoise:
         nodes: the layer's nodes in the float program, as `quantization.nodes` names them: the operator, and those that
             are quantized with it, such as an activation.
         place: module path and operator, for people.
-        figures: of the layer's result on the inputs that it has in the float program.
+        figures: The layer's error on the inputs that it has in the float program.
         excess: noise of the method's results if this layer alone is quantized, as a ratio to what the bounds allow.
     """
 
@@ -67,8 +67,8 @@ class FloatRun:
     Args:
         program: the float program.
         sample: the call.
-        values: of nodes that give a tensor, by name.
-        results: of the program.
+        values: Node name -> its value, for nodes that give a tensor.
+        results: What the program returned for these inputs.
         method: the name of the method; empty if there is only one.
     """
 
@@ -99,7 +99,7 @@ def layer_noises(run: FloatRun, quantized: ExportedProgram, bounds: Bounds, oper
     program runs with that result in place of the layer's own. Rounding between two layers counts for both.
 
     Args:
-        run: of the float reference.
+        run: The recorded run of the float reference.
         quantized: the program made of it.
         bounds: that define the noise that is allowed.
         operators: the edge operators, without overloads, that `quantization.nodes` can keep in float. Operators that
@@ -193,7 +193,7 @@ def noisiest(noises: Sequence[LayerNoise], allowed: float) -> list[LayerNoise]:
     """Return the layers without which the noise of the others adds up to at most `allowed`; at least one, if any.
 
     Args:
-        noises: in descending order.
+        noises: The layers with their noise, in descending order.
         allowed: the sum of the excesses that may stay.
     """
     left = sum(noise.excess for noise in noises)

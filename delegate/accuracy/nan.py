@@ -91,7 +91,7 @@ def nan_text(differences: Differences, here: str, reference: ExportedProgram, sa
     """Describe the NaN in results of a program and of its reference; empty if neither has any.
 
     Args:
-        differences: of all results.
+        differences: The differences in all results together.
         here: the first node of the program that gives NaN, in words.
         reference: the program that torch ran.
         samples: its calls.
@@ -111,7 +111,7 @@ def first_node(ep: ExportedProgram, leaves: Sequence[Any], test: Callable[[torch
     Args:
         ep: the program.
         leaves: the leaves of the arguments, in the order of its inputs.
-        test: of a tensor; by default, that it has NaN.
+        test: A predicate of a tensor; by default, whether it has NaN.
     """
     sources: list[Node] = []
 

@@ -236,7 +236,7 @@ class EagerRegion:
 
         Args:
             inputs: the inputs of the region.
-            results: by node, the outputs, and results of `choices` if they are known.
+            results: The values of each node, the outputs, and the results of `choices` if they are known.
 
         Raises:
             AccuracyError: torch cannot run the region.

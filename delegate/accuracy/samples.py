@@ -95,7 +95,7 @@ def sample_of(ep: ExportedProgram, arrays: Mapping[str, Array]) -> Sample:
 
     Args:
         ep: the method.
-        arrays: by input name. A bfloat16 input is its bits in uint16; a number is an array of one element.
+        arrays: Input name -> array. A bfloat16 input is its bits in uint16; a number is an array of one element.
     """
     types = {n.name: n.meta[META_VALUE] for n in ep.graph.find_nodes(op="placeholder")}
     leaves = [

@@ -59,10 +59,10 @@ class MeasuredAccuracy:
     """The accuracy figures of a run of a program.
 
     Args:
-        methods: of whole methods against the reference that the bounds are for, by name.
-        partitions: by name, including those that no call reached.
-        against_lowered: of methods with a float reference against the program that was lowered, by name.
-        reference_gap: of these lowered programs against their float references, both run by torch.
+        methods: Method name -> its figures against the reference that the bounds are for.
+        partitions: Partition name -> its figures, including partitions that no call reached.
+        against_lowered: Method name -> figures against the lowered program, for methods with a float reference.
+        reference_gap: Figures of these lowered programs against their float references, both run by torch.
     """
 
     methods: Mapping[str, MethodAccuracy]

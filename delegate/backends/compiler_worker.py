@@ -82,7 +82,7 @@ class _Query(NamedTuple):
 
     Args:
         part: the AOT part.
-        names: of nodes of the subject; each gets an answer.
+        names: The subject's nodes, each of which gets an answer.
         table, buffers: the subject, packed.
         out: descriptor of the file for bytes of the answer.
     """

@@ -117,10 +117,10 @@ def decompose_region(
     """Decompose compound nodes of a region and simplify it, in place.
 
     Args:
-        graph: of the region. Placeholders of numbers are replaced by symbolic numbers among the arguments.
+        graph: The region's graph. Placeholders of numbers are replaced by symbolic numbers among the arguments.
         constants: placeholder -> its tensor.
         compounds: the nodes to decompose.
-        policy: of the backend.
+        policy: The backend's policy on preserved and decomposed operators.
     """
     program = _program("region", graph, {n.name: value for n, value in constants.items()})
     program = optimize(policy.decompose(program, compounds), _REGION_PASSES)

@@ -139,7 +139,7 @@ class IsolatedBackend:
     Args:
         part: the AOT part.
         limit: seconds for the support checks of a graph, and for each region.
-        outcomes: of the graphs and regions that were tried. This process answers for those that were safe. None: the
+        outcomes: Outcomes of the graphs and regions that were tried. This process answers for the safe ones. None: the
             separate process answers everything.
         is_named: false for a plugin that the user did not name: the first end is the last one, and the rest is refused.
 

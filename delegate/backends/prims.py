@@ -71,7 +71,7 @@ def in_prims(region: Region, preserved: Set[str] = frozenset()) -> tuple[Region,
     symbolic numbers among the arguments, as in every region.
 
     Args:
-        region: in edge dialect.
+        region: A region in edge dialect, whose operators are decomposed to Prims.
         preserved: the names of nodes that are not decomposed.
 
     Raises:

@@ -80,7 +80,7 @@ def coded(node: Node, values: Any, scales: tuple[float, float] = _ANY_SCALE) -> 
     """Return the constant that a node decodes, in integers; or the reason why a model cannot hold it.
 
     Args:
-        node: of `DECODES`.
+        node: A node that calls one of `DECODES`.
         values: its arguments by name, with tensors instead of nodes.
         scales: the smallest and the largest scale that the model can hold.
     """
@@ -112,7 +112,7 @@ def decoded(node: Node, values: Any) -> Array:
     """Return the constant that a node decodes, in float32, even if integers of 8 bits do not hold it.
 
     Args:
-        node: of `DECODES`.
+        node: A node that calls one of `DECODES`.
         values: its arguments by name, with tensors instead of nodes.
     """
     source = values["input"]
@@ -150,7 +150,7 @@ class Coded:
         scale: float32 of the same rank. Its size is 1 along axes where it is constant, and the number of blocks along
             an axis of blocks. None for float16.
         zero_point: like scale; None if all are 0.
-        bits: of one value.
+        bits: The number of bits of one value.
     """
 
     values: Array

@@ -20,7 +20,7 @@ class IntegerType:
         low, high: the ends of the range.
         symmetric: true if the zero point is the middle of the range (0 of signed types).
         per_channel: true for a scale per output channel, false for one scale of the whole tensor.
-        group: for weights, the inputs of a channel that share a scale; any multiple is supported too. 0 for no groups.
+        group: The inputs of a channel that share a weight's scale; any multiple is supported too. 0 for no groups.
     """
 
     dtype: torch.dtype

@@ -38,7 +38,7 @@ class BackendState:
         detail: one sentence with the reason if it is not ok; else empty.
         remedy: the fix of that; for a backend that is ok, the part of it that cannot be used.
         traceback: the traceback of a broken plugin; else empty.
-        stands_for: for an alias, the name of the backend that it stands for here, whose state this is.
+        stands_for: The name of the backend that an alias stands for here, whose state this is.
         kept: true if the state is from the cache of an earlier process.
     """
 

@@ -89,7 +89,7 @@ def build_command(name: str, source: Any, settings: dict[str, bool] | None = Non
     Args:
         name: the name on the command line.
         source: the function or the group.
-        settings: of the context, see `typer.Typer.command`.
+        settings: The context's settings, see `typer.Typer.command`.
         cls: the class of the command.
     """
     if isinstance(source, typer.Typer):

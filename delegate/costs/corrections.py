@@ -23,7 +23,7 @@ class CorrectedEstimates(Estimates):
     not measured in a place have the factor of all parts together: estimates err alike in all places.
 
     Args:
-        estimates: to correct.
+        estimates: The estimates that are corrected.
         backends: those of its places that a plan may use, besides kernels.
     """
 

@@ -19,7 +19,7 @@ class Estimates:
     """The estimated seconds of nodes and calls. Quantities of a node are computed once.
 
     Args:
-        profile: of the machine.
+        profile: The machine's profile.
         places: those that a plan may use; None: all.
     """
 
@@ -33,7 +33,7 @@ class Estimates:
         """Return the seconds of a node.
 
         Args:
-            node: of an edge graph.
+            node: A node of an edge graph.
             place: the name of the backend in whose partition it is, or "portable".
         """
         return self.seconds(self.quantities(node), place)

@@ -51,9 +51,9 @@ class PlaceRates:
     """The rates of one backend, or of the portable kernels.
 
     Args:
-        call: of the call of a partition without its work, and of each value and byte that goes in or out.
+        call: Seconds for calling a partition without its work, and for each value and byte that goes in or out.
         operators: kind -> the rate of one operator of a partition; see `delegate.costs.kinds`.
-        versions: of the libraries that were measured, by name.
+        versions: Library name -> the version that was measured.
         origin: "calibrated", or "shipped".
         compile: seconds that lowering takes for each node, roughly; not calibrated.
     """

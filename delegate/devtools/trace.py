@@ -90,7 +90,7 @@ class Trace:
                 program(x)
 
     Args:
-        path: of the file.
+        path: Where the file is written.
 
     Raises:
         InputError: the file cannot be written.

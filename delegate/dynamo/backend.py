@@ -202,7 +202,7 @@ def _lower_graph(
 
     Args:
         settings: the options.
-        patterns: of modules and nodes; the graph is added.
+        patterns: Patterns of modules and nodes; the graph is added.
         module: the graph.
         constants: the inputs to compile in, by their positions.
         inputs: the inputs of the first call, for calibration, accuracy checks and measurements; () if unknown.

@@ -181,7 +181,7 @@ def with_inputs(
     Args:
         ep: the original program, of the same outputs.
         module: its new graph.
-        specs: of the placeholders of the new graph, in order.
+        specs: Specs of the new graph's placeholders, in order.
         added: name of a parameter, buffer or constant -> its tensor.
         removed: names of those that the program has no more.
     """

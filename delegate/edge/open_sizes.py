@@ -40,7 +40,7 @@ def open_sizes(graph: Graph, ranges: Ranges) -> tuple[Ranges, tuple[str, ...]]:
     min(u, 1) if u is 2 or more.
 
     Args:
-        graph: of a program.
+        graph: A program's graph.
         ranges: its range constraints.
 
     Returns:

@@ -54,7 +54,7 @@ class EdgeProgram:
             symbolic truth values.
         preserved: the compound operators that were preserved at any time, also those of nodes that a pass removed.
         decompositions: the compound nodes that were decomposed later, in rounds.
-        notes: for people, on the export.
+        notes: Notes about the export, for people.
     """
 
     name: str

@@ -82,7 +82,7 @@ def read_signature(ep: ExportedProgram) -> Signature:
     """Read the signature of a program, without its effect tokens.
 
     Raises:
-        ExportError: for inputs and outputs that an inference program cannot have.
+        ExportError: The inputs or outputs are some that an inference program cannot have.
     """
     inputs: list[EdgeInput] = []
     constants: dict[str, torch.Tensor] = {}

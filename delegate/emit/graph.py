@@ -74,7 +74,7 @@ class GraphEmitter:
     """An emitter of a graph's nodes as instructions, in order.
 
     Args:
-        tables: of the method.
+        tables: The method's tables of values and instructions.
         delegates: the lowered partitions, by name.
         placed: returns the index of a placeholder's value when it is first used.
         reads_data: True if sizes and numbers may depend on data, False inside control flow.

@@ -118,7 +118,7 @@ def emit_fallback(region: Region, ranges: Mapping[Any, Any], shared: SharedTable
     Args:
         region: not changed.
         ranges: torch's range constraints of the program of the region.
-        shared: of the program; the fallback shares constants with its methods.
+        shared: What the program's methods share; the fallback shares constants with them.
         kernels: that run the fallback. Compound operators without a kernel are decomposed.
 
     Raises:

@@ -67,7 +67,7 @@ class MethodSymbols:
     Args:
         inputs: the fake tensor of each input, or the symbolic integer of a number; None for a literal.
         ranges: torch's range constraints.
-        names: of the inputs, for the names of symbols that have none.
+        names: Input names, from which symbols without a name get theirs.
     """
 
     def __init__(

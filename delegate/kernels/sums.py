@@ -33,7 +33,7 @@ def add(
         x: the array.
         axes: the axes to sum over, none negative; None: all.
         keepdims: keep these axes with size 1.
-        dtype: of the sum, if it is not x's.
+        dtype: The dtype of the sum, if it is not x's.
         out: the array for the result.
     """
     axes = tuple(range(x.ndim)) if axes is None else tuple(axes)

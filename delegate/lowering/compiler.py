@@ -238,7 +238,7 @@ class Compiler:
         """Assign nodes as in a plan, by the next `compile`.
 
         Args:
-            plan: of the present graphs.
+            plan: The plan of the present graphs.
             refusal: the verdict on a node that a backend supports but the plan assigns to another one.
         """
         self.costs = None
@@ -371,7 +371,7 @@ class Compiler:
 
         Args:
             method: its name.
-            regions: of its plan.
+            regions: The regions that its plan has.
             give_up_partitions: give up all nodes of a partition if one of them is rejected.
         """
         delegates: dict[str, LoweredDelegate] = {}

@@ -34,7 +34,7 @@ class SavedPartition:
 
     Args:
         graph: the method, or a graph of its control flow, e.g. "forward" or "forward.true_graph_0".
-        name: of the partition.
+        name: The partition's name.
         backend: that runs the partition.
         nodes: identities of the computing nodes, e.g. "encoder.0:aten.linear.default#0", in order.
     """
@@ -55,7 +55,7 @@ class SavedPlan:
         again = delegate.to_backend(exported, "xnnpack", placement=delegate.SavedPlan.load("plan.json"))
 
     Args:
-        partitions: in the order of methods and graphs.
+        partitions: Partitions in the order of methods and graphs.
         whole: the compound operators that were preserved, also those of nodes that were folded. They depend on the
             queried backends. The plan names nodes of such graphs. None: not known.
         decompositions: the compound nodes that were decomposed before the planned graphs were complete, in rounds.
@@ -154,7 +154,7 @@ class SavedPlan:
         """Return partitioners that assign every node as in this plan.
 
         Args:
-            partitioners: to replace.
+            partitioners: The partitioners that are replaced.
             refusal: the verdict on a node that a backend supports but the plan assigns to another one.
 
         Raises:

@@ -67,7 +67,7 @@ class Dependencies:
     """The dependencies of nodes. Numbers order only the nodes of the host, as they are no inputs of regions.
 
     Args:
-        nodes: of a graph, in its order, without placeholders and output; identified by their positions from here on.
+        nodes: A graph's nodes in its order, without placeholders and output; from here on they are positions.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:

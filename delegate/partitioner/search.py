@@ -48,10 +48,10 @@ class Support:
     """Which backends can run which nodes of one graph.
 
     Args:
-        nodes: of the graph, in its order, without placeholders and output.
-        verdicts: of the nodes that compute.
+        nodes: The graph's nodes in its order, without placeholders and output.
+        verdicts: Verdicts on the nodes that compute.
         able: node -> the backends that run it, alone or in a pattern, in order of preference.
-        pins: of the rules.
+        pins: What the rules pin.
         has_kernel: returns if a kernel runs a node without decomposition.
     """
 

@@ -44,7 +44,7 @@ class CostStrategy(Strategy):
 
     Args:
         lockfile: path of a lockfile to write.
-        profile: of another machine; None: this machine's own, which `calibrate` measures.
+        profile: Another machine's profile; None: this machine's own, which `calibrate` measures.
     """
 
     def __init__(self, lockfile: PathLike | None, profile: Profile | None = None) -> None:

@@ -41,9 +41,9 @@ class Lock:
     Args:
         model: method -> fingerprint of its structure: operators, sizes and dtypes, without weight values.
         machine: description of the machine of the measurement.
-        versions: of the libraries, by name.
+        versions: Library name -> its version.
         plan: the backend of each node.
-        options: of `delegate.load`, by name of a backend.
+        options: Backend name -> its options of `delegate.load`.
         quantization: method -> the configuration section of its quantization, for the quantized candidates.
         configured: the section `quantization` of the configuration, with rules for the layers that bounds keep in
             float; None if it has none, or measurements choose the scheme.

@@ -41,7 +41,7 @@ def calibrated(names: Iterable[str] | None, progress: Callable[[str], None]) -> 
     """Measure the rates of backends and of kernels again, and return the profile as `profile_of_this_machine` does.
 
     Args:
-        names: of backends; None: all that are available. The others have the rates that are stored.
+        names: Names of backends; None: all that are available. The others have the rates that are stored.
         progress: called with a short text for each measurement.
 
     Raises:

@@ -421,7 +421,7 @@ def _correct(costs: CorrectedEstimates, part_plan: Plan, record: Record, whole: 
 
     Args:
         costs: the estimates.
-        part_plan: of the program.
+        part_plan: The plan of the program's parts.
         record: the measurement of its parts.
         whole: the same plan before it was cut.
         cost: the measured seconds of that plan; None if it was not measured.

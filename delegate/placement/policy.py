@@ -138,7 +138,7 @@ class NodeSupport:
         op: name of its operator, e.g. "aten.linear.default".
         module: path of its module; empty if it is in none.
         work: estimated operations: 2 per multiply-add, else 1 per element read or written.
-        verdicts: by backend, in order of preference.
+        verdicts: Backend name -> its verdict, in order of preference.
     """
 
     graph: str
@@ -159,7 +159,7 @@ class SupportTable:
     """The support of the backends for all nodes of a program.
 
     Args:
-        backends: in order of preference.
+        backends: Backends in order of preference.
         nodes: those that compute, in the order of methods and graphs.
     """
 

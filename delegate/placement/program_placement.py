@@ -45,14 +45,14 @@ class ProgramPlacer:
 
     Args:
         bases: the original program first, then those of candidates, each with some of the methods.
-        settings: of the configuration.
+        settings: The configuration's settings.
         selection: the backends.
         artifacts: the cache of artifacts, which identifies backends; None without a cache.
         samples: method -> calls to compare; the first one is measured.
         floats: method -> its float reference, if it has one. An accuracy bound compares results with it, as `verify`
             does. Without a bound the reference is the program that is lowered.
         not_tried: method -> the quantized programs that were left out, with the reason.
-        store: of earlier measurements; None without a cache.
+        store: Where earlier measurements are stored; None without a cache.
         progress: receives a short text for each step.
         begun: start of the budget, by `time.monotonic`.
         remote: measurements of another machine, instead of local ones.

@@ -50,9 +50,9 @@ def race(
     Programs that fail are left out, and so are those without time to run.
 
     Args:
-        programs: by name.
+        programs: Name -> the program that takes part.
         estimates: their estimated seconds, which count as much as the turns of a program differ.
-        method: to call.
+        method: The method that is called.
         ep: the method, with its example inputs.
         registry, kernels: to load the programs with.
         budget: seconds, also for loading.
@@ -86,7 +86,7 @@ def _take_turns(calls: dict[str, tuple[_Call, _Call | None]], end: float) -> dic
 
     Args:
         calls: name -> what is called, and what resets its states after each call.
-        end: by `time.monotonic`, after which no turn begins, except the first of each.
+        end: A time by `time.monotonic`, after which no turn begins, except the first of each.
     """
     turns: dict[str, list[float]] = {}
     for _ in range(_ROUNDS):

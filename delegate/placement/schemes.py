@@ -58,11 +58,11 @@ class SchemePlanner:
 
     Args:
         method: its name.
-        settings: of the placement.
+        settings: The placement's settings.
         compiler: has the float programs of all methods.
         exported: the float programs of all methods.
         samples: the calls to compare by method.
-        registry: of backends.
+        registry: The registry that knows the backends.
         progress: called with short progress texts.
 
     Attributes:
@@ -94,7 +94,7 @@ class SchemePlanner:
         """Yield the programs in which one scheme is that of all layers without a rule.
 
         Args:
-            end: by `time.monotonic`, after which nothing is quantized.
+            end: A time by `time.monotonic`, after which nothing is quantized.
 
         Raises:
             ConfigError: a section does not fit; or for scheme: auto, none of them fits.
@@ -142,7 +142,7 @@ class SchemePlanner:
 
         Args:
             candidate: the candidate.
-            end: by `time.monotonic`, after which nothing is quantized again.
+            end: A time by `time.monotonic`, after which nothing is quantized again.
             fallback: the scheme of layers with too much noise, if the backend has it; None: these stay in float.
         """
         self._progress(f"quantizing for {candidate}")

@@ -101,7 +101,7 @@ class Child:
 
         Args:
             main: "module:function" that it calls.
-            arguments: of the function; their `repr` is Python for them.
+            arguments: The function's arguments; their `repr` is Python for them.
             pass_fds: descriptors that it inherits.
             popen: further arguments of `subprocess.Popen`.
         """
@@ -210,7 +210,7 @@ class Clock:
     """The remaining time of a process. Time spent waiting for a core does not count.
 
     Args:
-        pid: of the process.
+        pid: The process's id.
         limit: seconds.
         most: seconds in all, with those in which it waits.
     """

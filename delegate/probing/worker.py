@@ -20,7 +20,7 @@ def main(question: str, limit: float, *fields: str) -> None:
     Args:
         question: "probe", "use", or a part to import: "aot" or "runtime".
         limit: seconds until the process that asks ends this one.
-        fields: of a Plugin.
+        fields: The fields of a Plugin.
     """
     answer = os.dup(1)
     os.dup2(2, 1)

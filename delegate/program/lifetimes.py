@@ -50,7 +50,7 @@ def check_memory(method: Method, bounds: ExpressionBounds) -> None:
 
     Args:
         method: what is checked.
-        bounds: of its sizes.
+        bounds: Bounds of the program's sizes.
 
     Raises:
         ProgramError: names the method and two values that overlap.
@@ -95,7 +95,7 @@ class Lifetimes:
 
     Args:
         method: the owner of the values.
-        storages: of the values; only aliases matter.
+        storages: The values' storages; only aliases matter.
 
     Attributes:
         start, end: the steps, by value; -1 for one that no instruction makes.

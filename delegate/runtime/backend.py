@@ -33,7 +33,7 @@ class DeviceTensor(ABC):
 
     Args:
         shape: sizes.
-        dtype: of the array that would hold it; bfloat16 is uint16.
+        dtype: The dtype of an array that would hold it; bfloat16 is uint16.
 
     Attributes:
         host: its content, if that lies on the host instead of the device; else None.
@@ -105,7 +105,7 @@ class Delegate(ABC):
         `execute`, unless the delegate is `thread_safe`.
 
         Args:
-            inputs: in the order that `execute` gets them.
+            inputs: The inputs in the order in which `execute` receives them.
             outputs: likewise.
 
         Raises:

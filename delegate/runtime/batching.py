@@ -72,7 +72,7 @@ def batching_of(method: Method, most: int, where: str, remedy: str) -> Batching 
     """Return how the requests of a method are joined; None if they cannot be.
 
     Args:
-        method: of a program without states.
+        method: A method of a program without states.
         most: rows of one call.
         where: the model, for messages.
         remedy: how to call it without batches, for messages.
@@ -125,8 +125,8 @@ def _require_independent_rows(method: Method, batching: Batching, where: str, re
     """Raise ConfigError if the results of a row depend on other rows, or on their number.
 
     Args:
-        method: of the model.
-        batching: of the method.
+        method: The model's method.
+        batching: How the method is batched.
         where, remedy: see `batching_of`.
     """
     one, other = (leaves(method.inputs, random_inputs(method.definition, seed)) for seed in (0, 1))

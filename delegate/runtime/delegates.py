@@ -61,8 +61,8 @@ def close_delegates(specs: Iterable[DelegateSpec], delegates: Iterable[Delegate]
     """Free the vendor libraries' resources of every delegate.
 
     Args:
-        specs: of the delegates, in their order; there may be more.
-        delegates: to close.
+        specs: The delegates' specs, in their order; there may be more.
+        delegates: The delegates that are closed.
 
     Raises:
         BackendFailed: one could not be closed. All others are closed.

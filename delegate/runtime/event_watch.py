@@ -28,7 +28,7 @@ class EventWatch(NamedTuple):
     """Sends the events of a context to listeners.
 
     Args:
-        subscriptions: of the listeners.
+        subscriptions: The listeners' subscriptions.
         clock: nanoseconds.
         context: the number of the context.
         modules: paths of modules.

@@ -70,7 +70,7 @@ class LazyConstantTable:
         Args:
             program, method: the method and its program.
             kernels: that it runs on.
-            storage: of its values.
+            storage: The storage that its values have.
         """
         known = self._methods.get(id(method.instructions))
         if known is None:

@@ -70,7 +70,7 @@ class Timing:
         what: its operator, partition, or kind of control flow. The time of control flow includes its blocks.
         source: the user's own line; empty if unknown.
         module: path of the user's module; empty if unknown.
-        kind: of the instruction.
+        kind: The instruction's kind.
         library: the kernel library of a kernel; else empty.
         warm_up: the warm-up runs.
         later: the other runs.

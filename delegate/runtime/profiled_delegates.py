@@ -20,9 +20,9 @@ class ProfiledDelegates:
     """The delegates of a program whose library reports its operators, opened again.
 
     Args:
-        specs: of all delegates of the program.
-        delegates: of the program.
-        subscriptions: of the listeners that receive the operators.
+        specs: The specs of all delegates of the program.
+        delegates: The program's delegates.
+        subscriptions: Subscriptions of the listeners that receive the operators.
 
     Attributes:
         delegates: number of a delegate -> the delegate and lock in its place.

@@ -154,7 +154,7 @@ class RecordingRuntime(BackendRuntime):
         Args:
             recording: checked, except for the number of arguments of each call.
             constants: arrays over the program file; bfloat16 as uint16.
-            compile_specs: of the artifact.
+            compile_specs: The artifact's compile specs.
         """
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:

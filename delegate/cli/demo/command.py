@@ -206,7 +206,7 @@ class _Choice:
     Args:
         name: its name, or "portable".
         devices, stand_in: see Row.
-        schemes: of quantization.
+        schemes: The quantization schemes to compare.
     """
 
     name: str

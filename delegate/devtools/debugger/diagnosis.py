@@ -115,7 +115,7 @@ class ErrorRow:
     """The error at one place along the depth of a program, in decibels.
 
     Args:
-        name: of the partition, operator or layer.
+        name: The name of a partition, operator or layer.
         place: what runs it, or its module path and operator.
         added: the SQNR of its result on its own inputs.
         total: the SQNR of its result against the reference, with the error that it inherits; None if unknown.
@@ -134,7 +134,7 @@ class Diagnosis:
     """The result of the debugger.
 
     Args:
-        figures: of each method against its reference: method and reference in words -> figures.
+        figures: Method and reference in words -> the method's figures against that reference.
         bounds: a result that misses these is wrong, in words.
         faults: the faults and refusals, in the order of execution.
         instructions: the number of partitions and kernels that ran.

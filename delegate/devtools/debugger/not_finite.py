@@ -19,8 +19,8 @@ def not_finite(run: ProgramRun, searches: Mapping[str, PartitionSearch]) -> Iter
     """Yield sentences on the first NaN and the first infinity, in the program and in torch, by method.
 
     Args:
-        run: of the program.
-        searches: by partition.
+        run: The program's recorded run.
+        searches: Partition name -> the search in it.
     """
     for name, calls in run.samples.items():
         entries = [entry for entry in run.recorder.instructions if entry.method == name]

@@ -35,7 +35,7 @@ class ProgramRun:
     Creating it raises InputError if the calls do not fit, and AccuracyError if torch cannot run a method.
 
     Args:
-        request: of the lowering.
+        request: The lowering's request.
         model: the placed model.
         program: the program.
         lowered: its methods.
@@ -47,7 +47,7 @@ class ProgramRun:
     Attributes:
         recorder: the instructions that ran.
         values: results of torch in the first call, by method and node.
-        figures: of each method against its reference: method and reference in words -> figures.
+        figures: Method and reference in words -> the method's figures against that reference.
         notes: what failed, and what is not compared.
         is_loaded: the backends have opened all partitions.
     """

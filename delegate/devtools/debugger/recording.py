@@ -61,13 +61,13 @@ class RecordedInstruction:
     Args:
         method: the name of the method.
         name: the name of the partition, or of the first result of the kernel.
-        operator: of the kernel; empty for a partition.
+        operator: The operator that a kernel runs; empty for a partition.
         source: the user's line; empty if unknown.
-        region: of the partition; None for a kernel.
-        differences: from torch, on the instruction's own inputs.
-        totals: from torch, run from the inputs of the method; none if that is unknown.
+        region: The partition's region; None for a kernel.
+        differences: Differences from torch on the instruction's own inputs.
+        totals: Differences from torch, run from the method's inputs; none if that is unknown.
         worst: the call with the greatest error, if it misses the bounds or failed.
-        last: of a partition, the last call.
+        last: The last call of a partition.
         is_stable: a second execution on the same inputs returned the same.
         failure: the error that the instruction raised.
         prefix: that of the nodes in its body of control flow, e.g. "true_graph_0."; empty outside of bodies.
@@ -123,7 +123,7 @@ class RunRecorder(StepWatch):
         regions: the regions of partitions by name.
         bounds: the error that an instruction may have.
         values: results of torch in the first call, by method and node.
-        bodies: by method and name of a control-flow node, the prefixes of the nodes in its bodies.
+        bodies: Method name -> name of a control-flow node -> the prefixes of the nodes in its bodies.
 
     Attributes:
         instructions: those that ran, in the order of their first calls.

@@ -48,7 +48,7 @@ class SavedProgram:
 
     Args:
         program: the content of the file.
-        report: of its debug info.
+        report: The report in its debug info.
         where: the path, for messages.
         trust_code: run its partitions of machine code too.
     """

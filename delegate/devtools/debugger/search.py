@@ -40,7 +40,7 @@ class SearchContext:
     """The means and limits of the searches in one program.
 
     Args:
-        backends: by name.
+        backends: Backend name -> the backend that is searched.
         artifacts: compile sub-regions.
         delegates: the partitions of the program, whose artifacts are not compiled again.
         isolated: opens artifacts in a separate process.
@@ -130,7 +130,7 @@ class PartitionSearch:
     """A search for the faults of one partition.
 
     Args:
-        context: of the program.
+        context: What all searches in the program share.
         entry: the record of the partition.
         backend: its name.
     """

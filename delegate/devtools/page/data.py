@@ -28,9 +28,9 @@ def report_data(
 
     Args:
         report: the JSON of `Report.to_json`, read.
-        name: of the model, for people.
+        name: The model's name, for people.
         summary: the lines below the title.
-        memory: of the methods, if it is known.
+        memory: The methods' memory, if it is known.
         timings: the result of `Profile.to_json`, if there is a profile.
         diagnosis: the JSON of `Diagnosis.to_json`, read, if the debugger ran.
     """

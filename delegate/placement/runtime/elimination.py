@@ -69,7 +69,7 @@ class _Measurement:
     """The running programs of a measurement, and their rounds.
 
     Args:
-        records: by name; they receive the rounds.
+        records: Name -> the record, which receives the rounds.
         noise_filter: decides which rounds count.
     """
 
@@ -246,7 +246,7 @@ def choose_winner(records: Mapping[str, Record], names: Sequence[str]) -> str | 
     """Return the first program that no other one beats beyond the noise.
 
     Args:
-        records: of one measurement.
+        records: The records that one measurement made.
         names: the programs to choose from, the simplest first.
 
     Returns:

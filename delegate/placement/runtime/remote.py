@@ -80,7 +80,7 @@ class MeasureBundle(Protocol):
         """Measure the programs of a bundle.
 
         Args:
-            path: of the bundle.
+            path: Where the bundle is.
             kernels: names of the kernel libraries; see `delegate.load`.
             budget: seconds for all; None: that of the bundle.
             trust_code: True if partitions of machine code may run, with the rights of this process.

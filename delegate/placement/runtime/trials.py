@@ -44,7 +44,7 @@ class Trial:
         program: compiled.
         method: the method to call.
         objective: a key of `delegate.measured.UNITS`.
-        options: of `delegate.load`, by name of a backend.
+        options: Backend name -> its options of `delegate.load`.
         is_watched: True if its steps are timed too.
         limit: most seconds for each answer, if its place allows more.
     """
@@ -103,7 +103,7 @@ class ProcessRunnerFactory:
     """A factory that starts each program in a local process.
 
     Args:
-        folder: for files that the processes read.
+        folder: A folder for files that the processes read.
         leaves: the flat arguments of each call; see `delegate.runtime.method.Method.leaves`.
         kernels: names of the kernel libraries.
         limit: seconds after which a process without an answer is ended.
@@ -149,7 +149,7 @@ class ProcessRunner:
 
     Args:
         trial: the program.
-        path: of its file.
+        path: Where the program's file is.
         request: the request that opens it.
         limit: seconds for each answer.
         left: see `ProcessRunnerFactory`.

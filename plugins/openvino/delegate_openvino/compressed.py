@@ -76,7 +76,7 @@ def storage_bits(inputs: int, block: int, bits: int, signed: bool) -> int | None
     Args:
         inputs: the number of inputs.
         block: the number of inputs that share a scale.
-        bits: of a weight.
+        bits: A weight's number of bits.
         signed: true for weights without zero points.
     """
     if not block or inputs % block:

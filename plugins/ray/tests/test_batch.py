@@ -250,9 +250,9 @@ def write_deep_png(path: str, kind: int, values: int) -> None:
     """Write a PNG file of 5 x 6 pixels with 16 bits for each value, which Pillow can only read.
 
     Args:
-        path: of the file.
+        path: Where the file is.
         kind: the type of color in the header.
-        values: of each pixel.
+        values: The values that each pixel has.
     """
     header = struct.pack(">IIBBBBB", 6, 5, 16, kind, 0, 0, 0)
     pixels = (b"\0" + struct.pack(">H", 1000) * 6 * values) * 5

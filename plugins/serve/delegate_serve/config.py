@@ -187,7 +187,7 @@ def read(path: Path | None, paths: Mapping[str, Path], given: Mapping[str, Any])
     """Read and check a configuration.
 
     Args:
-        path: of a YAML file; None: there is none.
+        path: Where a YAML file is; None: there is none.
         paths: program files of the command line by name. They are added to those of the file.
         given: values of options of the command line. Each replaces its key in the server and in all models.
 

@@ -79,7 +79,7 @@ class Served:
     Args:
         models: name -> file.
         settings: the limits.
-        adapters: of each model, name -> folder.
+        adapters: Name -> folder, for the adapters of each model.
         tracing: records spans.
         load: arguments of `delegate.load`.
     """

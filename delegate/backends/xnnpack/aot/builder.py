@@ -204,8 +204,8 @@ class RegionBuilder:
 
         Args:
             values: fx nodes, operands or plain numbers; constants are prepared ahead of time.
-            rank: of the result.
-            order: of the result.
+            rank: The rank that the result has.
+            order: The dimension order that the result has.
         """
         operands = [self._broadcast(value, rank, order) for value in values]
         if len(operands) > 1 and all(x.rank < rank for x in operands):  # one must have the result's leading sizes of 1

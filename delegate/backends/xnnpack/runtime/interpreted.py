@@ -145,8 +145,8 @@ class ModelFile:
         size: bytes.
 
     Attributes:
-        descriptor: of the file.
-        path: by which this process may open it.
+        descriptor: The file's descriptor.
+        path: A path by which this process may open the file.
 
     Raises:
         OSError: there is no such file here, or no memory for it.

@@ -185,7 +185,7 @@ class CompiledModel:
             `resize`: its arrays are valid from `move_to_thread` until another model runs in this thread.
 
     Raises:
-        RuntimeError: by every method; LiteRT fails, or runs operators with its own kernels.
+        RuntimeError: LiteRT fails in a method, or runs operators with its own kernels.
     """
 
     def __init__(

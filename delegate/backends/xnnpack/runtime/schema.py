@@ -36,7 +36,7 @@ class Field(NamedTuple):
 
     Args:
         slot: its number.
-        kind: of its value.
+        kind: The kind of value that the field has.
         default: its value if it is omitted.
     """
 
@@ -61,7 +61,7 @@ class Reader:
             vectors of bytes.
 
     Raises:
-        Malformed: by every method; what is wrong, and where.
+        Malformed: The file is malformed; the message has what is wrong, and where.
     """
 
     def __init__(self, data: memoryview, gaps: Sequence[tuple[int, int]] = ()) -> None:

@@ -58,7 +58,7 @@ class Tensor(NamedTuple):
         zero_point: the first.
         numbers: the bytes of all scales and of all zero points, and their axis.
         buffer: the number of the buffer that holds a constant.
-        place: of the buffer in the file: start, size.
+        place: The buffer's place in the file: start, size.
     """
 
     shape: tuple[int, ...]
@@ -85,7 +85,7 @@ class Operand(NamedTuple):
     Args:
         tensor: the tensor, or the constant that it is decoded from.
         decoded: true if it is decoded from a constant.
-        scales: of its blocks, if it has blocks.
+        scales: The scales of a buffer's blocks, if it has blocks.
     """
 
     tensor: Tensor
@@ -97,10 +97,10 @@ class Layer(NamedTuple):
     """An operator whose weights XNNPACK packs.
 
     Args:
-        name: of the operator.
+        name: The operator's name in the schema.
         options: its options.
         inputs: None for an omitted one.
-        outputs: of the operator.
+        outputs: The operator's outputs, as tensor indices.
         padding: the amounts, if its input is padded directly before.
     """
 

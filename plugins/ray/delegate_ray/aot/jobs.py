@@ -83,7 +83,7 @@ class LoweringJob:
         output: path of the program file.
         folder: the working directory, from which modules are imported.
         key: a checksum of all that the program depends on.
-        version: of delegate, where the job was created.
+        version: The version of delegate with which the job was created.
     """
 
     model: str

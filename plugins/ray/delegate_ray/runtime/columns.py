@@ -37,8 +37,8 @@ class Cell:
     """The form of one row of an input or an output.
 
     Args:
-        name: of the input or output.
-        dtype: of its elements.
+        name: The name of the input or output.
+        dtype: The dtype of its elements.
         shape: its sizes; ANY if a size may differ between rows.
         column: the column that an input reads, for messages; empty: that of its name.
         most: the most elements of a row; None: no limit is known.
@@ -184,7 +184,7 @@ def arrow_array(values: Array, missing: Array | None = None) -> pa.Array:
     """Return numbers as an Arrow array over their memory. `pa.array` would import pandas, which takes 20 MB.
 
     Args:
-        values: of one dimension.
+        values: Values of one dimension.
         missing: True where the result is null.
     """
     kind = pa.from_numpy_dtype(values.dtype)

@@ -29,7 +29,7 @@ def connected(address: str) -> Iterator[None]:
     """Connect to a Ray cluster in a `with` block. An existing connection of this process is used instead.
 
     Args:
-        address: for `ray.init`: host:port, "auto", or "ray://host:port".
+        address: An address for `ray.init`: host:port, "auto", or "ray://host:port".
 
     Raises:
         ConfigError: there is no cluster, or it has another version of Ray or Python.

@@ -82,7 +82,7 @@ class RayCluster(Cluster):
     """A connection to a Ray cluster, as a context manager. It reuses an existing connection of this process.
 
     Args:
-        address: for `ray.init`: host:port, "auto", or "ray://host:port".
+        address: An address for `ray.init`: host:port, "auto", or "ray://host:port".
 
     Raises:
         ConfigError: there is no cluster.

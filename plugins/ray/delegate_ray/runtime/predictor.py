@@ -45,9 +45,9 @@ class Predictor:
         method: the name of the method. None: that of a plain call.
         batch: the most rows of a call; if the program has a static batch, each row is a call. None: 1024 rows, or
             fewer if their inputs have more than 2^19 elements.
-        on_bad: for a row that does not fit or fails: "raise" InputError, "drop" the row, or write a "column" `error`
+        on_bad: What happens to a row that does not fit or fails: "raise", "drop" it, or write a "column" `error`
             with a message, which is null for good rows. A column needs batches that are Arrow tables.
-        threads: of each partition. None: the `num_cpus` of the actor, outside of Ray the default of the backend.
+        threads: Threads of each partition. None: the actor's `num_cpus`, or outside of Ray the backend's default.
         settings: other arguments of `delegate.load`.
 
     Raises:

@@ -48,7 +48,7 @@ class RowRunner:
     is a call, with views of the columns. In all other cases an input has the whole cell of a row.
 
     Args:
-        program: of a file.
+        program: A program that a file holds.
         where: the file, for messages.
         columns: see `Columns`; an input that is not in it has the column of its name. A text: the column of the only
             input, if there is one input.

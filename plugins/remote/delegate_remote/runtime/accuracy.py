@@ -21,7 +21,7 @@ def sqnr_db(actual: Sequence[Sequence[Array]], expected: Sequence[Sequence[Array
     """Return the SQNR of results in dB: that of the least accurate output; see docs/reference/accuracy.md.
 
     Args:
-        actual: for each call, its outputs; bfloat16 as float32.
+        actual: Outputs of each call; bfloat16 as float32.
         expected: the same of the reference.
 
     Returns:

@@ -41,11 +41,11 @@ class Entry:
     """A compiled plan.
 
     Args:
-        name: of the plan.
+        name: The plan's name.
         program: the method.
         threads: load options for the measurement: backend -> number of threads.
         is_watched: True if its steps are timed, in rounds with other watched programs; False if it may be chosen.
-        digest: of its file, if it was read from a bundle.
+        digest: A checksum of its file, if it was read from a bundle.
     """
 
     name: str
@@ -116,8 +116,8 @@ def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
     """Read and check a bundle. This does not run, unpickle or import anything of it.
 
     Args:
-        path: of the file.
-        folder: for the unpacked members, under new names. Programs are mapped from there.
+        path: Where the file is.
+        folder: A folder for the unpacked members, under new names. Programs are mapped from there.
 
     Raises:
         ProgramError: it is no valid bundle.

@@ -26,7 +26,7 @@ class ProgramCosts:
     """The measurement of one program.
 
     Args:
-        digest: of its bytes.
+        digest: A checksum of its bytes.
         record: its rounds, with their steps if these were timed.
         sqnr_db: the SQNR of its results; None if they were not compared.
     """
@@ -45,7 +45,7 @@ class MethodCosts:
         inputs: a short description of each argument of the calls.
         budget: seconds for the measurement.
         spent: seconds that it took.
-        programs: by name of the plan.
+        programs: Name of a plan -> its program's costs.
     """
 
     objective: str
@@ -61,7 +61,7 @@ class Costs(RemoteCosts):
 
     Args:
         machine: description of the machine.
-        methods: by name.
+        methods: Method name -> its costs.
     """
 
     machine: str

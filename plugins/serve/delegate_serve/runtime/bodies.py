@@ -49,7 +49,7 @@ class Body:
     `read` to that of `release`. A body that is wrong or not read any more is received, but not stored.
 
     Args:
-        headers: of the request, with names in lower case.
+        headers: The request's headers, with names in lower case.
         limit: bytes that a body may have.
         reserve: see `Reservation`.
     """

@@ -96,11 +96,11 @@ class Service:
     """The methods of the protocol.
 
     Args:
-        models: of the server.
+        models: The server's models.
         is_ready: returns True if the server takes requests.
         reserve: counts bytes of memory, see `Reservation`.
         tracing: records spans of requests.
-        regions: of shared memory; None: clients may use none.
+        regions: The regions of shared memory; None: clients may use none.
     """
 
     def __init__(

@@ -52,9 +52,9 @@ class Answer(NamedTuple):
     """An answer.
 
     Args:
-        status: of HTTP.
-        parts: of the body.
-        content_type: of the body.
+        status: The HTTP status.
+        parts: The parts of the body.
+        content_type: The body's content type.
         headers: further headers.
         stream: parts that follow, as they come.
         held: closes what the stream needs.
@@ -72,10 +72,10 @@ class Application:
     """The ASGI application of a server.
 
     Args:
-        models: of the server.
+        models: The server's models.
         settings: the limits.
-        metrics: of the server.
-        regions: of shared memory; None: clients may use none.
+        metrics: The server's metrics.
+        regions: The regions of shared memory; None: clients may use none.
     """
 
     def __init__(self, models: Catalog, settings: Settings, metrics: Metrics, regions: Regions | None = None) -> None:

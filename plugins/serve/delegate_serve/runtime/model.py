@@ -27,9 +27,9 @@ class ServedModel:
     """A model of the protocol, wherever it runs.
 
     Args:
-        name: of the model.
+        name: The model's name.
         signature: its inputs and outputs.
-        metrics: of the model.
+        metrics: The model's metrics.
     """
 
     def __init__(self, name: str, signature: Signature, metrics: ModelMetrics) -> None:
@@ -59,13 +59,13 @@ class Model(ServedModel):
     """A method of a program file as a model of the protocol.
 
     Args:
-        name: of the model.
+        name: The model's name.
         method: the method.
         where: its file, for messages.
-        sessions: of the program, if it has states; they have no batches.
+        sessions: The program's sessions, if it has states; they have no batches.
         settings: the limits.
         pool: the threads.
-        metrics: of the server.
+        metrics: The server's metrics.
         is_bounded: see `Worker`.
 
     Raises:

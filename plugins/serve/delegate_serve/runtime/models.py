@@ -37,8 +37,8 @@ class Models:
 
     Args:
         files: the name of each program, and its file.
-        metrics: of the server.
-        settings: of the server; None: the defaults.
+        metrics: The server's metrics.
+        settings: The server's settings; None: the defaults.
 
     Raises:
         ConfigError: a file cannot be served, or two models have one name.
@@ -300,8 +300,8 @@ class _Use:
     """The use of a model by a request: a class, since a generator takes as long as the rest of a small request's way.
 
     Args:
-        models: of the server.
-        name: of the model.
+        models: The server's models.
+        name: The model's name.
     """
 
     __slots__ = ("_models", "_name", "_opened")

@@ -118,10 +118,10 @@ class LanguageModel:
     """A language model of a server.
 
     Args:
-        name: of the program.
+        name: The program's name.
         program: with the methods of `delegate llm export`.
         settings: the limits; as many conversations run at once as there may be sessions.
-        metrics: of the server.
+        metrics: The server's metrics.
         adapters: the folders of LoRA adapters by name.
 
     Attributes:

@@ -68,10 +68,10 @@ class Program:
     """A program file of a server. Its state is changed on the event loop alone.
 
     Args:
-        name: of the program.
+        name: The program's name.
         file: its file and settings.
         pool: the threads.
-        metrics: of the server.
+        metrics: The server's metrics.
 
     Raises:
         ConfigError: the program cannot be served.

@@ -31,8 +31,8 @@ class Handle:
     """The way to the replicas of a model.
 
     Args:
-        handle: of Ray Serve.
-        name: of the model, for messages.
+        handle: A handle of Ray Serve.
+        name: The model's name, for messages.
         file: the name of its program.
         timeout: seconds for an answer.
     """
@@ -92,7 +92,7 @@ class RemoteModel(ServedModel):
     Args:
         handle: the way to the replicas.
         name, signature: of the model.
-        metrics: of the ingress.
+        metrics: The ingress's metrics.
     """
 
     def __init__(self, handle: Handle, name: str, signature: Signature, metrics: Metrics) -> None:
@@ -112,8 +112,8 @@ class RemoteLanguage:
 
     Args:
         handle: the way to the replicas.
-        name: of the program.
-        metrics: of the ingress.
+        name: The program's name.
+        metrics: The ingress's metrics.
     """
 
     def __init__(self, handle: Handle, name: str, metrics: Metrics) -> None:

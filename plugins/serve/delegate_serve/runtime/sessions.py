@@ -51,7 +51,7 @@ class Sessions:
 
     Args:
         program: a program with states.
-        name: of the program, for messages.
+        name: The program's name, for messages.
         settings: the limits.
     """
 

@@ -88,7 +88,7 @@ class Regions:
         """Open a region.
 
         Args:
-            name: of the region.
+            name: The region's name.
             fields: key, offset and byte_size of the protocol.
 
         Raises:
@@ -125,7 +125,7 @@ class Regions:
         """Return a copy of the bytes at a place.
 
         Args:
-            place: in a region.
+            place: A place in a region.
             reservation: counts the bytes.
             where: the tensor, for messages.
 

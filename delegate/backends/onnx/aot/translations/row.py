@@ -212,7 +212,7 @@ def weighted(x: Any, axis: int, weights: torch.Tensor, shape: Sequence[Any], lik
     """Return the product of constant weights (new size, old size) with one dimension; the others stay.
 
     Args:
-        shape: of x, whose sizes behind the first are known.
+        shape: The shape of x, whose sizes behind the first are known.
         like: a value of the dtype.
     """
     op, rank = ops(), len(shape)
