@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch.export import ExportedProgram
 
-from delegate.accuracy.layer_accuracy import layer_accuracies
 from delegate.accuracy.verification import MeasuredAccuracy, Verification, verification
 from delegate.cache.aot.programs import CompilationResult, ProgramCache
 from delegate.compiled import CompiledProgram
@@ -170,7 +169,7 @@ def _lower_once(request: LoweringRequest, model: Model, *, is_cacheable: bool, i
     report = strategy.finish(report, lock)
     report = with_device_copies(report, program, lowered)
     if verifying is not None and measured is not None:
-        report = replace(measured.add_to(report), layers=tuple(layer_accuracies(verifying, measured)))
+        report = verifying.add_to_report(report, measured)
     result = CompilationResult(
         program._replace(report=report.to_json(), load_rules=rules_to_json(placed.compiler.load_rules())),
         SavedPlan.of(placed.compiler.plans),

@@ -10,6 +10,7 @@ import numpy as np
 
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
+from delegate.program.instructions import describe_operator, source_of
 from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program
 from delegate.runtime.backend import DeviceTensor
 from delegate.runtime.loaded import LoadedProgram
@@ -69,6 +70,5 @@ def _describe(program: Program, method: Method, call: Instruction) -> str:
         spec = program.delegates[call.delegate]
         return f"partition {spec.name} on {spec.backend}"
     assert isinstance(call, KernelCall)
-    line = method.sources[call.source] if call.source >= 0 else ""
     name = method.values[call.outputs[0]].name
-    return f"{program.operators[call.operator]} ({name}){f' at {line}' if line else ''}"
+    return describe_operator(program.operators[call.operator], name, source_of(method, call))

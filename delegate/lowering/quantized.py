@@ -14,8 +14,9 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.layer_noise import FloatRun, LayerNoise, blame, layer_noises, noisiest
+from delegate.accuracy.program_run import Results, reference_figures, torch_results
 from delegate.accuracy.samples import Sample
-from delegate.accuracy.verification import Results, reference_figures, samples_to_verify, torch_results
+from delegate.accuracy.verification import samples_to_verify
 from delegate.config import Quantization
 from delegate.edge.graphs import is_random
 from delegate.errors import ConfigError

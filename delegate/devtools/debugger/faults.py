@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch.fx import Node
 
+from delegate.accuracy.recording import RecordedCall, Tensors, to_float64
 from delegate.accuracy.reference import EagerRegion
 from delegate.devtools.debugger.diagnosis import FaultKind, FaultyNode
-from delegate.devtools.debugger.recording import RecordedCall, Tensors, to_float64
 from delegate.edge.node import module_path, op_name, source_line
 from delegate.errors import AccuracyError
 

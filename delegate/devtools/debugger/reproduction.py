@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from delegate.accuracy.recording import RecordedCall
 from delegate.backends.aot import Region, Reproduction
 from delegate.backends.exported import exported_program
 from delegate.compiled import to_array
 from delegate.devtools.debugger.diagnosis import Fault
-from delegate.devtools.debugger.recording import RecordedCall
 from delegate.edge.node import describe
 from delegate.errors import InputError
 from delegate.files import replacing, with_short_paths

@@ -12,9 +12,9 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from delegate.accuracy.bounds import Verify
+from delegate.accuracy.recording import torch_operator
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.decomposition import is_compound_operator
-from delegate.devtools.debugger.recording import torch_operator
 from delegate.edge.keys import fingerprints
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
@@ -78,8 +78,8 @@ class SavedProgram:
         queried = [backend for node in self.report.nodes for backend in node.verdicts]
         return [b for b in dict.fromkeys(queried) if b != PORTABLE]
 
-    def lower(self, compiler: Compiler) -> list[LoweredProgram]:
-        """Return the methods of the model with the partitions of the file.
+    def lower(self, compiler: Compiler) -> tuple[Program, list[LoweredProgram]]:
+        """Return the program of the file, and the methods of the model with its partitions.
 
         Args:
             compiler: placed by `FromSavedProgram`.
@@ -103,7 +103,7 @@ class SavedProgram:
                     region = delegates[name].region
                     if (len(call.inputs), len(call.outputs)) != (len(region.inputs), len(region.outputs)):
                         raise self._other(f"partition {name} of {method.name} has other inputs or outputs")
-        return lowered
+        return self.program, lowered
 
     def compare_weights(self, exported: Mapping[str, ExportedProgram]) -> list[str]:
         """Return notes on differences between the model of the file and another one, of the same partitions.
