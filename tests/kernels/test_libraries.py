@@ -19,15 +19,15 @@ from tests.support.plugins import Site
 from tests.support.processes import AHEAD_OF_TIME, run
 
 GROUP = "delegate.kernels"
-NUMBA = "delegate-numba"
+PLUGINS = ("delegate-kernels-extra", "delegate-numba")
 PACKAGES = {"torchvision": (), "transformers": ()}  # the project's own, for other packages' operators
 
 
 @pytest.fixture(autouse=True)
-def without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the package of plugins/ that has kernels."""
+def without_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the packages of plugins/ that have kernels."""
     everything = plugins.entry_points
-    monkeypatch.setattr(plugins, "entry_points", lambda group: (e for e in everything(group) if e.owner != NUMBA))
+    monkeypatch.setattr(plugins, "entry_points", lambda group: (e for e in everything(group) if e.owner not in PLUGINS))
 
 
 def library(site: Site, name: str, op: str, dtypes: str = "float32") -> None:
@@ -154,7 +154,7 @@ def test_what_is_named_wrong(site: Site, wanted: list[Any], sentence: str) -> No
 NAMED_ALONE = """
 from delegate.registry import Registry
 registry = Registry()
-libraries = [lib for lib in registry.kernels.libraries if lib.name != 'numba']
+libraries = [lib for lib in registry.kernels.libraries if lib.name not in ('kernels-extra', 'numba')]
 print([t.library for t in registry.kernels.tables()], [str(lib.state) for lib in libraries])
 print("torch" in sys.modules)
 print([t.library for t in registry.kernels.tables(["aten"])], "torch" in sys.modules)
@@ -164,7 +164,7 @@ WITHOUT_TORCH = """
 from delegate.errors import KernelError
 from delegate.registry import Registry
 registry = Registry()
-print([str(lib.state) for lib in registry.kernels.libraries if lib.name != 'numba'])
+print([str(lib.state) for lib in registry.kernels.libraries if lib.name not in ('kernels-extra', 'numba')])
 try:
     registry.kernels.tables(["aten"])
 except KernelError as error:
