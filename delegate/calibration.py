@@ -1,6 +1,6 @@
 """Calibration: measure the rates of backends and portable kernels on this machine, for its profile.
 
-Each row is a small model whose time is mostly that of one kind of operator, in a few sizes. It runs on one place
+Each row is a small model that mostly spends its time in one kind of operator, in a few sizes. It runs on one place
 alone, so a plugin needs nothing of its own to be calibrated. A process measures one place; see `calibrate`.
 """
 

@@ -250,9 +250,9 @@ def debug(
         progress: called with short progress texts.
 
     Raises:
-        the errors of `to_backend`, except those of verification. InputError if the folder cannot be written, or the
-        program file is of another model. ProgramError if it cannot be read, or has no debug info. BackendFailed if it
-        has machine code that is not trusted.
+        the errors of `to_backend`, except the errors of verification. InputError if the folder cannot be written, or
+        the program file is of another model. ProgramError if it cannot be read, or has no debug info. BackendFailed if
+        it has machine code that is not trusted.
     """
     if program_file is not None:
         from delegate.devtools.debugger.saved_program import FromSavedProgram, SavedProgram
@@ -294,7 +294,7 @@ def explain(
         report = delegate.explain(exported, "xnnpack")
         print(report)
 
-    Raises the errors of `to_backend`, except those of the backends' compilers and of results that are less accurate
+    Raises the errors of `to_backend`, except for the backends' compilers and for results that are less accurate
     than requested.
     """
     report, refusal = plan_and_check(model, backends, config=config, kernels=kernels)

@@ -82,7 +82,7 @@ class LoweringError(DelegateError):
 
 
 class AccuracyError(DelegateError):
-    """Results are farther from those of the reference than the policy allows, or cannot be compared with them."""
+    """Results are farther from the reference than the policy allows, or cannot be compared with them."""
 
 
 class ProgramError(DelegateError):

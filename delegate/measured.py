@@ -56,7 +56,7 @@ class PlanCost:
         partitions: number of delegates.
         cost: the median over its rounds, in seconds per call, or bytes; None if it was not measured.
         rounds: number of measured rounds.
-        against: its cost relative to that of the chosen plan; None for the chosen plan, and if it was not measured.
+        against: its cost relative to the chosen plan's cost; None for the chosen plan, and if it was not measured.
         sqnr_db: the SQNR of its results against torch; None if it was not measured.
         why: the reason that it was dropped, e.g. "was killed by SIGSEGV"; else empty.
     """

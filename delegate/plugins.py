@@ -137,7 +137,7 @@ def blocked_names() -> frozenset[str]:
 
 
 def blocked_in_vain(name: str, matches: Collection[str]) -> str:
-    """Describe a blocked name that is no plugin here; `matches` are plugins of similar names."""
+    """Describe a blocked name that is not a plugin here; `matches` are plugins of similar names."""
     meant = f": did you mean {' or '.join(map(repr, matches))}?" if matches else ""
     return f"the environment variable {BLOCK_VARIABLE} names {name!r}, which is not an installed plugin{meant}"
 

@@ -89,7 +89,7 @@ class Registry:
                 self.warn(f"{BLOCK_VARIABLE}={name}", blocked_in_vain(name, matches))
 
     def blocked_in_vain(self) -> dict[str, list[str]]:
-        """Return the blocked names that are no plugins here, each with the plugins of similar names."""
+        """Return the blocked names that are not plugins here, each with the plugins of similar names."""
         here = {*self._plugins, *(p.name for p in self._refused)}
         unknown = sorted(name for name in self._blocked - {"*"} if in_known_spelling(name, here) not in here)
         if not unknown:
@@ -358,7 +358,7 @@ class Registry:
         return self._best(facts, plugin)
 
     def _usable(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the backends whose parts can be used. A plugin's are first created in a separate process."""
+        """Return the backends whose parts can be used. A plugin's are first created in a separate process."""
         from delegate.probing.process import CannotAsk
 
         infos = {self._plugins[name][0]: self.info(name) for name in names if self.is_plugin(name)}

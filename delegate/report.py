@@ -130,7 +130,7 @@ class Report:
     def page_data(
         self, name: str, profile: Profile | None = None, diagnosis: Diagnosis | None = None
     ) -> dict[str, Any]:
-        """Return the data of the report's page; the arguments are those of `save_html`."""
+        """Return the data of the report's page; it takes the arguments of `save_html`."""
         from delegate.devtools.page.data import report_data
 
         timings = profile.to_json() if profile else []
@@ -149,7 +149,7 @@ class Report:
         """Return the report of a JSON text, from the file `where`.
 
         Raises:
-            ProgramError: the text is no report. Or it is empty, as in a program without debug info.
+            ProgramError: the text is not a report. Or it is empty, as in a program without debug info.
         """
         if not text:
             what = "the report cannot be read: the program has no debug info"

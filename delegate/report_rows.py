@@ -30,7 +30,7 @@ class NodeReport:
         work: its share of the method's estimated operations, 0 to 1.
         time: its share of the method's estimated time, 0 to 1; 0 in reports of
             earlier versions.
-        inputs: the names of the nodes, inputs, constants and states that it reads; those that are no nodes begin with
+        inputs: the names of the nodes, inputs, constants and states that it reads; those that are not nodes begin with
             "input ", "constant " or "state ".
         nbytes: bytes of its results at the sizes of the export.
     """
@@ -55,7 +55,7 @@ class Accuracy:
     """The error of results against a reference, the worst of several outputs; see docs/reference/accuracy.md.
 
     Args:
-        sqnr_db: the reference's power over that of the difference, in decibels. Infinite: no difference. Minus
+        sqnr_db: the reference's power over the difference's power, in decibels. Infinite: no difference. Minus
             infinite: one without a signal, or numbers against NaN or infinities. NaN: nothing was finite.
         max_error: the greatest difference.
         relative_error: the greatest difference over the greatest absolute value in the reference.

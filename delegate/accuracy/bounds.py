@@ -39,7 +39,7 @@ class Verify:
             these by method. None: the example inputs of the export.
         reference: the float reference of the model, in any form that `to_backend` accepts, e.g. the program that was
             quantized to the model. A model that is quantized here has its own float program as reference.
-        sqnr_db: least ratio of the power of the reference to that of the difference, in dB.
+        sqnr_db: least ratio of the reference's power to the difference's power, in dB.
         max_error: greatest absolute difference.
         relative_error: greatest absolute difference, divided by the greatest size in the reference.
         top1: least share of rows whose greatest element is at the same place as in the reference, 0 to 1.

@@ -162,7 +162,7 @@ def _copy_buffers(module: torch.nn.Module) -> None:
 def edge_values(edge: EdgeProgram, leaves: Sequence[Any], names: Set[str]) -> dict[str, torch.Tensor]:
     """Return values of a method in edge dialect, run by torch, by node.
 
-    The names of nodes in bodies of control flow have a prefix, e.g. "true_graph_0.relu". Their values are those of the
+    The names of nodes in bodies of control flow have a prefix, e.g. "true_graph_0.relu". Their values come from the
     first execution.
 
     Args:
@@ -230,7 +230,7 @@ class EagerRegion:
     def compare(
         self, inputs: Sequence[torch.Tensor], results: Mapping[str, torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return the outputs of the region and those of torch, in forms that all right answers share.
+        """Return the outputs of the region and of torch, in forms that all right answers share.
 
         Where an operator has several right answers, the operators after it run in torch on the answer that is known.
 

@@ -72,7 +72,7 @@ def origin_of(samples: Sequence[Sample]) -> InputOrigin:
 
 
 def _looks_random(tensor: torch.Tensor) -> bool:
-    """Return true for numbers like those of torch.randn or torch.rand.
+    """Return True for numbers like the results of torch.randn or torch.rand.
 
     They have one of these distributions (Kolmogorov-Smirnov test), and neighbours are not correlated.
     """

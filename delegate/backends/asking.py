@@ -41,7 +41,7 @@ class AskingBackend(Backend):
 
         Constants of the region have the shape and dtype of the program's own, and hold zeros. `ask` is called once for
         regions of one structure, and must not change the region. RegionRefused and RegionFailed are refusals, too.
-        `exported_program` raises them if the sizes of one operator do not follow from those of its inputs.
+        `exported_program` raises them if the sizes of one operator do not follow from the sizes of its inputs.
         """
 
     def check(self, node: Node) -> Verdict:

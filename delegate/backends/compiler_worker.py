@@ -142,7 +142,7 @@ def _answer(backends: _Backends, request: Mapping[str, Any], subject: int, out: 
 
 
 def _enter(request: Mapping[str, Any]) -> None:
-    """Set the environment, the search path and the folder to those of the parent at the time of the query."""
+    """Set the environment, the search path and the folder as the parent had them at the time of the query."""
     environment = request["environment"]
     for variable in os.environ.keys() - environment.keys():
         del os.environ[variable]
@@ -214,7 +214,8 @@ def _preprocess(backend: SelectedBackend, query: _Query) -> Callable[[str], Any]
 def _try(backend: SelectedBackend, runtime: str, region: Region, result: PreprocessResult) -> None:
     """Check and open an artifact as later processes will, and close it.
 
-    An exception is no fault here: a check that fails is a miss of the cache, and kernels replace what cannot be opened.
+    An exception is not a fault here: a check that fails is a miss of the cache, and kernels replace what cannot be
+    opened.
     """
     with contextlib.suppress(Exception, SystemExit):
         backend.check_artifact(region, result)

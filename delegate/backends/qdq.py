@@ -160,7 +160,7 @@ class Coded:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the sizes, like those of an array."""
+        """Return the sizes, like the shape of an array."""
         return tuple(self.values.shape)
 
     @property

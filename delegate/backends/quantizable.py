@@ -45,7 +45,7 @@ class QuantizedOperator:
         inputs: positions of the arguments that are activations; a list of tensors counts as one position.
         weight: position of its constant weight; without `inputs`, only the weight is quantized.
         axis: the axis of the weight's output channels.
-        kind: the integers of the weight; None for those of the scheme.
+        kind: the integers of the weight; None for the scheme's integers.
         moves: true if it only moves data; operands and results then share their parameters.
         fuses: names of activations that are fused if they follow; no parameters are between them.
         symmetric: positions of activations whose zero point must be the middle.

@@ -75,7 +75,7 @@ class SelectedBackend:
             errors are raised.
 
     Attributes:
-        preserve_ops, most_constants: those of the AOT part.
+        preserve_ops, most_constants: the values of the AOT part.
         has_claims: true if the AOT part matches patterns.
         isolated: the argument.
         dropped: the error that dropped it; None if it is in use.
@@ -188,7 +188,7 @@ class SelectedBackend:
     def claims(self, node: Node) -> tuple[Claim, ...]:
         """Return the pattern matches around a node; none if they depend on a dynamic size.
 
-        The errors are those of `check`.
+        It raises the errors of `check`.
         """
         if self.dropped is not None:
             return ()
@@ -280,7 +280,7 @@ class SelectedBackend:
         return matches
 
     def _compile(self, region: Region) -> PreprocessResult:
-        """Compile a copy of a region in this process; the errors are those of `preprocess`."""
+        """Compile a copy of a region in this process; it raises the errors of `preprocess`."""
         region = region.copy()
         place = f"{region.name} of {self.name}"
         try:

@@ -131,7 +131,7 @@ def load_part(info: BackendInfo, part: str) -> type:
     """Import the "aot" or the "runtime" part of a backend.
 
     Raises:
-        PartBroken: the part cannot be imported, or is no complete subclass of its base class.
+        PartBroken: the part cannot be imported, or is not a complete subclass of its base class.
         BackendUnavailable: torch or another requirement of compiling is absent.
     """
     path: str = getattr(info, part)

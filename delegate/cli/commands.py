@@ -17,7 +17,7 @@ class Command(TyperCommand):
     """A command whose usage line has its required options, and whose help names arguments as the usage line does."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; what others print in it is no result."""
+        """Run the command; what others print in it is not a result."""
         with output.results_only():
             return super().invoke(ctx)
 
@@ -44,7 +44,7 @@ class PluginCommand(Command):
     """A command of another package, which prints its results by `print`; with `--json` by `output.print_json`."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; with `--json`, what others print in it is no result."""
+        """Run the command; with `--json`, what others print in it is not a result."""
         is_json = any(ctx.params.get(p.name) for p in self.params if "--json" in p.opts)
         return super().invoke(ctx) if is_json else super(Command, self).invoke(ctx)
 

@@ -21,7 +21,7 @@ Place = tuple[int, int]  # line and column, from 1
 
 
 class NotPlain(ValueError):
-    """A text is no such YAML.
+    """A text is not such YAML.
 
     Args:
         what: is wrong.

@@ -174,7 +174,7 @@ def read_yaml(file: FilePath) -> Source:
 
 
 def require_mapping(source: Source, kind: str = "a configuration", remedy: str = "write at least `version: 1`") -> None:
-    """Raise ConfigError if the data of a source are no mapping."""
+    """Raise ConfigError if the data of a source are not a mapping."""
     if not isinstance(source.data, Mapping):
         what = f"{kind} is a mapping (key: value), not {type(source.data).__name__}"
         raise ConfigError(what, where=source.where(()), remedy=remedy)

@@ -24,7 +24,7 @@ class CorrectedEstimates(Estimates):
 
     Args:
         estimates: The estimates that are corrected.
-        backends: those of its places that a plan may use, besides kernels.
+        backends: the places that a plan may use, besides kernels.
     """
 
     def __init__(self, estimates: Estimates, backends: Collection[str]) -> None:

@@ -92,6 +92,6 @@ def crossing_values(members: Collection[Node]) -> list[Node]:
 
 
 def _rate(rates: PlaceRates, kind: str) -> Rate:
-    """Return the rate of a kind; of a kind that was not measured, that of the most similar one."""
+    """Return the rate of a kind; a kind that was not measured has the rate of the most similar one."""
     operators = rates.operators
     return operators.get(kind) or operators.get(LIKE.get(kind, "")) or operators[FUNCTION]

@@ -78,7 +78,7 @@ class Profile:
     places: Mapping[str, PlaceRates]
 
     def rates(self, place: str) -> PlaceRates:
-        """Return the rates of a place; for an unknown one, those of a common library."""
+        """Return the rates of a place; an unknown place has the rates of a common library."""
         return self.places.get(place) or self.places[UNKNOWN]
 
     def with_place(self, name: str, rates: PlaceRates) -> Profile:
@@ -144,7 +144,7 @@ def place_of(name: str, data: Mapping[str, Any]) -> PlaceRates:
 
 
 def _rate(data: Mapping[str, Any], subject: str) -> Rate:
-    """Return a rate; raises ValueError, with its subject, for numbers that are no seconds."""
+    """Return a rate; raises ValueError, with its subject, for numbers that are not seconds."""
     try:
         rate = Rate(amount(data, "call"), amount(data, "unit"), amount(data, "byte"))
         if max(rate.call, rate.unit, rate.byte) > _MOST:

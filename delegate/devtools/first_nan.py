@@ -45,7 +45,7 @@ class _FirstNan(StepWatch):
     def watched(
         self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
-        """Return the steps of an instruction; those of kernels and delegates are observed."""
+        """Return the steps of an instruction, in which kernels and delegates are observed."""
         run = partial(self._run, program, method, call)
         return [WrappedStep(s, partial(run, s)) if isinstance(s, KernelStep | DelegateStep) else s for s in steps]
 

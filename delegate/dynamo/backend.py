@@ -117,7 +117,7 @@ def compile_graph(
     Args:
         module: the captured graph.
         example_inputs: the inputs of the graph, with parameters and buffers.
-        mode: must be None; there are no modes.
+        mode: must be None, since modes do not exist.
         options: see `CompileOptions`.
 
     Raises:

@@ -150,7 +150,7 @@ class _Root:
 
 @dataclass(slots=True)
 class _Alias:
-    """A tensor in memory: its base tensor (None if it is no view), and its value at a version."""
+    """A tensor in memory: its base tensor (None if it is not a view), and its value at a version."""
 
     root: _Root
     parent: Node | None
@@ -185,7 +185,7 @@ def pure_form(op: OpOverload) -> OpOverload | None:
     """Return the pure operator that computes what an in-place one writes: its name has no underscore.
 
     It has the same arguments. They may be in another order, or have other names in the same order. Overloads may have
-    other names: pow_.Scalar is pow.Tensor_Scalar. Return None if there is no such operator. Return None, too, if the
+    other names: pow_.Scalar is pow.Tensor_Scalar. Return None if the operator does not exist. Return None, too, if the
     operator changes the shape or the strides of its argument, not its elements.
     """
     namespace, name = op._schema.name.split("::")

@@ -50,7 +50,7 @@ def overload(node: Node) -> OpOverload | None:
     """Return the operator that a node calls; None for control flow, getitem and arithmetic.
 
     A custom operator that writes to its arguments is called through torch's `auto_functionalized`. The results of such
-    a node are those of the operator (None without results), then the new values of the written arguments.
+    a node are the results of the operator (None without results), then the new values of the written arguments.
     """
     target = node.args[0] if node.target is auto_functionalized else node.target
     return target if isinstance(target, OpOverload) else None
@@ -100,7 +100,7 @@ def symbolic_numbers(value: Any) -> list[Any]:
 
 
 def introduced_symbols(node: Node) -> set[Any]:
-    """Return the symbols of sizes that depend on data, and are not among those of the node's inputs."""
+    """Return the symbols of sizes that depend on data, and that the node's inputs do not have."""
     known = symbolic_numbers([source.meta.get(META_VALUE) for source in node.all_input_nodes])
     own = symbolic_numbers(node.meta.get(META_VALUE))
     new = set[Any]().union(*(free_unbacked_symbols(number) for number in own))

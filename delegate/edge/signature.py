@@ -29,7 +29,7 @@ _REFUSED_OUTPUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The signature of one method; the fields are those of `EdgeProgram`.
+    """The signature of one method, with the fields of `EdgeProgram`.
 
     Args:
         outputs: positions, in the exported program's results, of the user outputs, then of the new values of

@@ -52,7 +52,7 @@ def export(module: torch.nn.Module | str | os.PathLike[str], inputs: tuple[Any, 
         inputs: example arguments, by position.
 
     Raises:
-        ExportError: the object is no module, the inputs are no tuple, or torch cannot export the module.
+        ExportError: the object is not a module, the inputs are not a tuple, or torch cannot export the module.
     """
     return export_module(_module(module), inputs, _name(module))
 
@@ -203,7 +203,7 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
         name: name of the module, for messages.
 
     Raises:
-        ExportError: the inputs are no tuple, or torch cannot export the module.
+        ExportError: the inputs are not a tuple, or torch cannot export the module.
     """
     if not isinstance(inputs, tuple):
         raise ExportError(

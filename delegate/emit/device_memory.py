@@ -171,7 +171,8 @@ def with_device_copies(report: Report, program: Program, lowered: Iterable[Lower
     Args:
         report: The program's report.
         program: emitted.
-        lowered: the methods of the program, for the tensors of partitions; dynamic sizes are those of the export.
+        lowered: the methods of the program, for the tensors of partitions; dynamic sizes have their values in the
+            export.
     """
     if not program.spaces:
         return report

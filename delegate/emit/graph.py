@@ -373,7 +373,7 @@ class GraphEmitter:
         Without such an overload, the runtime reads the numbers from tensors between two stages of the method.
 
         Raises:
-            LoweringError: there is no such overload, and the node is inside control flow, which has no stages.
+            LoweringError: the overload does not exist, and the node is inside control flow, which has no stages.
         """
         target = node.target
         assert isinstance(target, OpOverload)

@@ -46,7 +46,7 @@ def add_segments(out: Array, targets: Array, source: Array, rows: Array, starts:
         out: (any, width).
         targets: (sums) distinct rows of `out`.
         source: (any, width).
-        rows: (n) rows of the source; those of one sum are consecutive.
+        rows: (n) rows of the source; the rows of one sum are consecutive.
         starts, counts: (sums) the start in `rows` and the number of rows of each sum.
     """
     long = counts > _LONG

@@ -1,4 +1,4 @@
-"""Kernel libraries: the project's own and those of plugins, their order of preference, and their loading on demand."""
+"""Kernel libraries: the project's own and the plugins', their order of preference, and their loading on demand."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def add(
 
 
 def _adjacent(x: Array, axes: Sequence[int]) -> tuple[int, ...]:
-    """Return those of the axes whose elements are neighbors in memory, the innermost axis of x among them."""
+    """Return the axes whose elements are neighbors in memory, the innermost axis of x among them."""
     found, step = [], x.itemsize
     for axis in sorted(range(x.ndim), key=lambda a: (abs(x.strides[a]), -a)):
         if x.shape[axis] == 1:

@@ -151,7 +151,7 @@ class Compiler:
         return [m.plan for m in self.methods.values() if m.plan is not None]
 
     def add_methods(self, exported: Mapping[str, ExportedProgram]) -> None:
-        """Convert methods to edge dialect, and add them or replace those of the same names."""
+        """Convert methods to edge dialect, and add them or replace the methods of the same names."""
         self.selection.warm_up(ep.graph for ep in exported.values())
         edges = {name: method.edge for name, method in self.methods.items()}
         for name, ep in exported.items():
@@ -201,7 +201,7 @@ class Compiler:
         Args:
             method: the name of the method.
             way: the name of the way.
-            costs: the estimates of the plan; None: those of this compiler.
+            costs: the estimates of the plan; None: the estimates of this compiler.
             keep_all: keep small partitions too.
         """
         fork = self.fork_for_method(method, self.partitioners, keep_all=keep_all)

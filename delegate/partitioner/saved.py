@@ -56,7 +56,7 @@ class SavedPlan:
 
     Args:
         partitions: Partitions in the order of methods and graphs.
-        whole: the compound operators that were preserved, also those of nodes that were folded. They depend on the
+        whole: the compound operators that were preserved, also for nodes that were folded. They depend on the
             queried backends. The plan names nodes of such graphs. None: not known.
         decompositions: the compound nodes that were decomposed before the planned graphs were complete, in rounds.
     """

@@ -64,7 +64,7 @@ def schedule(taken: Container[int], predecessors: Sequence[Sequence[int]]) -> li
 
 
 class Dependencies:
-    """The dependencies of nodes. Numbers order only the nodes of the host, as they are no inputs of regions.
+    """The dependencies of nodes. Numbers order only the nodes of the host, as they are not inputs of regions.
 
     Args:
         nodes: A graph's nodes in its order, without placeholders and output; from here on they are positions.

@@ -218,7 +218,7 @@ def map_sources(change: Callable[[str], str], data: Any) -> Any:
 
 
 def fingerprint_methods(exported: Mapping[str, ExportedProgram]) -> dict[str, str]:
-    """Return a digest of the structure of each method: nodes, sizes and dtypes, also those of control flow."""
+    """Return a digest of the structure of each method: nodes, sizes and dtypes, also in control flow."""
     return {name: hashlib.sha256(described(ep.graph_module)).hexdigest()[:16] for name, ep in exported.items()}
 
 

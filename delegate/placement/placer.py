@@ -1,4 +1,4 @@
-"""Measure the plans of one method: those of single backends, then mixed ones that corrected estimates promise."""
+"""Measure the plans of one method: plans of single backends, then mixed ones that corrected estimates promise."""
 
 from __future__ import annotations
 
@@ -385,7 +385,7 @@ class Placer:
         return [f"a plan with more accurate results: this one reaches {sqnr_db:.1f} dB, see docs/reference/accuracy.md"]
 
     def _busy_note(self) -> str:
-        """Return the note on other processes for the report; empty if there was no disturbance."""
+        """Return the note on other processes for the report; empty without a disturbance."""
         if self.was_disturbed:
             return "other processes used the cores all the time: only the least busy rounds count, and none is cached"
         return f"{self._busy} rounds do not count, because other processes used the cores" if self._busy else ""

@@ -53,7 +53,7 @@ class Estimated:
     Args:
         race: most seconds for running such plans, which also take at most half the time of lowering. 0: none run, so
             that equal models have equal plans.
-        machine: path of the profile of another machine, from `delegate calibrate`. None: that of this machine.
+        machine: path of the profile of another machine, from `delegate calibrate`. None: the profile of this machine.
         lockfile: path of a lockfile to write, with the backend of each node.
     """
 

@@ -44,7 +44,7 @@ class ProgramPlacer:
     """The measurement of the candidates of all methods of a program.
 
     Args:
-        bases: the original program first, then those of candidates, each with some of the methods.
+        bases: the original program first, then the candidates' programs, each with some of the methods.
         settings: The configuration's settings.
         selection: the backends.
         artifacts: the cache of artifacts, which identifies backends; None without a cache.

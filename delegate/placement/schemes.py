@@ -91,7 +91,7 @@ class SchemePlanner:
         self._bases: dict[str, BaseProgram] = {}  # by a digest of the program's structure
 
     def bases(self, end: float) -> Iterator[BaseProgram]:
-        """Yield the programs in which one scheme is that of all layers without a rule.
+        """Yield the programs in which all layers without a rule have one scheme.
 
         Args:
             end: A time by `time.monotonic`, after which nothing is quantized.
@@ -174,7 +174,7 @@ class SchemePlanner:
         return [s for s in schemes if s.activations is not None or saves] if self._is_auto else schemes
 
     def _candidates(self) -> Sequence[QuantizedCandidate]:
-        """Return the candidates in which one scheme is that of all layers without a rule.
+        """Return the candidates in which all layers without a rule have one scheme.
 
         Those of scheme: auto are all schemes of all backends, in groups of several sizes and per channel. Those that
         are quantized in the least time come first, since the budget may end. Backends share a program if their schemes

@@ -110,13 +110,13 @@ class ExpressionBounds:
         return _ALL
 
     def largest(self, dim: Dim) -> int | None:
-        """Return the size that a dimension never exceeds; None if there is no known bound."""
+        """Return the size that a dimension never exceeds; None without a known bound."""
         if isinstance(dim, int):
             return dim
         bound = self.interval(dim)[1]
         return None if math.isinf(bound) else max(int(bound), 0)
 
     def largest_count(self, shape: Iterable[Dim]) -> int | None:
-        """Return the number of elements that a shape never exceeds; None if there is no known bound."""
+        """Return the number of elements that a shape never exceeds; None without a known bound."""
         sizes = [self.largest(dim) for dim in shape]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)

@@ -208,7 +208,7 @@ Dim = int | Expr
 
 
 def evaluate(dim: Dim, symbols: Mapping[int, Number]) -> int:
-    """Return a dimension's size if symbol i has the value `symbols[i]`; raise InputError if it is no size."""
+    """Return a dimension's size if symbol i has the value `symbols[i]`; raise InputError if it is not a size."""
     if isinstance(dim, int):
         return dim
     size = dim.evaluate(symbols)

@@ -88,7 +88,7 @@ def load(source: Source, *, copy: bool = False) -> Program:
             truncate or overwrite: that would crash a process with a mapping, or change its results.
 
     Raises:
-        ProgramError: there is no such file, it has another format version, or it is damaged.
+        ProgramError: the file does not exist, it has another format version, or it is damaged.
     """
     return parse(*open_source(source, copy=copy))
 

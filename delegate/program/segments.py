@@ -36,7 +36,7 @@ def align(size: int) -> int:
 class Directory(NamedTuple):
     """The layout of the segments: for each its offset from the start of the segments' area, its size, its checksum.
 
-    With `debug`, the last segment is the debug info, which is no segment of the model.
+    With `debug`, the last segment is the debug info, which is not a segment of the model.
     """
 
     offsets: tuple[int, ...] = ()

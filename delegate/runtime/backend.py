@@ -162,7 +162,7 @@ class BackendRuntime(ABC):
 
     Attributes:
         fork_safe: True if `init` works in a process that was forked after the library was used. There the runtime
-            creates all delegates again; those of the parent are neither run nor closed.
+            creates all delegates again; the parent's delegates are neither run nor closed.
         load_options: compile specs that `delegate.load(..., options=...)` may replace, with their types (int, bool,
             str or float). They need no other blob. `threads` is the number of threads of a call; absent or 0 means all
             cores.

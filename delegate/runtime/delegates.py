@@ -182,7 +182,7 @@ def open_blob(
     """Create a guarded delegate through a runtime part.
 
     Raises:
-        BackendFailed: the blob is code and is not trusted, or the result is no delegate.
+        BackendFailed: the blob is code and is not trusted, or the result is not a delegate.
         Exception: any, of the runtime part.
     """
     if not trust_code:

@@ -194,7 +194,7 @@ class ModulePaths:
 
 
 def _kind(method: Method, call: Instruction) -> Kind:
-    """Return the kind of an instruction, which is also that of the copies that it needs."""
+    """Return the kind of an instruction, which the copies that it needs share."""
     if isinstance(call, KernelCall):
         values = (*call.outputs, *reads(call))
         stored = (method.values[i].storage for i in values)

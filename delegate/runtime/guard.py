@@ -14,7 +14,7 @@ class GuardedDelegate(Delegate):
     """A delegate that passes views of the arrays of each call to the delegate of a backend.
 
     The arrays belong to the caller, to the arena or to a state. The backend may write only to the outputs, and only
-    during the call: its views of the inputs are read-only, and those of the outputs become read-only afterwards.
+    during the call: its views of the inputs are read-only, and its views of the outputs become read-only afterwards.
 
     Args:
         delegate: the backend's own.

@@ -65,7 +65,7 @@ class LazyConstantTable:
         self._methods: dict[int, tuple[tuple[Instruction, ...], LazyConstants]] = {}
 
     def of(self, program: Program, method: Method, kernels: Kernels, storage: Sequence[Storage]) -> LazyConstants:
-        """Return those of a method, for any memory plan.
+        """Return the lazy constants of a method, for any memory plan.
 
         Args:
             program, method: the method and its program.

@@ -1,4 +1,4 @@
-"""Delegates that report the operators of their vendor library, and replace those of a program for a listener."""
+"""Delegates that report the operators of their vendor library, and replace a program's delegates for a listener."""
 
 from __future__ import annotations
 

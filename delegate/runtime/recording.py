@@ -68,7 +68,7 @@ class Recording:
             functions: the functions that its calls may name.
 
         Raises:
-            BackendFailed: it is no recording, or its calls do not fit the functions or each other.
+            BackendFailed: it is not a recording, or its calls do not fit the functions or each other.
         """
         try:
             data = json.loads(bytes(content))

@@ -95,7 +95,7 @@ class BackendTests:
     examples: ClassVar[int] = 10
 
     def another_version(self, blob: bytes) -> bytes | None:
-        """Return a blob as another version of the backend would write it; None if there is no other version.
+        """Return a blob as another version of the backend would write it; None without another version.
 
         `init` must refuse it. The default changes the version in the header, if the runtime part has a `blob_format`.
         """

@@ -23,7 +23,8 @@ class Case:
         args: example inputs.
         dynamic_shapes: the argument of `torch.export.export`.
         others: inputs of other sizes, if sizes are dynamic.
-        tolerance: the largest absolute error, relative to the largest absolute value; None for that of the test class.
+        tolerance: the largest absolute error, relative to the largest absolute value; None for the test class's
+            tolerance.
     """
 
     module: torch.nn.Module
@@ -59,7 +60,7 @@ class Case:
 
 
 def _of_rows(x: Tensor, count: int) -> Tensor:
-    """Return a tensor with so many rows, which are those of x in turn."""
+    """Return a tensor with so many rows, which are the rows of x in turn."""
     return x[torch.arange(count) % x.shape[0]] if x.shape[0] else x
 
 

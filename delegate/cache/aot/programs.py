@@ -136,7 +136,7 @@ class ProgramCache:
         self._artifacts.store.put(key, about, [*parts, *own])
 
     def _segments(self, places: Sequence[Any], own: Any) -> list[memoryview]:
-        """Return the segments of a program, its own and those of artifacts; raises LookupError if one is missing."""
+        """Return the segments of a program and of its artifacts; raises LookupError if one is missing."""
         keys = {location[0] for location in places if location is not None}
         entries = {key: self._artifacts.store.get(key) for key in keys}
         segments = []

@@ -25,8 +25,8 @@ class FaultKind:
     """The kind of a fault.
 
     Args:
-        name: "wrong values", "precision", "rounding" (of float32, which is no fault), "overflow", "NaN", "infinity",
-            "saturation", "non-determinism", "failure" or "refusal" (which is no fault).
+        name: "wrong values", "precision", "rounding" (of float32, which is not a fault), "overflow", "NaN", "infinity",
+            "saturation", "non-determinism", "failure" or "refusal" (which is not a fault).
         explanation: a sentence with the numbers; empty if nothing more is known.
     """
 

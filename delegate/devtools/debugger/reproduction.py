@@ -96,7 +96,7 @@ def write_reproduction(output: Path, fault: Fault, way: Reproduction, part: Regi
 def write_compilation(output: Path, fault: Fault, part: Region) -> Path:
     """Write a region that its backend does not compile, and a script that lowers it; return the path of the script.
 
-    There is no artifact to run with the vendor's library alone, so the script needs this project.
+    No artifact exists to run with the vendor's library alone, so the script needs this project.
 
     Args:
         output: as of `write_reproduction`.

@@ -85,7 +85,7 @@ class SavedProgram:
             compiler: placed by `FromSavedProgram`.
 
         Raises:
-            InputError: the partitions of the model differ from those of the file.
+            InputError: the partitions of the model differ from the partitions in the file.
         """
         compiler.plan()
         self._require_same(compiler.report())
@@ -109,7 +109,7 @@ class SavedProgram:
         """Return notes on differences between the model of the file and another one, of the same partitions.
 
         Raises:
-            InputError: weights differ, so the model is no reference for the file.
+            InputError: weights differ, so the model is not a reference for the file.
         """
         notes = []
         for method, here in fingerprints(exported).items():

@@ -48,7 +48,7 @@ def optimize(program: EdgeProgram, passes: Sequence[Pass] = DEFAULT_PASSES) -> E
         passes: the passes, in order.
 
     Raises:
-        DialectError: a pass made a program that is no edge program. It is named if each pass is verified.
+        DialectError: a pass made a program that is not an edge program. It is named if each pass is verified.
     """
     each = os.environ.get(VERIFY_VARIABLE) == "1"
     for rewrite in passes:

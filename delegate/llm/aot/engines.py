@@ -102,7 +102,7 @@ def choose_engines(
         progress: called with short progress texts.
 
     Raises:
-        DelegateError: all candidates failed; the error is that of the last one. Or none runs all methods of a set.
+        DelegateError: all candidates failed; the error comes from the last one. Or none runs all methods of a set.
     """
     programs: dict[str, LoadedProgram] = {}
     for place, backend in enumerate(backends):

@@ -158,7 +158,7 @@ def _decoder(
 ) -> Decoder:
     """Return the decoder with this type of weights, and the slots of adapters.
 
-    Its embedding and head are those of the other decoder if both are quantized.
+    It shares the embedding and head of the other decoder if both are quantized.
     """
     slots = None
     model = source.load()
@@ -185,7 +185,7 @@ def _calibration(source: Source, path: Path) -> Tensor:
 
 
 def _fix_rope(model: transformers.PreTrainedModel, context: int) -> None:
-    """Fix the angles of longrope to those of short texts, which the context must not exceed.
+    """Fix the angles of longrope to the angles of short texts, which the context must not exceed.
 
     Raises:
         ConfigError: the context needs both kinds of angles, so keys in the cache would change with its length.

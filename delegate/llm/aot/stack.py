@@ -171,7 +171,7 @@ class _Stack:
         end.args = (env[self._results[source]],)
 
     def _add_input(self, node: Node, spec: InputSpec, target: str, env: dict[Node, Any]) -> None:
-        """Add an input behind that of the traced layer, with the nodes that unpack it if it is a subclass of Tensor."""
+        """Add an input behind the traced layer's input, with the nodes that unpack it if it is a subclass of Tensor."""
         with self._graph.inserting_after(node):
             placeholder = self._graph.placeholder(f"{spec.kind.name[0].lower()}_{target.replace('.', '_')}")
         placeholder.meta, env[node] = dict(node.meta), placeholder

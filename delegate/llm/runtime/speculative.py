@@ -13,7 +13,7 @@ from delegate.llm.runtime.sampling import Array, most_likely
 
 
 class Speculation:
-    """A conversation of two models with one vocabulary; its tokens are those of the large model without guesses.
+    """A conversation of two models with one vocabulary; its tokens equal the large model's tokens without guesses.
 
     Args:
         large: a model that was exported with guesses.

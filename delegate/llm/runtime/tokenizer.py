@@ -58,7 +58,7 @@ class Tokenizer:
 
 @contextmanager
 def _errors(kind: type[DelegateError], what: str, remedy: str) -> Iterator[None]:
-    """Return a context that raises an error of this project for those of the library, panics included."""
+    """Return a context that raises an error of this project for each error of the library, panics included."""
     try:
         yield
     except BaseException as error:

@@ -373,7 +373,7 @@ def check_tokenizer(data: bytes, vocabulary: int) -> bytes:
 
     Args:
         data: the text of a tokenizer.json.
-        vocabulary: the number of tokens of the model. Added tokens may be beyond, such as those of images in Gemma's.
+        vocabulary: the number of tokens of the model. Added tokens may be beyond, such as Gemma's image tokens.
 
     Raises:
         ValueError: it is not the JSON of a tokenizer, a value is out of range, or the model lacks a token.

@@ -82,12 +82,12 @@ class MeasureBundle(Protocol):
         Args:
             path: Where the bundle is.
             kernels: names of the kernel libraries; see `delegate.load`.
-            budget: seconds for all; None: that of the bundle.
+            budget: seconds for all; None: the budget of the bundle.
             trust_code: True if partitions of machine code may run, with the rights of this process.
             progress: receives a short text for each step.
 
         Raises:
-            ProgramError: it is no valid bundle.
+            ProgramError: it is not a valid bundle.
         """
 
 
@@ -106,13 +106,13 @@ class ClusterRunnerFactory(ABC):
 
 
 class Cluster(AbstractContextManager["Cluster"], ABC):
-    """A connection to a cluster. Entering it raises ConfigError if there is no cluster."""
+    """A connection to a cluster. Entering it raises ConfigError without a cluster."""
 
     @abstractmethod
     def create_factory(
         self, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float, left: Callable[[], float]
     ) -> ClusterRunnerFactory:
-        """Return the factory for a method; the arguments are those of `ProcessRunnerFactory`."""
+        """Return the factory for a method; it takes the arguments of `ProcessRunnerFactory`."""
 
 
 OpenCluster = Callable[[str], Cluster]

@@ -80,7 +80,7 @@ class ProgramRunner(Protocol):
         """Wait until the program can be called; raises TrialFailed."""
 
     def measure_round(self) -> RoundResult:
-        """Measure one round; raises TrialFailed, and RoundsOver if there are no more rounds of any program."""
+        """Measure one round; raises TrialFailed, and RoundsOver when all rounds are over of any program."""
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
         """Return the results of a call in a new context (see `worker`) as arrays, with None for non-numeric results.

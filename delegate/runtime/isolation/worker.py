@@ -85,7 +85,7 @@ class _Server:
             self._set_tensors(message["inputs"], Tensors.from_json(message["tensors"]), *files)
 
     def _set_tensors(self, count: int, tensors: Tensors, file: int | None = None) -> None:
-        """Place the arrays in the memory that the program shares; a file is that of a new memory."""
+        """Place the arrays in the memory that the program shares; a file belongs to a new memory."""
         if file is not None:
             self._memory = mmap.mmap(file, os.fstat(file).st_size)
             os.close(file)

@@ -93,7 +93,7 @@ class Converted:
     """A region as OpenVINO's model, with its inputs and outputs in order.
 
     Args:
-        model: the model, whose constants share the memory of those of the module.
+        model: the model, whose constants share memory with the module's.
         module: the source of the model; it must outlive the model.
         notes: remarks for the report.
     """

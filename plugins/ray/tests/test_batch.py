@@ -273,7 +273,7 @@ def test_images_of_16_bits(data: Data, results: Read, kind: int, values: int) ->
 
 
 def test_images_that_would_change(data: Data, results: Read) -> None:
-    """Images of 16 bits would be clipped. Hidden files are no rows, and names may have any letters and bytes."""
+    """Images of 16 bits would be clipped. Hidden files are not rows, and names may have any letters and bytes."""
     Path("images").mkdir()
     pixels = np.full((5, 6), 1000, np.uint16)
     PIL.Image.fromarray(pixels).save("images/a.png")

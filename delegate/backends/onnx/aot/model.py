@@ -91,7 +91,7 @@ def to_onnx(program: ExportedProgram, table: LoweringTable[Translation]) -> Expo
 
 
 def require_graph(model: OnnxModel) -> None:
-    """Raise an exception if the tensors that a model names are not those of its serialized graph."""
+    """Raise an exception if a model names other tensors than its serialized graph has."""
     import onnx
 
     graph = onnx.ModelProto.FromString(model.graph).graph
@@ -197,7 +197,7 @@ def _only_exact_rules() -> AbstractContextManager[None]:
 def _no_transposed_weights() -> AbstractContextManager[None]:
     """Let the exporter leave the transpose of a large weight in the graph, which a session folds when it is opened.
 
-    So the weight has the layout of the program, and methods share its bytes: those of a tied embedding and head.
+    So the weight has the layout of the program, and methods share its bytes, as a tied embedding and head do.
     """
     module = "onnxscript.optimizer._constant_folding"
     return _replaced(module, "_DEFAULT_ALWAYS_FOLD_OPS", lambda _: frozenset())

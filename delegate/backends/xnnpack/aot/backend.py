@@ -127,7 +127,7 @@ class XnnpackBackend(TableBackend):
         return Reproduction({"model.tflite": model}, code, ("ai-edge-litert",))
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
-        """Raise an exception if the model of a cached artifact, or its specs, are not those of a region."""
+        """Raise an exception if the model of a cached artifact, or its specs, do not fit a region."""
         artifact.require_specs(self._specs(region))
         inputs, outputs, places = (artifact.compile_specs[name] for name in ("inputs", "outputs", "weights"))
         if artifact.space or not all(type(number) is int for number in (*inputs, *outputs)):

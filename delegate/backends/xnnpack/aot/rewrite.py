@@ -58,7 +58,7 @@ class Rewriter:
 
         Args:
             value: a node or a number.
-            axis: dimension that must be that of the layer's channels; None: any, and reshapes may follow, too.
+            axis: dimension that must hold the layer's channels; None: any, and reshapes may follow, too.
         """
         while isinstance(value, Node) and len(value.users) == 1 and value not in self._outputs:
             name = op_name(value)

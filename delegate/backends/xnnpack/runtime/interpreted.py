@@ -149,7 +149,7 @@ class ModelFile:
         path: A path by which this process may open the file.
 
     Raises:
-        OSError: there is no such file here, or no memory for it.
+        OSError: the file does not exist here, or memory for it is missing.
     """
 
     def __init__(self, size: int) -> None:

@@ -1,7 +1,7 @@
 """The part of LiteRT's C interface that runs models. It lets XNNPACK store packed weights in a file.
 
 LiteRT's class of interpreters has no such option. The library exports and documents the functions below. Structures
-are those of version 2.3, so no other version is called.
+belong to version 2.3, so no other version is called.
 """
 
 from __future__ import annotations

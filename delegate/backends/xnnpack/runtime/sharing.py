@@ -185,7 +185,7 @@ def get_packed(key: str, on_disk: bool) -> PackedWeights | None:
 
 
 def put_packed(key: str, packed: PackedWeights, on_disk: bool) -> PackedWeights:
-    """Store packed weights under a key; return the file to use, which is that of the cache if there is one."""
+    """Store packed weights under a key; return the file to use, which is the cache's file if it has one."""
     if on_disk and (files := _files()) is not None and files.keep(key, packed._descriptor):
         descriptor = files.open(key)
         if descriptor is not None:

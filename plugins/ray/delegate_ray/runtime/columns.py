@@ -40,7 +40,7 @@ class Cell:
         name: The name of the input or output.
         dtype: The dtype of its elements.
         shape: its sizes; ANY if a size may differ between rows.
-        column: the column that an input reads, for messages; empty: that of its name.
+        column: the column that an input reads, for messages; empty: the column of its name.
         most: the most elements of a row; None: no limit is known.
     """
 
@@ -286,7 +286,7 @@ def leaf_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _decoded(column: pa.DictionaryArray) -> pa.Array:
-    """Return a column without its dictionary, whose texts may be long and many: those that are no numbers are cut."""
+    """Return a column without its dictionary, whose texts may be long and many: those that are not numbers are cut."""
     values = column.dictionary
     if is_text(values.type):
         is_long = pc.greater(pc.binary_length(values), _LONGEST_NUMBER)
@@ -347,7 +347,7 @@ def _from_scalar(scalar: pa.Scalar) -> Any:
 
 
 def _why_no_number(value: Any, dtype: DType) -> str | None:
-    """Return the reason why a value, or the first such value in lists, is no number; None if all are numbers."""
+    """Return the reason why a value, or the first such value in lists, is not a number; None if all are numbers."""
     if isinstance(value, list | tuple | np.ndarray):
         return next((reason for item in value if (reason := _why_no_number(item, dtype)) is not None), None)
     if value is None:

@@ -140,7 +140,7 @@ def scan(path: Path, rows: int) -> list[InputFile]:
         rows: the number of rows of a part.
 
     Raises:
-        InputError: there is no such file, or it cannot be read, or its format is unknown.
+        InputError: the file does not exist, or it cannot be read, or its format is unknown.
     """
     if not os.path.exists(path):
         raise InputError("there is no such input", where=str(path), remedy="name a file, or a folder of files")

@@ -60,7 +60,7 @@ class InputFile:
             raise _changed(self.path)
 
     def require_same_bytes(self) -> None:
-        """Raise InputError if the checksum is another one than that of the scan."""
+        """Raise InputError if the checksum differs from the scan's."""
         try:
             digest = digest_of_input(self.path)
         except OSError:

@@ -63,8 +63,8 @@ class Task:
         method: its name.
         objective: a key of `delegate.measured.UNITS`.
         budget: seconds.
-        bound: the least SQNR in dB; None: that of the program's own precision.
-        entries: the plans; those of one program share the `Program` object.
+        bound: the least SQNR in dB; None: the bound for the program's own precision.
+        entries: the plans; plans of one program share the `Program` object.
         calls: the flat arguments of calls, in the form of the runtime; the first one is measured.
         expected: torch's results of each call, bfloat16 as float32; None if results cannot be compared.
     """
@@ -120,7 +120,7 @@ def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
         folder: A folder for the unpacked members, under new names. Programs are mapped from there.
 
     Raises:
-        ProgramError: it is no valid bundle.
+        ProgramError: it is not a valid bundle.
     """
     try:
         with open_to_read(path) as stored, zipfile.ZipFile(stored) as archive:

@@ -2,7 +2,7 @@
 
 https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md describes the paths
 and the JSON of their answers. `/v2/repository` is Triton's list of the models, which loads and unloads them. Paths that
-begin with `/v1` are those of `openai`.
+begin with `/v1` belong to `openai`.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ class Application:
 
 
 async def _fields(body: Body, receive: Receive, default: bytes = b"") -> dict[str, Any]:
-    """Return the JSON object of a request; `default` is that of an empty body."""
+    """Return the JSON object of a request; `default` stands for an empty body."""
     try:
         data, _ = await body.read(receive)
         fields = loads(data.data or default, "the request")

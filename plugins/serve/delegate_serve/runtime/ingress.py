@@ -93,7 +93,7 @@ class _Aborted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """The context of gRPC in Ray Serve, with the methods of that of grpcio."""
+    """The context of gRPC in Ray Serve, with the methods of grpcio's context."""
 
     context: Any
 

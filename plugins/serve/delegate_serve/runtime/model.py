@@ -108,7 +108,7 @@ class Model(ServedModel):
 def is_bounded(program: model.Program, method: model.Method) -> bool:
     """Return True if the sizes of the arguments bound the work of a method.
 
-    They do not bound that of loops, of sizes that depend on data, and of kernels for a user's own operators.
+    They do not bound the work of loops, of sizes that depend on data, and of kernels for a user's own operators.
     """
     calls = list(walk(method.instructions))
     if depends_on_data(method) or not all(isinstance(call, KernelCall | DelegateCall) for call in calls):

@@ -453,7 +453,7 @@ def _message(message: Any) -> tuple[str, str]:
 
 
 def _is_neutral(value: Any, neutral: Sequence[Any]) -> bool:
-    """Return true if a value is one of these; Python's 0 and False are equal, those of JSON are not."""
+    """Return true if a value is one of these; Python's 0 and False are equal, JSON's are not."""
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral)
 
 

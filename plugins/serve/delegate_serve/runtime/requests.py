@@ -51,7 +51,7 @@ class Request:
         leaves: the leaves of the arguments.
         outputs: the requested outputs.
         timeout: seconds that the client waits; None: the limit of the server.
-        priority: smaller numbers run first; None: that of the model.
+        priority: smaller numbers run first; None: the model's priority.
         turn: its place in a session, if it has one.
     """
 

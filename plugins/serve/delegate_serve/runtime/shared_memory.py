@@ -107,7 +107,7 @@ class Regions:
             self._regions[name] = _Region(key, offset, size, _open(key, offset + size))
 
     def unregister(self, name: str) -> None:
-        """Close a region, or all if the name is empty. A region that does not exist is no error, as in Triton."""
+        """Close a region, or all if the name is empty. A region that does not exist is not an error, as in Triton."""
         self._require_enabled()
         with self._lock:
             for each in [name] if name else [*self._regions]:

@@ -43,7 +43,7 @@ class Signature:
 
     Args:
         inputs, outputs: by name, in the order of the program.
-        literals: the leaves of the arguments; those that are no literals are None.
+        literals: the leaves of the arguments; those that are not literals are None.
     """
 
     inputs: dict[str, Tensor]

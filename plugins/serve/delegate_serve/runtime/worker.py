@@ -84,7 +84,7 @@ class Worker:
         Args:
             arguments: the leaves of the arguments.
             timeout: seconds that the client waits, at most the limit of the settings; None: that limit.
-            priority: smaller numbers run first; None: that of the model.
+            priority: smaller numbers run first; None: the model's priority.
             run: runs the method in a session; None: without one.
 
         Raises:

@@ -6,7 +6,7 @@ Databases of tuning contain its name, so another rule must get another name.
 For the host's CPU, outer loops run over its threads, inner ones over its vectors, and sums are in registers. No sum
 changes the order of its terms, so results are equal to the last bit.
 
-For tensor cores, the rule is that of dlight's MatmulTensorization (tvm.s_tir.dlight.gpu.matmul, 0.27), for bfloat16
+For tensor cores, the rule is dlight's MatmulTensorization (tvm.s_tir.dlight.gpu.matmul, 0.27), for bfloat16
 too, and with a choice of tiles. Convolutions without groups are products of this form: their data is gathered on the
 way to shared memory.
 """

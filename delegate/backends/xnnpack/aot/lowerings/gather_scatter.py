@@ -221,7 +221,7 @@ def interleave(size: int, places: Sequence[int]) -> list[tuple[bool, Run]]:
 
 
 def overwrite(builder: RegionBuilder, x: Operand, values: Operand, dim: int, places: Sequence[int]) -> Operand:
-    """Emit x with the elements at `places` of a dimension replaced by those of `values`, which has the same order."""
+    """Emit x with the elements at `places` of a dimension replaced by `values`, which has the same order."""
     segments = interleave(cast(int, x.shape[dim]), places)
     return concatenate(builder, [piece(builder, values if written else x, dim, run) for written, run in segments], dim)
 

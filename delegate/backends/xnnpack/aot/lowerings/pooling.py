@@ -268,7 +268,7 @@ _MAX_PARTS = 32  # windows along one dimension that are computed one by one
 
 
 def _has_supported_windows(node: Node) -> Verdict:
-    """The result is of size 1, or its sizes and those of the input are known now, with few windows where uneven."""
+    """The result is of size 1, or its sizes and the input's sizes are known now, with few windows where uneven."""
     in_sizes, out_sizes = shape_of(cast(Node, node.args[0]))[2:], tensors(node)[0].shape[2:]
     if all(w == 1 for w in out_sizes):
         return YES

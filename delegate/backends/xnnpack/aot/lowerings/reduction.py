@@ -78,7 +78,7 @@ def _reduce_at_once(builder: RegionBuilder, name: str, x: Operand, dims: Sequenc
 
 
 def reduced_dims(node: Node) -> list[int]:
-    """Return the dimensions of a reduction, none negative: those of its argument `dim`, or all."""
+    """Return the dimensions of a reduction, none negative: the dimensions in its argument `dim`, or all."""
     rank = len(shape_of(source(node)))
     dims = arguments(node).get("dim")
     requested = [dims] if isinstance(dims, int) else dims
