@@ -258,7 +258,7 @@ def _by_module(quantized: ExportedProgram, floats: ExportedProgram, operators: S
 
 
 def _reads(node: Node) -> bool:
-    """Return if a node computes on its inputs or returns them, and is no check."""
+    """Return if a node computes on its inputs or returns them, and is not a check."""
     return node.op == "output" or bool(tensors(node))
 
 

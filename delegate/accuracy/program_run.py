@@ -170,7 +170,7 @@ def _compare(
 
     Returns:
         the differences of the program from each reference: of results, of written inputs, and of states. Then the
-        differences of the results of the first reference from those of the last.
+        differences of the first reference's results from the last one's.
     """
     method = context.loaded.method(name)
     by_reference, between = [Differences() for _ in references], Differences()

@@ -52,9 +52,9 @@ class SearchContext:
         output: folder of the reproductions; None: none are written.
         report: called with short progress texts.
         notes: on the searches, for people.
-        least_rounding_db: an SQNR from which it is no fault that a backend computes float32 at lower precision, if it
-            is made to; None: the user gave bounds.
-        is_saved: the artifacts of `delegates` are those of a file.
+        least_rounding_db: an SQNR from which it is not a fault that a backend computes float32 at lower precision, if
+            it is made to; None: the user gave bounds.
+        is_saved: the artifacts of `delegates` come from a file.
 
     Attributes:
         is_complete: no search has ended early.
@@ -88,7 +88,7 @@ class SearchContext:
         self.notes.append(f"partition {partition} is not searched to the end: {self.budget:g} s are over")
 
     def compile(self, backend: str, region: Region) -> PreprocessResult:
-        """Return the artifact of a region; the errors are those of `Artifacts.attempt`."""
+        """Return the artifact of a region, with the errors of `Artifacts.attempt`."""
         whole = self.delegates.get(region.name)
         if whole is not None and whole.backend == backend and _border(whole.region) == _border(region):
             return whole.result
@@ -240,7 +240,7 @@ class PartitionSearch:
         return wrong
 
     def _is_usual(self, kind: FaultKind, figures: Accuracy | None) -> bool:
-        """Return if an error is no fault: of float32 itself, or of a library that computes at lower precision."""
+        """Return if an error is not a fault: of float32 itself, or of a library that computes at lower precision."""
         least = self._context.least_rounding_db
         is_small = figures is not None and least is not None and figures.sqnr_db >= least
         return kind.name == "rounding" or (kind.name == "precision" and is_small and self._rounds_float32)
