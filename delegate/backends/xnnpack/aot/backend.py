@@ -20,7 +20,7 @@ from delegate.backends.lowering import LoweringTable, TableBackend, normal_numbe
 from delegate.backends.qdq import DECODES, Coded, coded
 from delegate.backends.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.empty_sizes import Compiled, find_failing_without_elements
+from delegate.backends.xnnpack.aot.empty_sizes import Compiled, require_without_elements
 from delegate.backends.xnnpack.aot.lowerings import TABLE
 from delegate.backends.xnnpack.aot.lowerings.integers import ROWS, lower_in_integers
 from delegate.backends.xnnpack.aot.lowerings.quantization import BLOCK, SCALED_PRODUCT, lower_layer
@@ -96,9 +96,9 @@ class XnnpackBackend(TableBackend):
         blob = compiled.model
         rest, places, data = extract_constants(blob, builder.model.constants(blob))
         reasons = find_rejected(builder.model, blob)
-        reasons = reasons or find_failing_without_elements(region, compiled, lambda part: self._compile(part)[1])
         if reasons:
             raise RegionRefused(reasons)
+        require_without_elements(region, compiled)
         specs = {**self._specs(region), "inputs": compiled.inputs, "outputs": compiled.outputs, "weights": places}
         notes = (*_notes(builder), *_rounding(itertools.chain(region.inputs, region.outputs)))
         return PreprocessResult(rest, specs, notes, data=tuple(data))

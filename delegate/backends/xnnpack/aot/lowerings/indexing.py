@@ -170,7 +170,7 @@ def _splittable(node: Node) -> Verdict:
     return YES
 
 
-@TABLE.lowers("aten.split_with_sizes.default", "aten.split.Tensor", check=every(floats, _splittable))
+@TABLE.lowers("aten.split_with_sizes.default", check=every(floats, _splittable))
 def lower_split(builder: RegionBuilder, node: Node) -> None:
     """Lower to one SPLIT into 2 to 4 equal parts, else to slices."""
     x = builder.operand(source(node))
