@@ -211,7 +211,7 @@ class MethodRun:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRun:
-    """A run of an operator of a vendor library, inside a partition.
+    """A run of a vendor library's operator, inside a partition.
 
     Libraries that report times alone have operators that follow each other from the start of the partition.
 

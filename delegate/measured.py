@@ -144,7 +144,7 @@ class Placement:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Placement:
-        """Return the placement of the result of `dataclasses.asdict`.
+        """Return the placement that `dataclasses.asdict` turned into a dict.
 
         Raises KeyError, TypeError or ValueError for other data.
         """

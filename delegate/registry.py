@@ -143,7 +143,7 @@ class Registry:
         return tuple(self.state(name) for name in self.names())
 
     def refused(self) -> tuple[BackendState, ...]:
-        """Return the plugins that are refused since they claim the name of one of this project's own backends."""
+        """Return the plugins that are refused since they claim the name of a backend in this project."""
         return tuple(
             BackendState(p.name, PluginState.BROKEN, p.owner, p.version, detail=refusal(p, "backend"))
             for p in self._refused

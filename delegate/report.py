@@ -68,7 +68,7 @@ class Report:
             placed by estimates. A way is a backend with kernels for the rest, "portable", or "mixed".
         fingerprints: method -> name of a weight, buffer or constant -> its checksum, dtype and shape; "" -> the
             checksum of the graph. Only of compiled programs.
-        memory: the memory of the methods of a compiled program. It follows from the program, so the JSON does not have
+        memory: the memory of a compiled program's methods. It follows from the program, so the JSON does not have
             it.
     """
 
@@ -337,7 +337,7 @@ def _table(partitions: Sequence[PartitionReport]) -> Table:
 
 
 def _patterns(partition: PartitionReport) -> Iterator[str]:
-    """Yield the number of matches of each pattern, with its name in quotes."""
+    """Yield how often each pattern matches, with its name in quotes."""
     for name, count in Counter(pattern.name for pattern in partition.patterns).items():
         yield f"{count} of the pattern {name!r}"
 

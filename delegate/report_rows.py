@@ -78,7 +78,7 @@ class Accuracy:
 
 
 class InputOrigin(StrEnum):
-    """The origin of the inputs of an accuracy check, by which its figures are strong or weak evidence."""
+    """The origin of an accuracy check's inputs, by which its figures are strong or weak evidence."""
 
     GIVEN = "given"
     EXAMPLE = "example"
@@ -98,7 +98,7 @@ _WEAKNESSES = {
 
 @dataclass(frozen=True, slots=True)
 class MethodAccuracy:
-    """The error of the results of a method against a reference.
+    """The error of a method's results against a reference.
 
     Args:
         method: the name of the method.
@@ -125,7 +125,7 @@ class MethodAccuracy:
 
 @dataclass(frozen=True, slots=True)
 class LayerAccuracy:
-    """The error of one quantized layer against the float reference, on the first of the inputs of `verify`.
+    """The error of one quantized layer against the float reference, on the first inputs of `verify`.
 
     Args:
         method: the method of the layer.

@@ -183,7 +183,7 @@ def _keeps(settings: Fallback, automatic: Iterable[str], backends: Iterable[str]
 
 
 def open_artifact_cache(selection: Selection, registry: Registry, enabled: bool | None = None) -> ArtifactCache | None:
-    """Return the cache of the artifacts of these backends; None if it is off.
+    """Return the artifact cache of these backends; None if it is off.
 
     Args:
         selection: the backends, with the settings of the cache.

@@ -81,7 +81,7 @@ class Table:
 
 
 def fold(text: str, width: int) -> list[str]:
-    """Return the lines of a text of at most `width` characters, divided at spaces and inside names if necessary.
+    """Return a text's lines of at most `width` characters, divided at spaces and inside names if necessary.
 
     Args:
         text: on one line.

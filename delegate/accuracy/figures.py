@@ -111,7 +111,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Differences:
-    """The differences of the outputs of a partition, or of a method."""
+    """The differences in the outputs of a partition or a method."""
 
     outputs: list[Difference] = field(default_factory=list)
     calls: int = 0

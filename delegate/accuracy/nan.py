@@ -28,7 +28,7 @@ def describe_nan(recorder: Recorder, method: str, trial_of: Callable[[NotFinite]
     Args:
         recorder: the recorder of the run.
         method: the name of the method.
-        trial_of: returns a runner of parts of the partition on the inputs of the call.
+        trial_of: returns a runner for parts of the partition on the inputs of the call.
     """
     found = recorder.not_finite(method, "NaN")
     first = next((f for f in found if f.is_own), found[0] if found else None)

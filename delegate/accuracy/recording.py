@@ -166,7 +166,7 @@ class NotFinite:
 
 
 class Recorder(StepWatch):
-    """A recorder of the instructions of a program; a `Watch` of the runtime.
+    """A recorder of a program's instructions; a `Watch` of the runtime.
 
     Args:
         delegates: the partitions by name.
@@ -247,7 +247,7 @@ class Recorder(StepWatch):
         )
 
     def _prefix(self, method: Method, call: Instruction) -> str:
-        """Return the prefix of the names of nodes in the body that has an instruction; empty outside of bodies."""
+        """Return the prefix of node names in the body that has an instruction; empty outside of bodies."""
         if method.name not in self._prefixes:
             bodies = self._bodies.get(method.name, {})
             self._prefixes[method.name] = dict(_prefixes(method, method.instructions, bodies))
@@ -334,7 +334,7 @@ class Recorder(StepWatch):
 def _prefixes(
     method: Method, instructions: Iterable[Instruction], bodies: Mapping[str, Sequence[str]], prefix: str = ""
 ) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield the results of each instruction, and the prefix of the names of nodes in its body."""
+    """Yield the results of each instruction, and the prefix of the node names in its body."""
     for call in instructions:
         yield tuple(call.outputs), prefix
         if isinstance(call, StructuredCall) and call.outputs:

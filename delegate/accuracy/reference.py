@@ -46,7 +46,7 @@ class EagerMethods:
                 self.states.setdefault(state, own[buffer].clone())
 
     def names(self, method: str) -> Sequence[str]:
-        """Return the names of the states of a method."""
+        """Return the names of a method's states."""
         return list(self._states[method].values())
 
     def in_spec(self, method: str) -> Any:
@@ -224,7 +224,7 @@ class EagerRegion:
 
     @property
     def choices(self) -> list[str]:
-        """The names of the results of operators with several right answers."""
+        """The result names of operators with several right answers."""
         return [name for node in self._choices for name in _results_of(node).values()]
 
     def compare(

@@ -41,7 +41,7 @@ Blame = Callable[[Sequence[str], Bounds], tuple[str, str]]  # -> the noisiest la
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAccuracy:
-    """The accuracy figures of a run of a program.
+    """The accuracy figures of a program run.
 
     Args:
         methods: Method name -> its figures against the reference that the bounds are for.
@@ -66,7 +66,7 @@ class Eviction:
     """The nodes of a partition to move off its backend.
 
     Args:
-        nodes: names of nodes of the partition's region.
+        nodes: node names in the partition's region.
         why: the message of the verdict on each node.
     """
 
@@ -290,7 +290,7 @@ class Verification:
         return frozenset(node.name for node in nodes_of(guilty))
 
     def _trial(self, delegate: LoweredDelegate, inputs: Sequence[torch.Tensor], artifacts: Artifacts) -> RegionTrial:
-        """Return a runner of parts of a partition on its backend."""
+        """Return a runner for parts of a partition on its backend."""
 
         def open_result(result: PreprocessResult) -> Delegate:
             runtime = self.registry.runtime(delegate.backend)()

@@ -74,6 +74,6 @@ class AskingBackend(Backend):
 
 
 def _symbols(nodes: Sequence[Node]) -> set[Any]:
-    """Return the symbols in the sizes of the results of nodes."""
+    """Return the symbols in the sizes of nodes' results."""
     sizes: Iterator[Any] = (s for n in nodes for t in tensors(n) for s in t.shape)
     return {symbol for s in sizes if not isinstance(s, int) for symbol in s.node.expr.free_symbols}

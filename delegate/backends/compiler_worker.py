@@ -53,7 +53,7 @@ def main(control: int, *paths: str) -> None:
     """Serve AOT parts until the parent closes the connection.
 
     Args:
-        control: descriptor of the socket of requests and replies.
+        control: descriptor of the socket for requests and replies.
         paths: AOT parts to import first, since the parent has other work meanwhile.
     """
     with contextlib.suppress(ImportError, OSError, ValueError):

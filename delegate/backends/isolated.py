@@ -415,7 +415,7 @@ def _value(answer: Any) -> Any:
 
 
 def _outcomes_of(entry: Entry) -> dict[str, Outcome]:
-    """Return the outcomes of an entry of the cache; raises an exception if it makes no sense."""
+    """Return the outcomes in a cache entry; raises an exception if it makes no sense."""
     rows = mapping(entry.about, "outcomes")
     return {name: _outcome_of(row) for name, row in rows.items()}
 

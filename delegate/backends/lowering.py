@@ -116,7 +116,7 @@ class LoweringTable(Generic[How]):
         return self._patterns[name]
 
     def check(self, node: Node, taker: str) -> Verdict | None:
-        """Return the verdict of the row of a node's operator; None without a row. `taker` is for messages."""
+        """Return the verdict of the row for a node's operator; None without a row. `taker` is for messages."""
         row = self._rows.get(op_name(node))
         if row is None:
             return None

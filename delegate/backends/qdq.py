@@ -120,7 +120,7 @@ def decoded(node: Node, values: Any) -> Array:
 
 
 def _parameters(op: str, values: Any, shape: torch.Size) -> tuple[Any, Any]:
-    """Return scale and zero point, of the rank of the values; None if the blocks do not divide the shape."""
+    """Return scale and zero point with the rank of the values; None if the blocks do not divide the shape."""
     rank = len(shape)
     if op == DEQUANTIZE:
         ones = (1,) * rank
@@ -150,7 +150,7 @@ class Coded:
         scale: float32 of the same rank. Its size is 1 along axes where it is constant, and the number of blocks along
             an axis of blocks. None for float16.
         zero_point: like scale; None if all are 0.
-        bits: The number of bits of one value.
+        bits: The bits that one value takes.
     """
 
     values: Array
@@ -178,7 +178,7 @@ class Coded:
         return self._each(lambda a: a.transpose(*axes))
 
     def __getitem__(self, items: Any) -> Coded:
-        """Return a part, or add axes: slices, None and Ellipsis at the end; never a part of the axis of scales."""
+        """Return a part, or add axes: slices, None and Ellipsis at the end; never a part of the scale axis."""
         listed = list(items) if isinstance(items, tuple) else [items]
 
         def take(array: Array) -> Array:

@@ -378,7 +378,7 @@ def _open(environment: symbolic_shapes.ShapeEnv) -> Iterator[None]:
 
 
 def _says_more(record: logging.LogRecord) -> bool:
-    """Return false for torch's record of an exception of SIZE_DECIDED, which verdicts report."""
+    """Return false for torch's record of a SIZE_DECIDED exception, which verdicts report."""
     return not str(record.msg).startswith("failed during evaluate_expr")
 
 
@@ -391,7 +391,7 @@ def decided_by(backend: str, error: RuntimeError) -> str:
 
 
 def _require_claim(claim: object, node: Node, backend: str) -> None:
-    """Raise PartitionError unless a backend's answer about a node is a claim of it and of others of its graph."""
+    """Raise PartitionError unless a backend's answer about a node is a claim of it and of others in its graph."""
     if isinstance(claim, Claim) and node in claim.nodes and all(n.graph is node.graph for n in claim.nodes):
         return
     remedy = f"return delegate.backends.aot.Claims of nodes of the graph, including the queried node: {AUTHOR}"

@@ -129,7 +129,7 @@ def _compare_runs(paths: tuple[Path, Path], inputs: list[str], method: str | Non
 
 
 class _Run:
-    """The call of a method of a program on arrays from files."""
+    """The call of a program's method on arrays from files."""
 
     def __init__(self, program: LoadedProgram, method: str, inputs: list[str]) -> None:
         self._program, self._method = program, program.method(method)

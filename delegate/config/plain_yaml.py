@@ -166,7 +166,7 @@ class _Reader:
 
 
 def _until(events: Iterator[Any], end: type) -> Iterator[Any]:
-    """Yield the start events of the items of a collection; the caller reads the rest of each item."""
+    """Yield the start events of a collection's items; the caller reads the rest of each item."""
     return itertools.takewhile(lambda event: not isinstance(event, end), events)
 
 

@@ -1,4 +1,4 @@
-"""Estimates that are corrected by the measured seconds of the parts of programs."""
+"""Estimates that are corrected by the measured seconds of program parts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CorrectedEstimates(Estimates):
         self.profile = self.profile.with_place(place, replace(self.profile.rates(place), call=Rate(seconds)))
 
     def correct(self, place: str, nodes: Sequence[Node], seconds: float) -> None:
-        """Correct the estimates of the nodes of one part.
+        """Correct the estimates for the nodes of one part.
 
         Args:
             place: the backend of a partition, or "portable".

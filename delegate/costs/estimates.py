@@ -1,4 +1,4 @@
-"""Estimated seconds of the nodes of a graph on each place, and of the calls of partitions, by a machine's profile."""
+"""Estimated seconds of a graph's nodes on each place, and of partition calls, by a machine's profile."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Estimates:
         return self.quantities(node).kind == VIEW
 
     def call(self, place: str, crossing: Iterable[Node]) -> float:
-        """Return the seconds of the call of a partition without its work.
+        """Return the seconds for calling a partition, without its work.
 
         Args:
             place: its backend.
@@ -70,7 +70,7 @@ class Estimates:
         return sum([self.node(node, place) for node in nodes]) + self.call(place, crossing)
 
     def nbytes(self, node: Node) -> int:
-        """Return the bytes of the results of a node."""
+        """Return the bytes of a node's results."""
         count = self._nbytes.get(node)
         if count is None:
             count = self._nbytes[node] = nbytes(node)

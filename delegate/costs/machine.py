@@ -39,7 +39,7 @@ def machine_profile(
     """Return the profile of this machine, and notes on places whose rates are not measured.
 
     Args:
-        identities: place -> a text of the versions of its libraries.
+        identities: place -> a text with the versions of its libraries.
         store: Where earlier measurements are stored. None: nothing is measured, and the shipped rates hold.
         progress: called with a short text for each measurement; None: it is logged.
         again: places to measure although there are rates in the store, and although the machine is busy. The others

@@ -29,7 +29,7 @@ UNKNOWN = "other"  # the place whose rates stand for a backend that has none
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Seconds of an operator, or of the call of a partition: `call + unit * units + byte * bytes`.
+    """Seconds of an operator, or of a partition's call: `call + unit * units + byte * bytes`.
 
     Args:
         call: seconds of each.
@@ -67,7 +67,7 @@ class PlaceRates:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The rates of the places of one machine.
+    """The rates of one machine's places.
 
     Args:
         machine: its description; see `delegate.cache.runtime.environment.machine`.
@@ -92,7 +92,7 @@ class Profile:
 
     @classmethod
     def from_json(cls, source: str, where: str = "") -> Profile:
-        """Return the profile of a text of `to_json`; raises PartitionError for another one.
+        """Return the profile in a text from `to_json`; raises PartitionError for another one.
 
         `where` is for the message.
         """
@@ -118,7 +118,7 @@ class Profile:
 
 @cache
 def shipped() -> Profile:
-    """Return the profile that comes with the package: of a server of 2025 with AVX-512 and two threads."""
+    """Return the profile that comes with the package: of a 2025 server with AVX-512 and two threads."""
     source = files(__package__).joinpath(_FILE)
     return Profile.from_json(source.read_text("utf-8"), _FILE)
 

@@ -66,7 +66,7 @@ def quantities_of(node: Node, nbytes: Callable[[Node], int]) -> Quantities:
 
     Args:
         node: A node of an edge graph.
-        nbytes: returns the bytes of the results of a node.
+        nbytes: returns the bytes of a node's results.
     """
     if not is_compute(node) or isinstance(node.target, HigherOrderOperator):
         return FREE

@@ -191,7 +191,7 @@ def _unguarded(mode: FakeTensorMode | None) -> Iterator[None]:
 
 
 class _Call:
-    """A node's operator as a function of the values of the nodes in its arguments."""
+    """A node's operator as a function of the values that the nodes in its arguments have."""
 
     def __init__(self, node: Node, leaves: list[Node]) -> None:
         self._node, self._leaves = node, leaves

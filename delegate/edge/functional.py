@@ -1,6 +1,6 @@
 """Functionalisation: in-place operators become pure ones, and every later use of the memory reads the new value.
 
-Each tensor is a chain of views of a root, the tensor that owns the memory. A write computes a new value of the root by
+Each tensor is a chain of views on a root, the tensor that owns the memory. A write computes a new value of the root by
 the inverses of the views. An alias is computed again from the root when it is next used. Before, regions that only set
 torch's own modes are inlined, and operators with several views become one view for each result.
 """
@@ -245,7 +245,7 @@ class _Functionalizer:
         self._aliases[node] = _Alias(root, source, node, root.version)
 
     def _value(self, node: Node) -> Node:
-        """Return the node that holds the current value of a tensor of the original graph."""
+        """Return the node that holds the current value of a tensor in the original graph."""
         alias = self._aliases[node]
         if alias.version != alias.root.version:
             if alias.parent is None:

@@ -185,7 +185,7 @@ def _argument(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return the text of a leaf of the arguments, an operator or a function."""
+    """Return the text for a leaf of the arguments, an operator or a function."""
     match value:
         case Node():
             text = value.name

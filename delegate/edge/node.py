@@ -1,4 +1,4 @@
-"""Properties of a node of an edge graph: operator, names, tensors, shapes, dtypes, arguments, sizes, source line."""
+"""Properties of a node in an edge graph: operator, names, tensors, shapes, dtypes, arguments, sizes, source line."""
 
 from __future__ import annotations
 
@@ -137,13 +137,13 @@ def size(number: Any) -> int:
 
 
 def elements(value: torch.Tensor) -> int:
-    """Return the number of elements of a fake tensor, with each symbolic size as `size` returns it."""
+    """Return the number of elements in a fake tensor, with each symbolic size as `size` returns it."""
     count = value.numel()
     return count if type(count) is int else math.prod(size(s) for s in value.shape)
 
 
 def nbytes(node: Node) -> int:
-    """Return the number of bytes of all tensors among a node's results."""
+    """Return the number of bytes in all tensors among a node's results."""
     return sum(elements(t) * t.element_size() for t in tensors(node))
 
 
@@ -257,7 +257,7 @@ ELEMENTS = frozenset({"aten.item.default", "aten._local_scalar_dense.default"}) 
 
 
 def read_elements(number: Any) -> Iterator[Node]:
-    """Yield the nodes of elements of tensors from which a number is computed, besides sizes and numbers of inputs."""
+    """Yield the nodes of tensor elements from which a number is computed, besides sizes and input numbers."""
     unseen, seen = [number], set()
     while unseen:
         node = unseen.pop()

@@ -343,7 +343,7 @@ def _refusal(error: Exception, name: str, converter: TS2EPConverter | None) -> E
 
 
 def _lines(converter: TS2EPConverter, kind: str) -> list[str]:
-    """Return the source lines of the nodes of a kind, e.g. "model.py, line 12"."""
+    """Return the source lines of the nodes of one kind, e.g. "model.py, line 12"."""
     graph: Any = converter.ts_graph
     ranges = (node.sourceRange() for node in graph.findAllNodes(kind))
     matches = (re.search(r'File "(.*?)", line (\d+)', text) for text in ranges)

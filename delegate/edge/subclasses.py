@@ -1,4 +1,4 @@
-"""Plain tensors in place of subclasses of Tensor, e.g. the quantized weights of torchao's `quantize_`.
+"""Plain tensors in place of Tensor subclasses, e.g. the quantized weights of torchao's `quantize_`.
 
 torch.export unpacks a subclass once, by one operator for each of its inner tensors. These operators become inputs, so
 that the program is not traced again.

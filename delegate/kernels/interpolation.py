@@ -388,7 +388,7 @@ def _sum_planes(image: Array, index: Array, weight: Array, out: Array) -> None:
 def _sum_images(x: Array, index: Array, weight: Array, out: Array) -> None:
     """Sum the weighted pixels of several images: index and weight (taps, N, points) -> out (N, C, points).
 
-    x is (N, C, *size). The points of a block of images form one long axis.
+    x is (N, C, *size). The points of an image block form one long axis.
     """
     size, channels, points = math.prod(x.shape[2:]), x.shape[1], out.shape[2]
     for rows in row_blocks(len(out), channels * len(index) * points):

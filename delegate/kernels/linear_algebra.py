@@ -60,7 +60,7 @@ def grouped_product(left: Array, right: Array, ends: Array, out: Array) -> None:
 
     Args:
         left, right: (m, k) and (groups, k, n) for groups of rows, (groups, m, k) and (k, n) for groups of columns, or
-            (m, k) and (k, n) for groups of columns of the left side and rows of the right side.
+            (m, k) and (k, n) for column groups of the left side and rows of the right side.
         ends: the end of each group, (groups), in ascending order.
         out: (m, n), or (groups, m, n) in the third form.
 

@@ -1,4 +1,4 @@
-"""Selection of the kernel of an instruction among the available kernel libraries, in order of preference."""
+"""Selection of an instruction's kernel among the available kernel libraries, in order of preference."""
 
 from __future__ import annotations
 

@@ -77,18 +77,18 @@ def _along(x: Array, axis: int) -> Array:
 
 
 def add_rows(x: Array) -> Array:
-    """Return the sums of the rows of x [..., width], by products with ones: a third of the time of a sum."""
+    """Return the row sums of x [..., width], by products with ones, in a third of a sum's time."""
     ones = np.ones(min(x.shape[-1], _ROW), x.dtype)
     return _in_pieces(x, lambda piece: piece @ ones[: piece.shape[-1]])
 
 
 def square_rows(x: Array) -> Array:
-    """Return the sums of the squares of the rows of x [..., width]."""
+    """Return the sums of the squared rows of x [..., width]."""
     return _in_pieces(x, lambda piece: np.vecdot(piece, piece))
 
 
 def _in_pieces(x: Array, sums: Callable[[Array], Array]) -> Array:
-    """Add up the sums of pieces of rows; `sums` removes the last axis."""
+    """Add up the sums over pieces of rows; `sums` removes the last axis."""
     width = x.shape[-1]
     if width <= _ROW:
         return sums(x)

@@ -63,7 +63,7 @@ class _Method:
         edge: its program in edge dialect, with preserved operators.
         refusals: backend -> nodes that it rejected after its support check -> the verdict.
         plan: the backend of each node; None if it has to be planned (again).
-        origins: name of a partition -> name of a node of its region -> the node of the plan.
+        origins: partition name -> name of a node in its region -> the node in the plan.
         regions: the planned regions of the plans so far, over the current graph.
         lowered: the method with its partitions extracted; None if it has to be lowered (again).
     """
@@ -96,7 +96,7 @@ class CompileFailure:
 
 @dataclass
 class Compiler:
-    """A compiler of the methods of one program; partition names are unique among them.
+    """A compiler for the methods of one program; partition names are unique among them.
 
     The steps of a method are its edge program, a plan, regions, artifacts. Then the partitions are extracted.
 
@@ -105,7 +105,7 @@ class Compiler:
         failures: the regions that backends failed to compile, so that nodes of them were moved.
         costs: plans are the cheapest by these estimates; None: plans are by preference.
         ways: method -> the way that its plan takes; the cheapest one by default. See `delegate.partitioner.search`.
-        reserved: names of partitions of other methods of the program, which are not given again.
+        reserved: partition names of other methods in the program, which are not given again.
     """
 
     selection: Selection
@@ -360,7 +360,7 @@ class Compiler:
         )
 
     def _taken(self, method: _Method) -> list[str]:
-        """Return the names of the partitions of other methods."""
+        """Return the partition names of other methods."""
         others = (m.plan for m in self.methods.values() if m is not method and m.plan is not None)
         return [*self.reserved, *(p.name for plan in others for p in plan.all_partitions())]
 

@@ -79,7 +79,7 @@ class Boundary:
 
 
 class RegionExtractor:
-    """An extractor of the partitions of one graph.
+    """An extractor for the partitions of one graph.
 
     Args:
         plan: The graph's plan; each nested plan needs an extractor of its own.
@@ -100,7 +100,7 @@ class RegionExtractor:
         return idle
 
     def boundary(self, partition: Partition) -> Boundary:
-        """Return the inputs and outputs of one of the plan's partitions."""
+        """Return the inputs and outputs of one partition in the plan."""
         inputs: dict[Node, None] = {}
         constants: dict[Node, None] = {}
         outputs = []
@@ -255,7 +255,7 @@ class PlannedRegion:
     Args:
         partition: A partition of the plan.
         region: extracted from the plan's graph.
-        origins: names of nodes of the region -> their origins among the nodes of the plan.
+        origins: node names in the region -> their origins among the plan's nodes.
     """
 
     partition: Partition

@@ -65,11 +65,11 @@ class Plan:
         partitions: The partitions in the order in which they run.
         order: nodes of the host and partitions in a valid order, without placeholders and output.
         notes: Notes for people, e.g. patterns of the configuration that matched nothing.
-        nested: plans of the graphs of control flow, by the target of their get_attr node.
-        is_nested: True for a plan of a graph of control flow.
+        nested: plans for the graphs of control flow, by the target of their get_attr node.
+        is_nested: True for the plan of a control-flow graph.
         needs_decomposition: compound nodes that no backend and no kernel runs. They must be decomposed and the graph
             planned again before it can be lowered.
-        seconds: way -> the estimated seconds of a call of this graph; the chosen way is the first one.
+        seconds: way -> the estimated seconds of calling this graph; the chosen way is the first one.
     """
 
     program: EdgeProgram

@@ -56,7 +56,7 @@ def plan(
         backends: Backend name -> the backend.
         rules: The configuration's rules.
         refusals: backend -> nodes that its library rejected after the support check -> the reason.
-        taken: names of partitions of other methods, which this plan must not use.
+        taken: partition names of other methods, which this plan must not use.
         has_kernel: returns if a kernel runs a node without decomposition.
         search: the search for the cheapest plan; None: the first backend that supports a node runs it.
 

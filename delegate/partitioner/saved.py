@@ -91,7 +91,10 @@ class SavedPlan:
 
     @classmethod
     def from_json(cls, text: str, where: str = "") -> SavedPlan:
-        """Return the plan of a text of `to_json`; raise PartitionError for other texts. `where` is for the message."""
+        """Return the plan in a text from `to_json`; raise PartitionError for other texts.
+
+        `where` is for the message.
+        """
         try:
             data = json.loads(text)
             if type(data["format"]) is not int or not 1 <= data["format"] <= _FORMAT:

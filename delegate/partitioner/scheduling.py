@@ -31,7 +31,7 @@ def schedule(taken: Container[int], predecessors: Sequence[Sequence[int]]) -> li
     """Order the units in runs, alternately of the backend and of others; each unit comes after its predecessors.
 
     Every run has all units that can be reached without a unit of the other kind, so it is maximal. Since it is
-    contiguous, it is convex. No valid order has fewer runs: the run of a unit is the largest number of changes of kind
+    contiguous, it is convex. No valid order has fewer runs: a unit's run is the largest number of kind changes
     on a path to it.
 
     A unit without predecessors joins the run of its first user, if both are of the same kind. An example is the

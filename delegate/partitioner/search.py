@@ -144,7 +144,7 @@ def _alive_bytes(nodes: Sequence[Node], costs: Estimates) -> list[int]:
 
 
 def seconds_of(groups: Iterable[NodeGroup], costs: Estimates) -> float:
-    """Return the estimated seconds of the groups of a plan, with the calls of its partitions."""
+    """Return the estimated seconds of a plan's groups, with the calls of its partitions."""
     return math.fsum(group_seconds(group, costs) for group in groups)
 
 

@@ -56,7 +56,7 @@ _PAUSE = 2.0  # seconds between the two measurements, so that one disturbance do
 
 
 class Placer:
-    """The measurement of the plans of one method.
+    """The measurement of one method's plans.
 
     Args:
         task: the method, its candidates and the objective.

@@ -41,7 +41,7 @@ MEASURED = no(Reason.SLOWER, "as measured", "the table of plans shows by how muc
 
 @dataclass(frozen=True, slots=True)
 class ProgramPlacer:
-    """The measurement of the candidates of all methods of a program.
+    """The measurement of the candidates for all methods of a program.
 
     Args:
         bases: the original program first, then the candidates' programs, each with some of the methods.
@@ -238,7 +238,7 @@ class ProgramPlacer:
         return ChosenPlan(candidate, SavedPlan.of(fork.plans), candidate.options, placement)
 
     def _size(self, choices: Mapping[str, ChosenPlan]) -> float:
-        """Return the bytes of the program of all methods: of its file, or of the process that runs its first method."""
+        """Return the bytes of the whole program: of its file, or of the process that runs its first method."""
         first, plan = next(iter(choices.items()))
         edges = {name: chosen.candidate.compiler.methods[name].edge for name, chosen in choices.items()}
         compiler = plan.candidate.compiler.fork_with(edges)

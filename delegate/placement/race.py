@@ -45,7 +45,7 @@ def race(
     kernels: KernelRequest | None,
     budget: float,
 ) -> dict[str, float]:
-    """Return the seconds of a call of each program, and of torch's own; the program to take comes first.
+    """Return the seconds of calling each program, and of torch's own; the program to take comes first.
 
     Programs that fail are left out, and so are those without time to run.
 

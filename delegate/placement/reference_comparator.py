@@ -38,7 +38,7 @@ MAX_SAMPLES = 8  # to compare
 
 
 class ReferenceComparator:
-    """A comparison of programs of one method with torch.
+    """A comparison of one method's programs with torch.
 
     Args:
         ep: the reference: the method itself, or the float program that it was quantized from.

@@ -217,7 +217,7 @@ def _sizes(scheme: QuantizationScheme, given: int | None, program: ExportedProgr
 
 
 def _channel_inputs(program: ExportedProgram, node: Node, scheme: QuantizationScheme) -> int:
-    """Return the inputs of a channel of a layer with a constant weight that the scheme quantizes; 0 for other nodes."""
+    """Return the inputs per channel of a layer with a constant weight that the scheme quantizes; 0 for other nodes."""
     value = node.meta.get("val")
     if node.op != "call_function" or not isinstance(value, torch.Tensor) or value.dtype is not torch.float32:
         return 0

@@ -81,7 +81,7 @@ class ExpressionBounds:
         self._known: dict[int, tuple[Expr, Interval]] = {}  # by identity; the expression is kept, so that it stays
 
     def interval(self, expr: Expr) -> Interval:
-        """Return bounds of the values of an expression; infinite if none is known."""
+        """Return bounds on an expression's values; infinite if none is known."""
         if (known := self._known.get(id(expr))) is not None:
             return known[1]
         try:

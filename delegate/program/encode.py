@@ -266,7 +266,7 @@ class _Encoder:
 
 
 class _Row(NamedTuple):
-    """An instruction in the form of the vectors of Instructions."""
+    """An instruction in the form of the vectors in Instructions."""
 
     kind: int
     target: int

@@ -122,7 +122,7 @@ class Lifetimes:
             self._make(call.outputs)
 
     def lifetime(self, index: int, size: int) -> Lifetime:
-        """Return the lifetime of a value of `size` bytes."""
+        """Return the lifetime of a value that takes `size` bytes."""
         return Lifetime(size, self.start[index], self.end[index])
 
     def _structured(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:

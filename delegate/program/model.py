@@ -88,7 +88,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """An argument that is a tensor: the index of a value of the method."""
+    """An argument that is a tensor: the index of a value in the method."""
 
     index: int
 

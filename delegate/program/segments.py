@@ -1,6 +1,6 @@
 """The segments of a program file: their alignment, layout and checksums, and the check of both.
 
-The checksum of a segment is the SHA-256 of the SHA-256s of its chunks of 1 MiB (the last may be shorter). So one large
+A segment's checksum is the SHA-256 over the SHA-256s of its chunks of 1 MiB (the last may be shorter). So one large
 segment is hashed on all cores. Segments of the same content are stored once.
 """
 

@@ -1,4 +1,4 @@
-"""Sources of the bytes of a program file: a path, memory, a file object, a member of an archive."""
+"""Sources for the bytes of a program file: a path, memory, a file object, a member of an archive."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def read_calibration(source: str, names: Sequence[str], where: str = _WHERE) -> 
     """Return the batches of a source.
 
     Args:
-        source: the path of a .npz file or of a folder of them, or "package.module:function". A file has one array per
-            input, by name, or without names in the order of the inputs.
+        source: the path of a .npz file or of a folder with several, or "package.module:function". A file has one array
+            per input, by name, or without names in the order of the inputs.
         names: names of the model's inputs.
         where: where the source is set, for error messages.
 

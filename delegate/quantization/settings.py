@@ -64,7 +64,7 @@ def keep_in_float(settings: Rules, *, modules: Iterable[str] = (), nodes: Iterab
     Args:
         settings: the settings, or the section of a configuration; all other rules stay.
         modules: paths of modules, e.g. "encoder.layer.3.up"; everything inside stays in floats too.
-        nodes: names of nodes of the float program, see `float_node`. A node stands for one of several calls of a
+        nodes: node names in the float program, see `float_node`. A node stands for one of several calls to a
             module, or for an operator that is not a module of its own.
     """
     return set_scheme(settings, OFF, modules=modules, nodes=nodes)
@@ -128,7 +128,7 @@ class SchemeChoice:
         ]
 
     def require_matches(self, graphs: Iterable[Graph]) -> None:
-        """Check that every pattern matches a node of one of the exported graphs.
+        """Check that every pattern matches a node in one of the exported graphs.
 
         Raises:
             ConfigError: a pattern matches nothing; the remedy is the nearest name.

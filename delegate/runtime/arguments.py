@@ -70,7 +70,7 @@ def _bind_names(
 
 
 def _argument_names(args: Tree, inputs: Sequence[Input]) -> list[str]:
-    """Return the name of each positional argument: the root of the path of its first leaf."""
+    """Return the name of each positional argument: the root of its first leaf's path."""
     names: list[str] = []
     first = 0
     for i, child in enumerate(args.children):

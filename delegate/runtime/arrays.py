@@ -136,7 +136,7 @@ class Arrays:
         return self.shadow(index) if example is None else example
 
     def set_example(self, index: int, view: Array) -> None:
-        """Set the strides of a view of a value that differs between calls."""
+        """Set the strides of a view on a value that differs between calls."""
         self._examples[index] = view
 
     def arguments(self, args: Iterable[Arg]) -> list[Any]:

@@ -164,7 +164,7 @@ class BackendRuntime(ABC):
         fork_safe: True if `init` works in a process that was forked after the library was used. There the runtime
             creates all delegates again; the parent's delegates are neither run nor closed.
         load_options: compile specs that `delegate.load(..., options=...)` may replace, with their types (int, bool,
-            str or float). They need no other blob. `threads` is the number of threads of a call; absent or 0 means all
+            str or float). They need no other blob. `threads` is the number of threads in a call; absent or 0 means all
             cores.
         blob_format: the format of its blobs, if they have such a header. The tests of every backend then make blobs of
             other versions.
@@ -175,7 +175,7 @@ class BackendRuntime(ABC):
     load_options: ClassVar[Mapping[str, type]] = MappingProxyType({})
 
     def expect(self, size: int) -> None:  # noqa: B027 - most do not care
-        """Receive, before the first `init`, the total bytes of the data of all its partitions in the program."""
+        """Receive, before the first `init`, the total data bytes of all its partitions in the program."""
 
     @abstractmethod
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:

@@ -42,7 +42,7 @@ class Batching:
     outputs: tuple[int, ...]
 
     def rows(self, arguments: Sequence[Any]) -> int:
-        """Return the number of rows of a request."""
+        """Return the number of rows in a request."""
         return int(arguments[self.inputs[0]].shape[0])
 
     def key(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -57,7 +57,7 @@ class Batching:
         return joined
 
     def split(self, results: Sequence[Any], rows: Sequence[int]) -> list[list[Any]]:
-        """Return the leaves of the result of each request, which are views."""
+        """Return the leaves of each request's result, which are views."""
         split, first = [], 0
         for count in rows:
             own = list(results)

@@ -196,7 +196,7 @@ class Context(NotPicklable):
 
     @contextmanager
     def profile(self, *, inner: bool = False) -> Iterator[Profile]:
-        """Measure the calls of this context inside a `with` block: the number of runs of each instruction, and their
+        """Measure the calls of this context inside a `with` block: how often each instruction runs, and its
         time.
 
         After the block, the report has the measured shares. See `listen` for `inner`, the cost, and the errors.

@@ -186,7 +186,7 @@ def _to_numpy(leaf: Any, dtype: DType, name: str) -> Array:
     """Return an input as an array of its own dtype and shape.
 
     Raises:
-        InputError: the input cannot become an array, or has integers in place of the bits of bfloat16.
+        InputError: the input cannot become an array, or has integers in place of bfloat16 bits.
     """
     if isinstance(leaf, np.ndarray):
         # NumPy imports its masked arrays when they are first named; a fork in the middle of an import hangs the child.

@@ -384,7 +384,7 @@ def _fallbacks(shared: Resources, policy: str) -> Fallbacks | None:
 
 
 def _spaces(program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks: Fallbacks | None) -> tuple[Space, ...]:
-    """Return the memory spaces of devices of a program; `runtimes` are those that have created a delegate."""
+    """Return the device memory spaces of a program; `runtimes` are those that have created a delegate."""
     if not program.spaces:
         return ()
     from delegate.runtime.devices import Space  # most programs have none

@@ -59,7 +59,7 @@ class Durations:
 
 @dataclass(slots=True)
 class Timing:
-    """The runs of an instruction, or of an operator of a vendor library.
+    """The runs of an instruction, or of a vendor library's operator.
 
     The first run after each binding of an instruction is a warm-up run, as is the first run of a library's operator.
     The mean, the median and the minimum cover the other runs, if there are any.

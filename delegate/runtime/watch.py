@@ -26,7 +26,7 @@ class Executor(Protocol):
 
 
 class Watch(Protocol):
-    """An observer of the instructions of a context."""
+    """An observer of a context's instructions."""
 
     def executor(self, method: Method, executor: Executor) -> Executor:
         """Return the executor of a method, wrapped."""

@@ -358,7 +358,7 @@ class BackendTests:
 
 
 def _families() -> list[Any]:
-    """Return the names of the families of generated cases."""
+    """Return the family names of generated cases."""
     if find_spec("hypothesis") is None:
         absent = pytest.mark.skip(reason="Hypothesis is not installed: pip install hypothesis")
         return [pytest.param("", marks=absent, id="all")]
@@ -368,7 +368,7 @@ def _families() -> list[Any]:
 
 
 def arrays_of(values: Any) -> list[Any]:
-    """Return copies of the tensors of a pytree as arrays; bfloat16 as its bits."""
+    """Return copies of a pytree's tensors as arrays; bfloat16 as its bits."""
     leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     raw = [leaf.detach().clone().contiguous() for leaf in leaves]
     return [(t.view(torch.uint16) if t.dtype is torch.bfloat16 else t).numpy() for t in raw]

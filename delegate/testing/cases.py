@@ -163,7 +163,7 @@ class _Function(nn.Module):
 
 
 def _one(module: nn.Module, *shape: int) -> Case:
-    """Return the case of a module of one input, with the same weights on every machine."""
+    """Return the case of a module with one input, with the same weights on every machine."""
     with torch.no_grad():
         for i, weight in enumerate(module.parameters()):
             weight.copy_(torch.linspace(-0.5, 0.5 + i, weight.numel()).reshape(weight.shape))
@@ -171,7 +171,7 @@ def _one(module: nn.Module, *shape: int) -> Case:
 
 
 def _two(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Case:
-    """Return the case of a function of two inputs."""
+    """Return the case of a function with two inputs."""
     first, second = (floats(*shape) for shape in shapes)
     return Case(_Function(function), (first, second.flip(0)))
 

@@ -72,7 +72,7 @@ def _name(key: str, descriptor: int) -> str:
 
 
 def content_digest(descriptor: int) -> str:
-    """Return the SHA-256 of the SHA-256s of a file's chunks of 1 MiB and of its size, computed on all cores.
+    """Return the SHA-256 of the SHA-256s of a file's chunks (1 MiB each) and of its size, computed on all cores.
 
     The file is read, not mapped, so that it does not count as memory of this process.
     """

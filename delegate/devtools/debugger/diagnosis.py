@@ -61,7 +61,7 @@ class Fault:
         nodes: the operators.
         kind: wrong values, precision, overflow and so on.
         figures: their error, on the inputs that they have in the program; None if they failed.
-        size: the number of operators of the partition.
+        size: the number of operators in the partition.
         tests: the number of sub-regions that were tried.
         rejected: the number of those that the library rejected, so that smaller sets may be wrong too.
         is_minimal: no operator at a border of the set can be left out. False if the budget was over.
@@ -196,7 +196,7 @@ class Diagnosis:
 
     @classmethod
     def from_json(cls, text: str, where: str = "") -> Diagnosis:
-        """Return the diagnosis of a text of `to_json`, from the file `where`; raises InputError for other texts."""
+        """Return the diagnosis in a text from `to_json`, from the file `where`; raises InputError for other texts."""
         try:
             data = json.loads(text)
             return cls(

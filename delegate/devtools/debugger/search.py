@@ -414,7 +414,7 @@ def all_compile_faults(context: SearchContext, failures: Iterable[CompileFailure
 
 
 def _compile_faults(context: SearchContext, failure: CompileFailure) -> Iterator[tuple[Fault, Region]]:
-    """Yield the smallest sets of operators of a region that its backend rejects, or fails at, each with its region."""
+    """Yield the smallest operator sets of a region that its backend rejects, or fails at, each with its region."""
     region, remaining = failure.region, units_of(failure.region)
     symptom = _DoesNotCompile(failure.backend, region, context)
     try:
@@ -474,7 +474,7 @@ def _minimal_fault(
     kind: FaultKind,
     figures: Accuracy | None,
 ) -> Fault:
-    """Return the fault of a smallest set of operators of a region; `rest` should be right without them."""
+    """Return the fault of a smallest operator set in a region; `rest` should be right without them."""
     nodes, rejected = operators_of(nodes_of(search.found)), symptom.rejected
     try:
         is_confirmed = not rest or not symptom(rest)

@@ -91,7 +91,7 @@ class _Pool:
 
 
 class _Verdicts:
-    """Verdicts, each stored once: 1 for yes, and the numbers of the texts of answer, message and remedy."""
+    """Verdicts, each stored once: 1 for yes, and the numbers of the answer, message and remedy texts."""
 
     def __init__(self, texts: _Pool) -> None:
         self._texts = texts

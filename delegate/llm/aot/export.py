@@ -172,7 +172,7 @@ def _decoder(
 
 
 def _calibration(source: Source, path: Path) -> Tensor:
-    """Return the rows of tokens of a calibration text; raises ConfigError or InputError if they do not fit."""
+    """Return the token rows of a calibration text; raises ConfigError or InputError if they do not fit."""
     try:
         text = read_bytes(path, _MOST_CALIBRATION).decode()
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Export of a stack of layers: the first layers that differ are traced, and their nodes are repeated for the others.
+"""Export of stacked layers: the first layers that differ are traced, and their nodes are repeated for the others.
 
 torch.export needs most of its time for tracing, and the layers of a language model are equal but for their weights.
 """
@@ -135,7 +135,7 @@ class _Stack:
 
     Args:
         ep: the program of the traced layers, with marks between them; it is changed.
-        stacks: names of the lists of submodules that belong to layers.
+        stacks: names of the submodule lists that belong to layers.
     """
 
     def __init__(self, ep: ExportedProgram, stacks: Sequence[str]) -> None:
@@ -195,6 +195,6 @@ class _Stack:
 
 
 def _renamed(name: str, stack: str, source: int, layer: int) -> str:
-    """Return the name of a part of another layer; other names stay."""
+    """Return the name of another layer's part; other names stay."""
     old = f"{stack}.{source}"
     return f"{stack}.{layer}{name[len(old) :]}" if f"{name}.".startswith(f"{old}.") else name

@@ -21,7 +21,7 @@ class Speculation:
         adapter: changes the large model for this conversation.
 
     Attributes:
-        calls: the number of calls of the large model after the prompt.
+        calls: how often the large model is called after the prompt.
 
     Raises:
         InputError: the models do not fit together.

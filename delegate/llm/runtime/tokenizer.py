@@ -20,7 +20,7 @@ class Tokenizer:
 
     Args:
         data: the text of a tokenizer.json.
-        vocabulary: the number of tokens of the model.
+        vocabulary: the model's number of tokens.
 
     Raises:
         ProgramError: it is not a tokenizer, a value of it is out of range, or the model lacks one of its tokens.

@@ -155,7 +155,7 @@ def _update_records(records: Mapping[str, Record], rounds: Sequence[Round], nois
 
 
 def fixed_rounds(count: int) -> NextRound:
-    """Return a rule for a fixed number of rounds of each program. Twice as many more may be disturbed."""
+    """Return a rule for a fixed number of rounds with each program. Twice as many more may be disturbed."""
     return lambda records: [n for n, r in records.items() if len(r.rounds) < count and r.busy < 2 * count]
 
 

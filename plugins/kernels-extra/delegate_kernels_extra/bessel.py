@@ -1,7 +1,7 @@
 """Bessel functions and modified ones of both kinds, and Airy's function, in float64.
 
 Coefficients are from Cephes (S. Moshier, "Methods and Programs for Mathematical Functions", 1989), as in torch.
-Polynomials have the lowest power first; `_UNDER` is the denominator of a quotient of two.
+Polynomials have the lowest power first; `_UNDER` is the denominator in a quotient of two.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ _AIRY_TERMS = 20  # the last one is below 1e-16 at 2.09
 
 
 def _wave(order: int, first: bool, x: Array) -> Array:
-    """Compute the asymptotic expansion for x > 5 of the function of the first or second kind."""
+    """Compute the asymptotic expansion for x > 5 of the first or second kind's function."""
     cosine, sine = (quotient(tables, 25 / (x * x)) for tables in _WAVES[order])
     sine = 5 / x * sine
     phase = x - (0.25 + 0.5 * order) * math.pi

@@ -79,7 +79,7 @@ INTEGERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", INTEGERS)
 def test_what_is_left_of_large_integers(name: str) -> None:
-    """ONNX Runtime computes Mod of the sign of x in float64, which has no odd number beyond 2^53."""
+    """ONNX Runtime computes Mod of x's sign in float64, which has no odd number beyond 2^53."""
     x = torch.tensor([2**53 + 1, 2**62 + 3, -(2**62) - 7, 2**63 - 1, -(2**63) + 1, 12345678901234567, 7, -7, 0])
     y = torch.tensor([3, -10, 10, 1000000007, 7, -7, 2**53 + 1, 3, 5])
     program = delegate.to_backend(torch.export.export(NamedFunction(INTEGERS[name]).eval(), (x, y)), "onnxruntime")

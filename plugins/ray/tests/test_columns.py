@@ -221,7 +221,7 @@ def test_results(shape: tuple[int, ...], dtype: DType, has_errors: bool) -> None
 @pytest.mark.parametrize("name", ["bool", "int8", "uint16", "int64", "float16", "float32", "float64"])
 @pytest.mark.parametrize("count", [0, 3, 20])
 def test_arrow_arrays_without_pandas(name: str, count: int) -> None:
-    """They equal the results of pyarrow's own functions, which import pandas. So do arrays of slices of lists."""
+    """They equal the results of pyarrow's own functions, which import pandas. So do arrays with slices of lists."""
     values = (np.arange(2 * count) % 3).astype(name)[::2]
     missing = np.arange(count) % 4 == 1
     assert arrow_array(values).equals(pa.array(values))

@@ -50,7 +50,7 @@ def provider_code(
         provider: the name of the provider.
         module: the library's module, which has `get_library_path`.
         options: the provider's options.
-        calls: further options: name -> a call of a function of the module, e.g. "get_path()".
+        calls: further options: name -> a call of a function in the module, e.g. "get_path()".
     """
     entries = [f"{name!r}: {value!r}" for name, value in options.items()]
     entries += [f"{name!r}: str({module}.{call})" for name, call in (calls or {}).items()]

@@ -281,7 +281,7 @@ def _form_rms_norm(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _argument(node: Any, name: str) -> Any:
-    """Return the first argument of a call of an operator; None for other nodes."""
+    """Return the first argument of an operator's call; None for other nodes."""
     return node.args[0] if isinstance(node, Node) and node.op == "call_function" and op_name(node) == name else None
 
 

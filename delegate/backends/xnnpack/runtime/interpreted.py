@@ -196,7 +196,7 @@ def covered_operators(wrapper: Any, count: int) -> set[int]:
 
     Args:
         wrapper: the object below LiteRT's class of interpreters, with its tensors allocated.
-        count: number of operators of the model.
+        count: number of operators in the model.
     """
     makers = {int(t): i for i in range(count) for t in wrapper.NodeOutputs(i)}
     covered: set[int] = set()

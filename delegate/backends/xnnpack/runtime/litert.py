@@ -175,7 +175,7 @@ class CompiledModel:
     Args:
         model: descriptor of its file, which the caller closes.
         threads: number of threads.
-        packed: descriptor of a file of packed weights, which the model closes. An empty file is written; the content
+        packed: descriptor of a file with packed weights, which the model closes. An empty file is written; the content
             of another is used. None: the model packs its weights in its own memory.
         inputs, outputs: dtypes of its tensors.
         is_profiled: true to record the operators of each run.

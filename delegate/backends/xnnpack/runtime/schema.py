@@ -57,7 +57,7 @@ class Reader:
 
     Args:
         data: the whole buffer.
-        gaps: ranges of missing bytes, each (start, size), in order. They are not read, so they can only be content of
+        gaps: ranges of missing bytes, each (start, size), in order. They are not read, so they can only be content in
             vectors of bytes.
 
     Raises:
@@ -126,7 +126,7 @@ class Reader:
         return numbers.tolist() if kind == INTEGERS else numbers
 
     def integers(self, place: tuple[int, int]) -> list[int]:
-        """Return the int32 content of a vector of bytes, which is located by its start and length."""
+        """Return the int32 content of a byte vector, which is located by its start and length."""
         self._need(*place)
         numbers: list[int] = array_over(self._data, np.dtype("<i4"), (place[1] // 4,), place[0]).tolist()
         return numbers

@@ -52,8 +52,8 @@ class Tensor(NamedTuple):
         signature: the same with -1 for dynamic ones.
         kind: TFLite's code of its type.
         is_constant: true if the model holds its elements.
-        scales: number of scales of its integers; -1 for blocks.
-        blocks: the tensor of the scales of blocks, and the number of elements per scale.
+        scales: number of scales that its integers have; -1 for blocks.
+        blocks: the tensor with the scales of blocks, and the number of elements per scale.
         span: the smallest and the largest scale.
         zero_point: the first.
         numbers: the bytes of all scales and of all zero points, and their axis.
@@ -129,7 +129,7 @@ class Graph(NamedTuple):
 
 
 def fits(letter: str, tensor: Tensor, decoded: bool) -> bool:
-    """Return true if a tensor has the kind of a letter of a row; see `accepted.Row`."""
+    """Return true if a tensor has the kind that a letter in a row names; see `accepted.Row`."""
     if letter == "i":
         return tensor.kind == INT and tensor.is_constant
     if letter == "c":

@@ -62,12 +62,12 @@ class Cell:
 
     @property
     def size(self) -> int:
-        """The number of elements of a row, if all rows have the same sizes."""
+        """The number of elements in a row, if all rows have the same sizes."""
         return math.prod(map(int, self.shape))
 
     @property
     def is_tensor(self) -> bool:
-        """Return True if a column of such cells is an Arrow column of tensors of one shape."""
+        """Return True if a column of such cells is an Arrow column of tensors with one shape."""
         return self.is_fixed and self.size > 0
 
     @property
@@ -77,7 +77,7 @@ class Cell:
 
     @property
     def type(self) -> pa.DataType:
-        """The Arrow type of a column of such cells."""
+        """The Arrow type for a column of such cells."""
         if not self.shape:
             return self.stored
         if self.is_tensor:
@@ -279,7 +279,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def leaf_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the elements of nested lists, or another type as it is."""
+    """Return the element type of nested lists, or another type as it is."""
     while is_list(kind):
         kind = kind.value_type
     return kind

@@ -128,7 +128,7 @@ class RowRunner:
 
     @property
     def limits(self) -> Limits:
-        """The most elements of the cells of each column that it reads; None if an input has no limit."""
+        """The most elements in a cell of each column that it reads; None if an input has no limit."""
         limits: dict[str, int | None] = {}
         for i in self.inputs:
             for column in i.columns:

@@ -38,7 +38,7 @@ class ProgramCosts:
 
 @dataclass(frozen=True, slots=True)
 class MethodCosts:
-    """The measurement of the programs of one method.
+    """The measurement of one method's programs.
 
     Args:
         objective: a key of `delegate.measured.UNITS`.
@@ -92,7 +92,7 @@ class Costs(RemoteCosts):
 
     @classmethod
     def from_json(cls, document: str, where: str = "") -> Costs:
-        """Return the costs of the result of `to_json`; raises PartitionError for other text.
+        """Return the costs in a text from `to_json`; raises PartitionError for other text.
 
         `where` is for the message.
         """

@@ -1,4 +1,4 @@
-"""Catalog: what the protocols require of the models of a server, in this process or on a cluster."""
+"""Catalog: what the protocols require of a server's models, in this process or on a cluster."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ METHODS = (
 
 
 class Context(Protocol):
-    """Parts of the context of a request that the methods use, as grpcio names them."""
+    """Parts of a request's context that the methods use, as grpcio names them."""
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]: ...
 

@@ -36,7 +36,7 @@ class ServedModel:
         self.name, self.signature, self.metrics = name, signature, metrics
 
     async def run(self, request: Request) -> list[Any]:
-        """Return the leaves of the result of a request; raise RequestError if it fails."""
+        """Return the leaves of a request's result; raise RequestError if it fails."""
         raise NotImplementedError
 
     def require_version(self, version: str) -> None:
@@ -96,7 +96,7 @@ class Model(ServedModel):
         return self._sessions is not None
 
     async def run(self, request: Request) -> list[Any]:
-        """Return the leaves of the result of a request; raise RequestError if it fails."""
+        """Return the leaves of a request's result; raise RequestError if it fails."""
         if self._sessions is None:
             if request.turn is not None:
                 raise no_states(self.name)

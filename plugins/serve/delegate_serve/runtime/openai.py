@@ -72,7 +72,7 @@ class Completion:
         name: the name of the model, perhaps with an adapter.
         adapter: changes the model for this request.
         tokens: the prompt.
-        count: the maximum number of tokens of the answer.
+        count: the maximum number of tokens in the answer.
         sampler: chooses the tokens.
         stops: words that end the answer.
         is_chat: the request is a chat.
@@ -408,7 +408,7 @@ class _Form:
         return self._chunk({"delta": {"role": "assistant", "content": ""}}, None) if self._request.is_chat else b""
 
     def part(self, part: str | _End) -> bytes:
-        """Return the events of a part of the text, or of its end."""
+        """Return the events for a part of the text, or for its end."""
         text = part if isinstance(part, str) else ""
         content: dict[str, Any] = {"text": text}
         if self._request.is_chat:

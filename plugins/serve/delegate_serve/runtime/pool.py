@@ -69,7 +69,7 @@ class Pool:
 
     @property
     def requests(self) -> int:
-        """The number of requests of all models that are received, wait or run now."""
+        """The number of all models' requests that are received, wait or run now."""
         return self._counted.requests
 
     @property

@@ -134,5 +134,5 @@ class Program:
 
 
 def _arenas(program: LoadedProgram) -> int:
-    """Return the bytes of the arenas of all methods; those that are planned per shape are not known."""
+    """Return the bytes of all methods' arenas; those that are planned per shape are not known."""
     return sum(max(size, 0) for method in program.program.methods for size in method.arenas)

@@ -77,7 +77,7 @@ class Replica:
         return self._only
 
     async def run(self, file: str, model: str, request: Request, trace: Trace) -> list[Any]:
-        """Return the leaves of the result of a request; raise RequestError if it fails."""
+        """Return the leaves of a request's result; raise RequestError if it fails."""
         if self._tracing is None:
             return await self._run(file, model, request)
         with self._tracing.client(trace), self._tracing.request(model):

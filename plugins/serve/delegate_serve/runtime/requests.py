@@ -99,7 +99,7 @@ def check(
 def encode(
     request: Request, results: Sequence[Any], model: str, version: str, regions: Regions
 ) -> tuple[list[bytes | memoryview], int | None]:
-    """Return the parts of the body of a response, and the size of its JSON if binary data follows.
+    """Return the parts of a response's body, and the size of its JSON if binary data follows.
 
     Args:
         request: the request.

@@ -187,7 +187,7 @@ class TensorCores:
         return schedule
 
     def _block(self, names: Intrinsics) -> tuple[int, int, int]:
-        """Return the rows and columns of a block of threads, and the number of terms between two loads."""
+        """Return the rows and columns of a thread block, and the number of terms between two loads."""
         side = TILE * 2 * self.warps
         return side, side, names.summed * self.depth
 
@@ -245,7 +245,7 @@ class TensorCores:
         schedule.vectorize(vector)
 
     def _fits(self, block: Any) -> bool:
-        """Return true if a block is a product of numbers of these dtypes that is summed up in float32."""
+        """Return true if a block is a product of numbers in these dtypes that is summed up in float32."""
         if len(block.reads) != 2 or get_index_map(block) is None:
             return False
         left, right = (str(region.source.dtype) for region in block.reads)

@@ -65,7 +65,7 @@ def evenly_repeated(indices: Sequence[int]) -> int:
 
 
 def pieces(indices: Sequence[int]) -> int:
-    """Return the approximate number of operators of a gather of these indices."""
+    """Return the approximate number of operators in a gather of these indices."""
     return len(runs(indices[:: evenly_repeated(indices)]))
 
 

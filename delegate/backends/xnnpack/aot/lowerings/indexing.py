@@ -80,7 +80,7 @@ def pad_zeros(builder: RegionBuilder, x: Operand, widths: dict[int, tuple[int, i
 
 
 def _span(size: Size, out: Size, start: Any) -> Span | None:
-    """Return start and end of a slice of step 1 for XNNPACK; None if they are not known ahead of time."""
+    """Return start and end of a slice with step 1 for XNNPACK; None if they are not known ahead of time."""
     if type(start) is not int:
         return None
     if type(size) is int:

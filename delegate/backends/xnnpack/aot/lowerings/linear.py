@@ -74,7 +74,7 @@ def _is_transposed(x: Operand) -> bool:
 
 
 def _order(batch: Order, own: int, rank: int, transposed: bool) -> Order:
-    """Return the order of a factor of rank `own`: batch dimensions as in `batch`, then its matrix."""
+    """Return the order for a factor of rank `own`: batch dimensions as in `batch`, then its matrix."""
     leading = tuple(d - (rank - own) for d in batch if d >= rank - own)
     return (*leading, own - 1, own - 2) if transposed else (*leading, own - 2, own - 1)
 

@@ -136,7 +136,7 @@ def mean_square(builder: RegionBuilder, x: Operand, dims: Sequence[int], keepdim
 
 
 def _variance_scale(node: Node) -> float | None:
-    """Return the factor of the mean of squares: n / (n - correction)."""
+    """Return the factor on the mean of squares: n / (n - correction)."""
     shape = shape_of(source(node))
     correction = arguments(node)["correction"]
     correction = 1 if correction is None else correction
@@ -191,7 +191,7 @@ def _known_order(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.linalg_vector_norm.default", check=every(floats, _known_order))
 def lower_norm(builder: RegionBuilder, node: Node) -> None:
-    """Lower to the root of the sum of squares, the sum of absolute values, or their maximum."""
+    """Lower to the root of the squares' sum, the sum of absolute values, or their maximum."""
     x, dims, keepdim = builder.operand(source(node)), reduced_dims(node), bool(arguments(node).get("keepdim", False))
     order = arguments(node)["ord"]
     if order == 2:

@@ -117,7 +117,7 @@ _LARGEST_BLOCK = 8  # largest number of copies of a pixel in height and in width
 
 
 def _times(node: Node) -> int | None:
-    """Return the number of copies of each pixel in height and in width for all sizes; None if it varies."""
+    """Return how often each pixel is copied in height and in width for all sizes; None if it varies."""
     ratios = {quotient(a, b) for a, b in zip(shape_of(node)[2:], shape_of(source(node))[2:], strict=True)}
     times = ratios.pop()
     if ratios or times is None or times > _LARGEST_BLOCK or any(s not in (None, times) for s in factors_of(node)):
