@@ -9,9 +9,9 @@ import os
 from typing import Any
 
 from delegate.backends.info import BackendInfo
-from delegate.backends.state import PartBroken, found, load_part, schema_of, to_json
+from delegate.backends.state import found, load_part, schema_of, to_json
 from delegate.errors import BackendUnavailable
-from delegate.plugins import Plugin, full_traceback, load_object, one_line
+from delegate.plugins import Plugin, UnusablePlugin, full_traceback, load_object, one_line
 
 
 def main(question: str, limit: float, *fields: str) -> None:
@@ -48,7 +48,7 @@ def _answered(plugin: Plugin, question: str) -> dict[str, Any]:
         return _use(info) if question == "use" else _load_part(info, question)
     except BackendUnavailable as error:
         return {"absent": error.what, "remedy": error.remedy}
-    except PartBroken as error:
+    except UnusablePlugin as error:
         return {"problem": error.problem, "traceback": full_traceback(error.__cause__)}
     except (Exception, SystemExit) as error:
         what = "fails with its default options" if question == "use" else "has options without a schema"

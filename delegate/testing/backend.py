@@ -20,7 +20,6 @@ import torch.utils._pytree as pytree
 
 import delegate
 from delegate.backends.aot import Region, RegionFailed, RegionRefused
-from delegate.backends.state import IN_PROCESS
 from delegate.edge.export import to_edge
 from delegate.edge.node import describe, is_compute
 from delegate.edge.passes.pipeline import optimize
@@ -28,7 +27,7 @@ from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendFailed
 from delegate.partitioner.extraction import planned_regions
 from delegate.partitioner.planning import plan
-from delegate.plugins import PluginState
+from delegate.plugins import IN_PROCESS, PluginState
 from delegate.program.file import load, serialize
 from delegate.registry import default_registry
 from delegate.runtime.delegates import open_blob

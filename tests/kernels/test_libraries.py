@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from delegate import plugins
 from delegate.errors import KernelError
 from delegate.kernels.selection import kernels_of
 from delegate.kernels.table import KernelTable
 from delegate.plugins import PluginState
 from delegate.program.dtypes import DType
 from delegate.registry import Registry
-from tests.support.plugins import Site
+from tests.support.plugins import Site, installed_without
 from tests.support.processes import AHEAD_OF_TIME, run
 
 GROUP = "delegate.kernels"
@@ -26,8 +25,7 @@ PACKAGES = {"torchvision": (), "transformers": ()}  # the project's own, for oth
 @pytest.fixture(autouse=True)
 def without_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the packages of plugins/ that have kernels."""
-    everything = plugins.entry_points
-    monkeypatch.setattr(plugins, "entry_points", lambda group: (e for e in everything(group) if e.owner not in PLUGINS))
+    monkeypatch.setattr("delegate.registry.installed_plugins", lambda: installed_without(PLUGINS))
 
 
 def library(site: Site, name: str, op: str, dtypes: str = "float32") -> None:
@@ -89,7 +87,7 @@ def test_blocked(site: Site, monkeypatch: pytest.MonkeyPatch, value: str) -> Non
     ("source", "sentence"),
     [
         ("1 / 0", "fails to import: ZeroDivisionError"),
-        ("TABLE = {}", "has a dict at bad_kernels:TABLE, not a KernelTable"),
+        ("TABLE = {}", "provides dict at bad_kernels:TABLE, not a KernelTable"),
         (
             "from delegate.kernels.table import KernelTable\nTABLE = KernelTable('good')",
             "has the name 'good', but its entry point is 'bad': both must be the same",
