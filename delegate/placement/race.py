@@ -59,26 +59,38 @@ def race(
     """
     end = time.monotonic() + budget
     with ExitStack() as stack:
-        calls: dict[str, tuple[_Call, _Call | None]] = {}
-        for name, program in programs.items():
-            leaves = arrays_of(copies(torch.utils._pytree.tree_leaves(ep.example_inputs)))
-            try:
-                loaded = stack.enter_context(
-                    LoadedProgram(program, registry, kernels, fallback="error", trust_code=True)
-                )
-                run = partial(loaded.method(method).run, leaves)
-                run()
-            except DelegateError:
-                continue
-            calls[name] = (run, loaded.reset if loaded.states else None)
-            if time.monotonic() > end and len(calls) > 1:
-                break
+        calls = _load(stack, programs, method, ep, registry, kernels, end)
         is_stateless = all(reset is None for _, reset in calls.values())  # torch's own calls would change the model
         if len(calls) > 1 and is_stateless and time.monotonic() < end:
             calls[EAGER] = _eager(ep), None
         turns = _take_turns(calls, end)
     ranked = [*_ranked(turns, estimates), EAGER]
     return {name: min(turns[name]) for name in ranked if name in turns}
+
+
+def _load(
+    stack: ExitStack,
+    programs: Mapping[str, Program],
+    method: str,
+    ep: ExportedProgram,
+    registry: Registry,
+    kernels: KernelRequest | None,
+    end: float,
+) -> dict[str, tuple[_Call, _Call | None]]:
+    """Load programs until a time, at least two, and return for each what is called, and what resets its states."""
+    calls: dict[str, tuple[_Call, _Call | None]] = {}
+    for name, program in programs.items():
+        leaves = arrays_of(copies(torch.utils._pytree.tree_leaves(ep.example_inputs)))
+        try:
+            loaded = stack.enter_context(LoadedProgram(program, registry, kernels, fallback="error", trust_code=True))
+            run = partial(loaded.method(method).run, leaves)
+            run()
+        except DelegateError:
+            continue
+        calls[name] = (run, loaded.reset if loaded.states else None)
+        if time.monotonic() > end and len(calls) > 1:
+            break
+    return calls
 
 
 def _take_turns(calls: dict[str, tuple[_Call, _Call | None]], end: float) -> dict[str, list[float]]:
