@@ -59,10 +59,6 @@ _COMMANDS = {
         "delegate.cli.ops:ops",
         "Show the kernels, the dtypes and the backends of operators; without a name or a backend, their numbers.",
     ),
-    "measure": (
-        "delegate.cli.measure:measure",
-        "Measure the candidates of a bundle on this machine, for `delegate lower --costs` on another.",
-    ),
     "calibrate": (
         "delegate.cli.calibrate:calibrate",
         "Measure how fast backends and kernels are on this machine, for the placement of nodes.",

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from delegate.placement.runtime.trials import ProgramRunner, Trial
 
@@ -49,6 +49,7 @@ It raises PartitionError for costs that cannot be read, and ProgramError for a b
 """
 
 
+<<<<<<< HEAD
 class RemoteCosts(ABC):
     """The measurements of a bundle on this machine."""
 
@@ -91,6 +92,8 @@ class MeasureBundle(Protocol):
         """
 
 
+=======
+>>>>>>> af72cfbe (delegate measure is a command of the package that reads bundles, so the core needs no interface for it)
 class ClusterRunnerFactory(ABC):
     """A factory that starts programs on machines of a cluster; see `RunnerFactory`.
 

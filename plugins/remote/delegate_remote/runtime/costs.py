@@ -14,7 +14,6 @@ from delegate.field_checks import amount, items, mapping, number, require_format
 from delegate.files import read_text, write_text
 from delegate.measured import UNITS, cost_text
 from delegate.placement.runtime.costs import Record
-from delegate.placement.runtime.remote import RemoteCosts
 from delegate.plugins import one_line
 
 FORMAT = 2  # 1 had no steps
@@ -56,7 +55,7 @@ class MethodCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs(RemoteCosts):
+class Costs:
     """The measurements of a machine.
 
     Args:
