@@ -49,51 +49,6 @@ It raises PartitionError for costs that cannot be read, and ProgramError for a b
 """
 
 
-<<<<<<< HEAD
-class RemoteCosts(ABC):
-    """The measurements of a bundle on this machine."""
-
-    @abstractmethod
-    def to_json(self) -> str:
-        """Return the costs as JSON."""
-
-    @abstractmethod
-    def save(self, path: PathLike) -> None:
-        """Write a file; raises PartitionError if it cannot be written."""
-
-    @abstractmethod
-    def tables(self) -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:
-        """Yield a sentence on each method, and the rows of its table: candidate, cost, rounds, failure."""
-
-
-class MeasureBundle(Protocol):
-    """The runtime part of "bundle"."""
-
-    def __call__(
-        self,
-        path: PathLike,
-        *,
-        kernels: Sequence[str] | None,
-        budget: float | None,
-        trust_code: bool,
-        progress: Callable[[str], None],
-    ) -> RemoteCosts:
-        """Measure the programs of a bundle.
-
-        Args:
-            path: Where the bundle is.
-            kernels: names of the kernel libraries; see `delegate.load`.
-            budget: seconds for all; None: the budget of the bundle.
-            trust_code: True if partitions of machine code may run, with the rights of this process.
-            progress: receives a short text for each step.
-
-        Raises:
-            ProgramError: it is not a valid bundle.
-        """
-
-
-=======
->>>>>>> af72cfbe (delegate measure is a command of the package that reads bundles, so the core needs no interface for it)
 class ClusterRunnerFactory(ABC):
     """A factory that starts programs on machines of a cluster; see `RunnerFactory`.
 
