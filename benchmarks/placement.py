@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.results import Table
-from delegate.probing.process import ended
+from delegate.processes.process import describe_exit
 from delegate.registry import default_registry
 
 if TYPE_CHECKING:  # a process that runs a program does not import torch
@@ -81,7 +81,7 @@ class Child:
             error, value = self._connection.recv()
         except EOFError:
             self._process.join()
-            raise ChildFailed(f"its process {ended(self._process.exitcode)}") from None
+            raise ChildFailed(f"its process {describe_exit(self._process.exitcode)}") from None
         if error:
             raise ChildFailed(error)
         return value

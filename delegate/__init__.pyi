@@ -26,7 +26,6 @@ from delegate.errors import ListenerError as ListenerError
 from delegate.errors import LoweringError as LoweringError
 from delegate.errors import PartitionError as PartitionError
 from delegate.errors import ProgramError as ProgramError
-from delegate.errors import Stopped as Stopped
 from delegate.kernels.table import KernelTable as KernelTable
 from delegate.listeners import listen as listen
 from delegate.partitioner.partitioner import Partitioner as Partitioner

@@ -1,20 +1,19 @@
 """Calibration: measure the rates of backends and portable kernels on this machine, for its profile.
 
-Each row is a small model that mostly spends its time in one kind of operator, in a few sizes. It runs on one place
+Each row is a small model whose time is mostly that of one kind of operator, in a few sizes. It runs on one place
 alone, so a plugin needs nothing of its own to be calibrated. A process measures one place; see `calibrate`.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +30,7 @@ from delegate.edge.export import to_edge
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.placement.runtime.worker import call_times, waiting_seconds
 from delegate.plugins import PORTABLE
+from delegate.processes.answering import Questions
 
 _SECONDS = 0.02  # of the calls of one row in one size
 _LEAST = 3  # calls that count
@@ -44,10 +44,10 @@ class Row:
     """A model for one kind of operator.
 
     Args:
-        kind: The kind of operators that it consists of.
+        kind: of its operators.
         count: operators of this kind in it; the others are simple.
         forward: the model as a function of its inputs.
-        sizes: One tuple of input shapes for each program; whole numbers are the inputs of gathers.
+        sizes: of the inputs, one tuple of shapes for each program; whole numbers are the inputs of gathers.
     """
 
     kind: str
@@ -377,16 +377,14 @@ def _least_error(points: Sequence[tuple[int, float, float, float]], subsets: Seq
     return best
 
 
-def main(place: str, limit: float) -> None:
-    """Print the rates of a place as JSON, or the problem: the process of `delegate.costs.machine`.
+def questions() -> Questions:
+    """Return the questions of `delegate.costs.machine`."""
+    return {"measure": lambda message, _: _measure_on_quiet_cores(*message)}
 
-    Output of libraries goes to stderr.
-    """
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+
+def _measure_on_quiet_cores(place: str, limit: float) -> dict[str, Any]:
+    """Return the rates of a place as plain data, or the problem if other processes used the cores meanwhile."""
     start, waited = time.monotonic(), waiting_seconds()
     rates = measure(place, limit)
     is_busy = waiting_seconds() - waited > _MOST_WAITING * (time.monotonic() - start)
-    answers.write(json.dumps({"problem": BUSY} if is_busy else asdict(rates)) + "\n")
-    answers.flush()
-    os._exit(0)  # libraries get no chance to hang in their own ends
+    return {"problem": BUSY} if is_busy else asdict(rates)

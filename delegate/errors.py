@@ -14,8 +14,7 @@
     |   |-- BackendIncompatible   its plugin speaks another API version
     |   |-- BackendUnavailable    its library or its device is absent here
     |   `-- BackendFailed         it accepted the work and then failed at it
-    |       |-- DeviceLost        its device's memory cannot be read or written any more
-    |       `-- Stopped           its process was ended, since another call of the program was interrupted
+    |       `-- DeviceLost        its device's memory cannot be read or written any more
     |-- ListenerError        a listener of events failed
     `-- ExecutionError
         |-- InputError            the caller's inputs do not fit the method
@@ -54,7 +53,7 @@ class DelegateError(Exception):
         return f"{self.what}{place}{remedy}"
 
     def at(self, place: str, remedy: str = "") -> DelegateError:
-        """Return the error, of a class in this module, with a place before its own and a remedy after its own."""
+        """Return the error, of a class of this module, with a place before its own and a remedy after its own."""
         kind = next(c for c in type(self).__mro__ if c.__module__ == __name__)
         where = ", ".join(part for part in (place, " ".join(self.where.split())) if part)
         error: DelegateError = kind(self.what, where=where, remedy="; or ".join(r for r in (self.remedy, remedy) if r))
@@ -82,7 +81,7 @@ class LoweringError(DelegateError):
 
 
 class AccuracyError(DelegateError):
-    """Results are farther from the reference than the policy allows, or cannot be compared with them."""
+    """Results are farther from those of the reference than the policy allows, or cannot be compared with them."""
 
 
 class ProgramError(DelegateError):
@@ -115,10 +114,6 @@ class BackendFailed(BackendError):
 
 class DeviceLost(BackendFailed):
     """The memory of a backend's device cannot be read or written any more."""
-
-
-class Stopped(BackendFailed):
-    """A call of a delegate was ended without a fault, because another call in its process was interrupted."""
 
 
 class ListenerError(DelegateError):

@@ -160,7 +160,7 @@ def test_no_page_installs_the_project_from_an_index() -> None:
 
 _BLOCK = re.compile(r"^( *)```(python|yaml|toml)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
-_ERROR = re.compile(r"`([A-Z]\w*(?:Error|Failed|Unavailable|Broken|Incompatible|NotFound|Refused|Stopped))`")
+_ERROR = re.compile(r"`([A-Z]\w*(?:Error|Failed|Unavailable|Broken|Incompatible|NotFound|Refused))`")
 _VARIABLE = re.compile(r"\bDELEGATE_[A-Z_]+")
 # Names of files in commands, and of a group of entry points.
 FILES = {"delegate.lock", "delegate.schema.json", "delegate.commands"}

@@ -1,21 +1,15 @@
-"""The program of a separate process: it creates AOT parts, and answers queries about them until its parent is gone.
-
-`compiler_process` starts it and has the other end of the connection.
-"""
+"""The questions to a compiler in a separate process, which creates AOT parts. `compiler_process` is the other side."""
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import importlib
-import itertools
 import mmap
 import os
 import pickle
-import socket
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,42 +33,25 @@ from delegate.backends.transfer import (
 from delegate.edge.node import dtype_of, size, tensors
 from delegate.errors import BackendBroken
 from delegate.plugins import AUTHOR, PluginState, load_object, one_line
-from delegate.program.segments import align
+from delegate.processes.answering import Questions
+from delegate.processes.channel import map_shared
 from delegate.runtime.backend import TensorType
 from delegate.runtime.delegates import open_blob
-from delegate.runtime.isolation.channel import Channel
 
 _MOST_BACKENDS = 8  # AOT parts that are kept; one that is queried later is made again
 
-Send = Callable[[Any], None]
 
-
-def main(control: int, *paths: str) -> None:
-    """Serve AOT parts until the parent closes the connection.
+def questions(*paths: str) -> Questions:
+    """Return the one question, whose first answer is facts about the AOT part, then one about each name.
 
     Args:
-        control: descriptor of the socket for requests and replies.
         paths: AOT parts to import first, since the parent has other work meanwhile.
     """
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the parent reports a crash, and nobody reads its core
-    faulthandler.disable()
-    channel = Channel(socket.socket(fileno=control))
     for path in paths:
         with contextlib.suppress(Exception, SystemExit):  # the query reports it
             load_object(path)
     backends = _Backends()
-    with contextlib.suppress(OSError, EOFError):
-        channel.send({})
-        while True:
-            request, (subject, out) = channel.receive_with_files()
-            try:
-                _answer(backends, request, subject, out, channel.send)
-            finally:
-                os.close(out)
-    os._exit(0)  # libraries get no chance to hang or crash at their end
+    return {"query": partial(_answers, backends)}
 
 
 class _Query(NamedTuple):
@@ -82,7 +59,7 @@ class _Query(NamedTuple):
 
     Args:
         part: the AOT part.
-        names: The subject's nodes, each of which gets an answer.
+        names: of nodes of the subject; each gets an answer.
         table, buffers: the subject, packed.
         out: descriptor of the file for bytes of the answer.
     """
@@ -116,33 +93,36 @@ class _Backends:
         return self._made[part.number]
 
 
-def _answer(backends: _Backends, request: Mapping[str, Any], subject: int, out: int, send: Send) -> None:
-    """Answer one query: first with facts about the AOT part, then about each name."""
-    _enter(request)
-    table, *buffers = _mapped(subject, request["sizes"])
-    query = _Query(AotPart(**request["part"]), request["names"], table, buffers, out)
+def _answers(backends: _Backends, request: Mapping[str, Any], files: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+    """Yield the answers to one query: facts about the AOT part, then about each name."""
+    subject, out = files
     try:
-        backend = backends.get(query.part)
-    except SENT_ERRORS as error:
-        send(encode_error(error))
-        return
-    question = request["question"]
-    try:
-        work = _QUESTIONS[question](backend, query)
-    except Exception as error:  # a graph with an operator, or an object, that only the parent has
-        send({"unreadable": one_line(error)})
-        return
-    send({"value": {"preserve_ops": sorted(backend.preserve_ops), "most_constants": backend.most_constants}})
-    for node in () if question == MAKE else query.names:
+        _enter(request)
+        table, *buffers = map_shared(subject, request["sizes"], mmap.ACCESS_COPY)
+        query = _Query(AotPart(**request["part"]), request["names"], table, buffers, out)
         try:
-            reply = {"value": work(node)}
+            backend = backends.get(query.part)
         except SENT_ERRORS as error:
-            reply = encode_error(error)
-        send(reply)
+            yield encode_error(error)
+            return
+        question = request["question"]
+        try:
+            answer = _QUESTIONS[question](backend, query)
+        except Exception as error:  # a graph with an operator, or an object, that only the parent has
+            yield {"unreadable": one_line(error)}
+            return
+        yield {"answer": {"preserve_ops": sorted(backend.preserve_ops), "most_constants": backend.most_constants}}
+        for name in () if question == MAKE else query.names:
+            try:
+                yield {"answer": answer(name)}
+            except SENT_ERRORS as error:
+                yield encode_error(error)
+    finally:
+        os.close(out)
 
 
 def _enter(request: Mapping[str, Any]) -> None:
-    """Set the environment, the search path and the folder as the parent had them at the time of the query."""
+    """Set the environment, the search path and the folder to those of the parent at the time of the query."""
     environment = request["environment"]
     for variable in os.environ.keys() - environment.keys():
         del os.environ[variable]
@@ -154,18 +134,6 @@ def _enter(request: Mapping[str, Any]) -> None:
         importlib.invalidate_caches()
     with contextlib.suppress(OSError, TypeError):
         os.chdir(request["folder"])
-
-
-def _mapped(file: int, sizes: Sequence[int]) -> list[memoryview]:
-    """Return the parts of a file, which is closed. A write to them stays in this process."""
-    try:
-        if not sum(sizes):
-            return [memoryview(b"") for _ in sizes]
-        content = memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY))
-    finally:
-        os.close(file)
-    starts = [0, *itertools.accumulate(map(align, sizes))]
-    return [content[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
 
 def _about_nodes(
@@ -214,8 +182,7 @@ def _preprocess(backend: SelectedBackend, query: _Query) -> Callable[[str], Any]
 def _try(backend: SelectedBackend, runtime: str, region: Region, result: PreprocessResult) -> None:
     """Check and open an artifact as later processes will, and close it.
 
-    An exception is not a fault here: a check that fails is a miss of the cache, and kernels replace what cannot be
-    opened.
+    An exception is no fault here: a check that fails is a miss of the cache, and kernels replace what cannot be opened.
     """
     with contextlib.suppress(Exception, SystemExit):
         backend.check_artifact(region, result)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from delegate.field_checks import expect, is_texts
-from delegate.plugins import API_VERSION, NAME, PORTABLE
+from delegate.plugins import NAME, PORTABLE
+
+API_VERSION = (1, 2)  # (major, minor): a plugin of another major, or of a newer minor, is incompatible
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ from delegate.edge.node import describe, is_compute
 from delegate.errors import BackendBroken, BackendError, DelegateError, PartitionError
 from delegate.field_checks import amount, mapping, text
 from delegate.plugins import AUTHOR
-from delegate.probing.process import ended, seconds_for
+from delegate.processes.limits import seconds_for
+from delegate.processes.process import describe_exit
 from delegate.verdict import Reason, Verdict, no
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,9 @@ FORMAT = 3  # of the entries that hold outcomes
 _DIGITS = 2  # of a structure's digest: those that begin alike share an entry, so there are 256 of a backend
 _MOST = 80  # outcomes of an entry; the first ones go
 _MAX_ENDS = 3  # processes that may end during the support checks of one graph, before the rest of it is refused
-_BY_OTHERS = tuple(ended(-signal.Signals[name]) for name in ("SIGKILL", "SIGTERM", "SIGINT") if hasattr(signal, name))
+_BY_OTHERS = tuple(
+    describe_exit(-signal.Signals[name]) for name in ("SIGKILL", "SIGTERM", "SIGINT") if hasattr(signal, name)
+)
 _AGAIN = "in an earlier lowering; run `delegate cache clear` to try again"
 
 Key = tuple[Node, str]  # a node, and its text in the graph at the query
@@ -139,7 +142,7 @@ class IsolatedBackend:
     Args:
         part: the AOT part.
         limit: seconds for the support checks of a graph, and for each region.
-        outcomes: Outcomes of the graphs and regions that were tried. This process answers for the safe ones. None: the
+        outcomes: of the graphs and regions that were tried. This process answers for those that were safe. None: the
             separate process answers everything.
         is_named: false for a plugin that the user did not name: the first end is the last one, and the rest is refused.
 
@@ -415,7 +418,7 @@ def _value(answer: Any) -> Any:
 
 
 def _outcomes_of(entry: Entry) -> dict[str, Outcome]:
-    """Return the outcomes in a cache entry; raises an exception if it makes no sense."""
+    """Return the outcomes of an entry of the cache; raises an exception if it makes no sense."""
     rows = mapping(entry.about, "outcomes")
     return {name: _outcome_of(row) for name, row in rows.items()}
 

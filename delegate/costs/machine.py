@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import math
 import os
-import subprocess
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import cache, partial
@@ -16,8 +13,9 @@ from typing import Any
 from delegate.cache.runtime.environment import host_features, machine
 from delegate.cache.runtime.store import Entry, Store
 from delegate.costs.profile import PlaceRates, Profile, place_of, shipped
+from delegate.errors import DelegateError
 from delegate.field_checks import mapping
-from delegate.probing.process import Child
+from delegate.processes.process import Process, ProcessEnded
 from delegate.program.cores import cores
 
 LIMIT = 15.0  # seconds of the measurement of one place
@@ -39,8 +37,8 @@ def machine_profile(
     """Return the profile of this machine, and notes on places whose rates are not measured.
 
     Args:
-        identities: place -> a text with the versions of its libraries.
-        store: Where earlier measurements are stored. None: nothing is measured, and the shipped rates hold.
+        identities: place -> a text of the versions of its libraries.
+        store: of earlier measurements. None: nothing is measured, and the rates are those that come with the package.
         progress: called with a short text for each measurement; None: it is logged.
         again: places to measure although there are rates in the store, and although the machine is busy. The others
             then have the rates of the store, or those that come with the package.
@@ -87,21 +85,15 @@ def _measured(place: str, key: str) -> Result:
     `key` tells versions of its libraries apart.
     """
     try:
-        child = Child.start(
-            "delegate.calibration:main", place, LIMIT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+        process = Process("delegate.calibration:questions", is_quiet=True)
     except OSError as error:
         return f"no process can be started: {error}"
     try:
-        out, _ = child.process.communicate(timeout=LIMIT + _STARTS)
-        return _result(place, json.loads(out))
-    except subprocess.TimeoutExpired:
-        return f"it gave no answer in {math.ceil(LIMIT + _STARTS)} s"
-    except (ValueError, KeyError, TypeError) as error:
+        return _result(place, process.ask("measure", [place, LIMIT], limit=LIMIT + _STARTS))
+    except (ProcessEnded, DelegateError, ValueError, KeyError, TypeError) as error:
         return f"its measurement failed: {error}"
     finally:
-        child.end()
+        process.end()
 
 
 def _stored(place: str, entry: Entry) -> Result:

@@ -7,6 +7,7 @@ from delegate.kernels import (  # noqa: F401 - imported for their rows
     assertions,
     attention,
     backward,
+    bessel,
     binary,
     cached_attention,
     convolution,

@@ -84,7 +84,7 @@ class RuleBook:
 
     Args:
         rules: the rules.
-        backends: names of this plan's backends.
+        backends: names of the backends of this plan.
 
     Raises:
         PartitionError: a pin names no backend of this plan, or the minimum size is negative.

@@ -18,7 +18,7 @@ from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.runtime.accuracy_check import AccuracyResult
 from delegate.placement.runtime.trials import ProgramRunner, Trial
-from delegate.probing.process import seconds_for
+from delegate.processes.limits import seconds_for
 from delegate.program.model import Program
 
 Options = Mapping[str, Mapping[str, Any]]
@@ -51,10 +51,10 @@ class Candidate:
     """A choice for a whole method.
 
     Args:
-        name: The plan's name in the report.
+        name: for the report.
         way: the way that its plan takes, e.g. the name of a backend; see `delegate.partitioner.search`.
         base: the program that it compiles.
-        options: Backend name -> its options of `delegate.load`.
+        options: of `delegate.load`, by name of a backend.
     """
 
     name: str
@@ -96,8 +96,8 @@ class ChosenPlan:
     Args:
         candidate: the candidate that compiled it, or whose compiler compiled a mixed plan.
         plan: the backend of each node.
-        options: Backend name -> its options of `delegate.load`.
-        placement: What the report says about the placement.
+        options: of `delegate.load`, by name of a backend.
+        placement: for the report.
     """
 
     candidate: Candidate
@@ -127,7 +127,7 @@ class MethodPlan:
     """A compiled plan of a method.
 
     Args:
-        name: The plan's name in the report.
+        name: for the report.
         candidate: see `ChosenPlan`.
         plan: the plan.
         program: the compiled method.

@@ -38,7 +38,7 @@ class DynamicExecutor:
     """Runs a method with symbols. Not thread-safe.
 
     Args:
-        resources: The context's resources.
+        resources: of the context.
         method: the method to run.
         symbols: returns the number of each symbol in the inputs.
     """

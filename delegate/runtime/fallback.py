@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from delegate.errors import Stopped
 from delegate.interrupts import raise_handler_error
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
@@ -54,7 +53,7 @@ class Fallbacks:
     """The fallbacks of one loaded program.
 
     Args:
-        resources: The program's resources.
+        resources: of the program.
         warn: True for one RuntimeWarning per partition that uses its fallback.
     """
 
@@ -140,7 +139,7 @@ class _FallbackOnFailure(Delegate):
         try:
             execute(inputs, outputs)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
-            if execute is not self._own or isinstance(error, Stopped) or is_reentry(error):
+            if execute is not self._own or is_reentry(error):
                 raise
             raise_handler_error(error)
             self.switch_to_fallback(error)

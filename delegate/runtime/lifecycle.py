@@ -84,7 +84,7 @@ class ForkedChecker:
 
     Args:
         make_ready: binds the method in this process, which replaces this checker.
-        check: The method's check.
+        check: of the method.
     """
 
     def __init__(self, make_ready: Callable[[], None], check: Callable[[Sequence[Any]], Sequence[Any]]) -> None:

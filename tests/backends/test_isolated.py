@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 import types
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,11 +76,10 @@ def nothing_is_left() -> Iterator[None]:
     """No process, zombie or descriptor is left after all tests, once the idle process has been ended."""
     before, others = _descriptors(), _children()  # other modules' processes may end at any time
     yield
-    for process in list(compiler_process._PROCESSES):
-        process.end()
+    end_idle()
     assert _descriptors() <= before
     children = _children() - others
-    assert not [c for c in children if "compiler_worker" in Path(f"/proc/{c}/cmdline").read_text()]
+    assert not [c for c in children if "delegate.processes" in Path(f"/proc/{c}/cmdline").read_text()]
     assert not [c for c in children if "State:\tZ" in Path(f"/proc/{c}/status").read_text()]
 
 
@@ -99,16 +97,15 @@ def _descriptors() -> set[str]:
     return {link for link in links if link.startswith(("socket", "/memfd:delegate"))}
 
 
-def running() -> compiler_process.CompilerProcess:
-    """The one process of a compiler."""
-    (process,) = [p for p in compiler_process._PROCESSES if p.is_running]
-    return process
+def end_idle() -> None:
+    """End the idle processes."""
+    while compiler_process._IDLE:
+        compiler_process._IDLE.pop().process.end()
 
 
 @pytest.fixture
 def ends(site: Site) -> Site:
-    for process in list(compiler_process._PROCESSES):  # of earlier tests
-        process.end()
+    end_idle()  # of earlier tests
     site.backend("ends")
     site.module("ends_halves", ENDS + "\n\n" + RUNTIME)
     return site
@@ -175,21 +172,9 @@ def test_one_process_serves_many_regions_and_lowerings(ends: Site) -> None:
 @pytest.mark.slow
 def test_a_process_that_was_killed_while_idle_is_started_again(ends: Site) -> None:
     lower(torch.add, A, B)
-    process = running()
-    os.kill(process._child.process.pid, signal.SIGKILL)
+    (compiler,) = compiler_process._IDLE
+    os.kill(compiler.process.process.pid, signal.SIGKILL)
     assert lower(torch.add, A, B).report.partitions
-
-
-@pytest.mark.slow
-def test_an_idle_process_ends(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler_process, "_IDLE_LIMIT", 0.2)
-    monkeypatch.setattr(compiler_process, "_POOL", compiler_process._Pool())
-    lower(torch.add, A, B)
-    process = running()
-    end = time.monotonic() + 20
-    while process.is_running and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not process.is_running
 
 
 def test_an_interrupt_ends_the_process(ends: Site) -> None:
@@ -202,20 +187,6 @@ def test_an_interrupt_ends_the_process(ends: Site) -> None:
             lower_exported(hanging)
         timer.join()
     assert lower(torch.add, A, B).report.partitions  # the answer is of this query
-
-
-@pytest.mark.slow
-def test_a_fork_leaves_the_process_to_its_parent(ends: Site) -> None:
-    lower(torch.add, A, B)
-    process = running()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the thread that ends idle processes
-        child = os.fork()
-    if not child:
-        os._exit(int(process.is_running))
-    assert os.waitpid(child, 0)[1] == 0
-    assert process.is_running
-    assert lower(torch.add, A, B).report.partitions
 
 
 def test_a_class_without_a_file_is_refused(ends: Site) -> None:

@@ -17,7 +17,7 @@ from delegate.backends.isolated import Outcome, Outcomes, digest
 from delegate.cache.runtime.environment import code_of, versions_of
 from delegate.cache.runtime.store import Store
 from delegate.partitioner.partitioner import CapabilityPartitioner
-from delegate.probing import process
+from delegate.processes import limits
 from delegate.program.file import serialize
 from delegate.registry import default_registry
 from delegate.selection import open_artifact_cache, select
@@ -96,8 +96,8 @@ def without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Outcomes._RECORDED.clear()
     default_registry.cache_clear()
-    monkeypatch.setattr(compiler_process._POOL, "take", refuse)
-    monkeypatch.setattr(compiler_process._POOL, "warm_up", refuse)
+    monkeypatch.setattr(compiler_process, "_take_idle", refuse)
+    monkeypatch.setattr(compiler_process, "_Compiler", refuse)
 
 
 def backends_of(program: Any) -> dict[str, str]:
@@ -296,19 +296,19 @@ def test_a_known_structure_is_compiled_here(ends: Site, monkeypatch: pytest.Monk
 
 def test_large_weights_have_more_time(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """10 seconds may be too few for a model of some GiB, which a plugin converts and opens."""
-    limits: dict[str, float] = {}
+    given: dict[str, float] = {}
     query = compiler_process.query
 
     def record(part: Any, question: str, subject: Any, names: Any, limit: float) -> Any:
-        limits[question] = limit
+        given[question] = limit
         return query(part, question, subject, names, limit)
 
     monkeypatch.setattr(compiler_process, "query", record)
-    monkeypatch.setattr(process, "_BYTES_PER_SECOND", 8)
+    monkeypatch.setattr(limits, "_BYTES_PER_SECOND", 8)
     compiled_in(1.0, partitioner("ends"))
-    assert limits == {"make": 60.0, "check": 60.0, "preprocess": 60.0}
+    assert given == {"make": 60.0, "check": 60.0, "preprocess": 60.0}
     compiled_in(2.0)
-    assert limits == {"make": 10.0, "check": 10.0, "preprocess": 10.0 + 24 / 8}
+    assert given == {"make": 10.0, "check": 10.0, "preprocess": 10.0 + 24 / 8}
 
 
 @pytest.mark.slow

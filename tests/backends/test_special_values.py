@@ -27,10 +27,14 @@ EXPECTED = {
             compared="where constant",
             reduced="masked softmax",
             moved="tril",
-            subnormal=("ceil, floor, log, log2, over 0, over itself, rsqrt, sqrt, times infinity"),
+            subnormal=(
+                "ceil, floor, floor of a quotient, log, log2, over 0, over itself, remainder 2, rsqrt"
+                ", sqrt, times infinity"
+            ),
         ),
         signs=named(
-            unary="sin, trunc",
+            unary="floor of a quotient, remainder 2, sin, trunc, trunc of a quotient",
+            binary="truncated quotient",
             moved="padded with -0, padded with NaN, padded with infinity",
             subnormal="trunc",
         ),
@@ -41,7 +45,7 @@ EXPECTED = {
             compared="where constant",
             reduced="masked softmax",
             moved="tril",
-            subnormal="ceil, floor, log, log2, over 0, over itself, rsqrt, sqrt, times infinity",
+            subnormal="ceil, floor, log, log2, over 0, over itself, remainder 2, rsqrt, sqrt, times infinity",
         ),
         lost=named(
             binary="clamp between tensors, maximum, maximum of rows, minimum",
@@ -57,7 +61,8 @@ EXPECTED = {
             ),
         ),
         signs=named(
-            unary="sin, trunc",
+            unary="remainder 2, sin, trunc, trunc of a quotient",
+            binary="truncated quotient",
             moved="padded with -0, padded with NaN, padded with infinity",
             subnormal="trunc",
         ),

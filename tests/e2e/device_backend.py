@@ -95,8 +95,8 @@ class ToyRuntime(BackendRuntime):
         return ToyMemory(size)
 
 
-class HostRuntime(ToyRuntime):
-    """A runtime part without memory on the device."""
+class OldRuntime(ToyRuntime):
+    """A runtime part from before there was memory of devices."""
 
     allocate = BackendRuntime.allocate
 

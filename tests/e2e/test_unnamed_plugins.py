@@ -16,7 +16,8 @@ from delegate.backends import compiler_process
 from delegate.backends.isolated import Outcomes
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.placement import program_placement
-from delegate.probing import process
+from delegate.processes import probing
+from delegate.processes import process as processes
 from delegate.registry import default_registry
 from delegate.testing import assert_same
 from tests.support.plugins import Site
@@ -178,12 +179,12 @@ def evil(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     for module in (selection, program_placement):
         monkeypatch.setattr(module, "UNNAMED_LIMIT", LIMIT)
     for question in ("probe", "use"):
-        monkeypatch.setitem(process.LIMITS, question, LIMIT)
+        monkeypatch.setitem(probing.LIMITS, question, LIMIT)
     default_registry.cache_clear()
     Outcomes._RECORDED.clear()
     yield site
-    for compiler in list(compiler_process._PROCESSES):
-        compiler.end()
+    while compiler_process._IDLE:
+        compiler_process._IDLE.pop().process.end()
 
 
 def faults(site: Site) -> int:
@@ -258,7 +259,7 @@ def test_it_runs_no_method_if_it_fails_in_one(evil: Site) -> None:
 
 
 def test_without_processes_its_exceptions_drop_it(evil: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler_process, "HAS_PROCESSES", False)
+    monkeypatch.delattr(processes.socket, "send_fds")
     for place in ("check", "claims", "preprocess"):
         default_registry.cache_clear()
         (evil.root / "fault").write_text(f"{place}: raises")

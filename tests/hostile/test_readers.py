@@ -27,8 +27,8 @@ from tests.support.sources import ROOT
 
 # Modules that open files in another way than by `delegate.files`, with the reason.
 OTHERS = {
+    "delegate/__init__.py": "of this package",
     "delegate/array_files.py": "after it has looked at the file",
-    "delegate/backends/compiler_process.py": "shared memory of this process",
     "delegate/backends/compiler_worker.py": "descriptors of its parent",
     "delegate/backends/dsp/runtime/profiled.py": "a file of this process",
     "delegate/backends/dsp/runtime/targets.py": "of the system",
@@ -49,10 +49,10 @@ OTHERS = {
     "delegate/placement/runtime/trials.py": "a file of this process",
     "delegate/placement/runtime/worker.py": "a file of its parent, and of the system",
     "delegate/plugins.py": "of an installed package",
-    "delegate/probing/process.py": "of the system",
+    "delegate/processes/channel.py": "shared memory of this process",
+    "delegate/processes/limits.py": "of the system",
     "delegate/program/cores.py": "files of the kernel below /proc and /sys",
     "delegate/program/source.py": "looks at the file itself",
-    "delegate/runtime/isolation/process.py": "shared memory of this process",
     "delegate/testing/backend.py": "a file of this process",
     "plugins/onnxruntime/delegate_onnxruntime/providers.py": "of an installed package",
     "plugins/openvino/delegate_openvino/aot.py": "a file of this process",
@@ -145,7 +145,7 @@ READERS: dict[str, Callable[[Path], object]] = {
             "report": ("report", "FILE", "-o", "x.html"), "run": ("run", "FILE"), "strip": ("strip", "FILE"),
             "diff": ("diff", "FILE", "FILE"), "export-graph": ("export-graph", "FILE", "-o", "x.json"),
             "debug": ("debug", "FILE"), "llm": ("llm", "run", "FILE", "-p", "x"),
-            "llm export": ("llm", "export", "FILE", "-o", "x.dlg"),
+            "llm export": ("llm", "export", "FILE", "-o", "x.dlg"), "measure": ("measure", "FILE", "-o", "x.costs"),
             "inputs": ("run", "PROGRAM", "-i", "FILE"), "archive": ("run", "PROGRAM", "-i", "FILE.npz"),
             "debug result": ("report", "PROGRAM", "-o", "x.html", "--debug-result", "FILE"),
         }.items()

@@ -420,7 +420,7 @@ def test_a_process_that_is_killed_midway(exported, tmp_path) -> None:
     """What was measured until then stays, and the others go on."""
     program = delegate.to_backend(exported, "xnnpack").program
     factory = ProcessRunnerFactory(tmp_path, [X.numpy()], None, 20.0)
-    died = killed_midway(factory, program, lambda runner: runner._process.kill())
+    died = killed_midway(factory, program, lambda runner: runner._process.process.kill())
     assert died.failure == "was killed by SIGKILL while measured"
 
 

@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial
 from delegate.plugins import Plugin
-from delegate.probing.process import Child, ask
+from delegate.processes.probing import Prober
+from delegate.processes.process import Process
 from delegate.program import file
-from delegate.runtime.isolation.process import Worker
 
 def isolated():
-    return Worker()
+    return Process("delegate.runtime.isolated:questions")
 
 def measuring():
     folder = Path({folder!r}) / str(os.getpid())
@@ -37,10 +37,10 @@ def measuring():
     return factory.start(Trial("a", file.load({path!r}), "forward"))
 
 def probing():
-    return ask(Plugin("holder", "", "", "tests.runtime.holder:INFO"), "probe")
+    return Prober().ask(Plugin("holder", "", "", "tests.runtime.holder:INFO"), "probe", [])
 
 def measuring_that_holds_the_lock():
-    return Child.start("tests.runtime.holder:nothing")
+    return Process("tests.runtime.holder:nothing")
 
 def children(process):  # of all its threads, one of which may have started them
     return [Path("/proc", c) for f in Path(f"/proc/{{process}}/task").glob("*/children") for c in f.read_text().split()]
@@ -71,11 +71,10 @@ print(started, longest)
 LATE = """
 import os, sys, time
 sys.path.insert(0, {root!r})
-from delegate.probing.lifeline import Lifeline
-life = Lifeline()
-os.set_inheritable(life.child_end, True)
-code = f"import time; from delegate.probing.lifeline import end_with_parent; time.sleep(0.5); "
-code += f"end_with_parent({{life.child_end}}); time.sleep(100)"
+life, lifeline = os.pipe()
+os.set_inheritable(life, True)
+code = f"import time; from delegate.processes.lifeline import end_with_parent; time.sleep(0.5); "
+code += f"end_with_parent({{life}}); time.sleep(100)"
 os.spawnl(os.P_NOWAIT, sys.executable, sys.executable, "-c", code)
 """
 LONGEST = 2.0  # seconds; Python needs some of them to start, before it learns that its parent has ended

@@ -37,7 +37,7 @@ class PlacementCache:
 
     Args:
         store: has the entry; None without a cache.
-        key: The entry's key; see `choice_key`.
+        key: of the entry; see `choice_key`.
     """
 
     store: Store | None = None

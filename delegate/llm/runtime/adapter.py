@@ -48,7 +48,7 @@ class Adapter:
 
     Args:
         name: the name of its folder.
-        matrices: Name of a linear layer's states -> its matrices: (rank, inputs) and (rank, outputs), float32.
+        matrices: of each linear layer by the name of its states: (rank, inputs) and (rank, outputs), float32.
     """
 
     name: str
@@ -71,7 +71,7 @@ def read_adapter(folder: Path, states: Mapping[str, Array], base: str) -> Adapte
 
     Args:
         folder: has adapter_config.json and adapter_model.safetensors.
-        states: The program's states.
+        states: of the program.
         base: the name of the program's model; empty: unknown.
 
     Raises:

@@ -5,10 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import queue
-import subprocess
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +13,9 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from delegate.probing.process import Child, Clock, ended
+from delegate.errors import DelegateError
+from delegate.plugins import one_line
+from delegate.processes.process import Process, ProcessEnded
 from delegate.program import file
 from delegate.program.model import Program
 
@@ -44,7 +42,7 @@ class Trial:
         program: compiled.
         method: the method to call.
         objective: a key of `delegate.measured.UNITS`.
-        options: Backend name -> its options of `delegate.load`.
+        options: of `delegate.load`, by name of a backend.
         is_watched: True if its steps are timed too.
         limit: most seconds for each answer, if its place allows more.
     """
@@ -80,7 +78,7 @@ class ProgramRunner(Protocol):
         """Wait until the program can be called; raises TrialFailed."""
 
     def measure_round(self) -> RoundResult:
-        """Measure one round; raises TrialFailed, and RoundsOver when all rounds are over of any program."""
+        """Measure one round; raises TrialFailed, and RoundsOver if there are no more rounds of any program."""
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
         """Return the results of a call in a new context (see `worker`) as arrays, with None for non-numeric results.
@@ -103,7 +101,7 @@ class ProcessRunnerFactory:
     """A factory that starts each program in a local process.
 
     Args:
-        folder: A folder for files that the processes read.
+        folder: for files that the processes read.
         leaves: the flat arguments of each call; see `delegate.runtime.method.Method.leaves`.
         kernels: names of the kernel libraries.
         limit: seconds after which a process without an answer is ended.
@@ -149,7 +147,7 @@ class ProcessRunner:
 
     Args:
         trial: the program.
-        path: Where the program's file is.
+        path: of its file.
         request: the request that opens it.
         limit: seconds for each answer.
         left: see `ProcessRunnerFactory`.
@@ -159,22 +157,11 @@ class ProcessRunner:
         self, trial: Trial, path: Path, request: Mapping[str, Any], limit: float, left: Callable[[], float]
     ) -> None:
         self._trial, self._path, self._limit, self._left = trial, path, limit, left
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         try:
-            self._child = Child.start(
-                "delegate.placement.runtime.worker:main",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                text=True,
-            )
+            self._process = Process("delegate.placement.runtime.worker:questions", is_quiet=True)
         except OSError as error:
-            self._stderr.close()
             raise TrialFailed(f"no process can be started: {error}") from error
-        self._process = self._child.process
-        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
-        self._send("open", **request)
+        self._send("open", request)
 
     def ready(self) -> None:
         """Wait until the program has run once."""
@@ -184,7 +171,7 @@ class ProcessRunner:
         """Measure one round."""
         if self._trial.objective == "file size":
             return RoundResult(float(self._path.stat().st_size))
-        self._send("measure_round", seconds=ROUND_SECONDS)
+        self._send("measure_round", ROUND_SECONDS)
         answer = self._receive()
         if self._trial.objective == "memory":
             self._send("memory")
@@ -195,57 +182,30 @@ class ProcessRunner:
         """Return the results of a call as arrays, with None for non-numeric results."""
         inputs, outputs = (self._path.with_suffix(f".{kind}.npz") for kind in ("in", "out"))
         save_leaves(inputs, leaves)
-        self._send("outputs", inputs=str(inputs), path=str(outputs))
+        self._send("outputs", {"inputs": str(inputs), "path": str(outputs)})
         count = int(self._receive()["count"])
         with np.load(outputs) as stored:
             return [stored.get(str(i)) for i in range(count)]
 
     def close(self) -> None:
         """End the process and its child processes."""
-        self._child.end()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError, ValueError):  # what was written and not read
-                if pipe is not None:
-                    pipe.close()
-        self._stderr.close()
+        self._process.end()
 
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        with contextlib.suppress(OSError, ValueError):
-            for line in self._process.stdout:
-                self._answers.put(line)
-        self._answers.put(None)
-
-    def _send(self, do: str, **request: Any) -> None:
-        most = max(self._left(), 0.0) + MIN_TIMEOUT
-        self._clock = Clock(self._process.pid, min(self._limit, most), most)
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended, which the next answer reports
-            self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
-            self._process.stdin.flush()
+    def _send(self, question: str, message: Any = None) -> None:
+        with contextlib.suppress(ProcessEnded):  # the next answer reports it
+            self._process.send(question, message, limit=self._limit)
 
     def _receive(self) -> Mapping[str, Any]:
-        line = self._next()
-        if line is None:
-            raise TrialFailed(f"{ended(self._process.wait())} while measured{self._last_words()}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise TrialFailed(str(answer["error"]))
-        return dict(answer)
-
-    def _next(self) -> str | None:
-        """Return the next line, or None if the process has ended."""
-        left = self._clock.left
-        while True:
-            with contextlib.suppress(queue.Empty):  # it may have answered while others were waited for
-                return self._answers.get(timeout=max(left, 0.0))
-            if (left := self._clock.left) <= 0:
-                raise TrialFailed(f"gave no answer in {self._clock.limit:.3g} s")
-
-    def _last_words(self) -> str:
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return f": {lines[0][:_MAX_STDERR]}" if lines else ""
+        most = max(self._left(), 0.0) + MIN_TIMEOUT
+        try:
+            return dict(self._process.receive(self._process.clock(min(self._limit, most), most)))
+        except ProcessEnded as end:
+            if end.is_late:
+                raise TrialFailed(end.ending) from end
+            line, _, _ = end.output.partition("\n")
+            raise TrialFailed(f"{end.ending} while measured{line and ': '}{line[:_MAX_STDERR]}") from end
+        except DelegateError as error:
+            raise TrialFailed(one_line(error)) from error
 
 
 def answer_timeout(budget: float) -> float:

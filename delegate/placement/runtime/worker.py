@@ -1,17 +1,14 @@
 """The process that runs one program during its measurement. Without torch.
 
-It reads requests and writes answers, one JSON object per line. The first request opens the program.
+The first question opens the program.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import json
 import os
-import queue
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.plugins import one_line
+from delegate.processes.answering import Questions
 from delegate.runtime.loaded import LoadedProgram, load
 from delegate.runtime.profile import Profile
 
@@ -29,35 +26,15 @@ _NUMBERS = (np.ndarray, np.generic, bool, int, float)
 _LEAST = 2  # calls that count in a round
 
 
-def main() -> None:
-    """Answer requests until they end, even during a call. Output of libraries goes to stderr."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    faulthandler.enable()
-    work, requests = _Work(), queue.SimpleQueue[str]()
-    threading.Thread(target=_read, args=(requests,), daemon=True).start()
-    while True:
-        request = json.loads(requests.get())
-        try:
-            answer = getattr(work, request.pop("do"))(**request)
-        except Exception as error:  # a plugin may raise anything
-            answer = {"error": one_line(error)}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-
-def _read(requests: queue.SimpleQueue[str]) -> None:
-    """Read requests, and end the process after the last one, even if a library hangs.
-
-    The requests also end if the parent is killed.
-    """
-    for line in sys.stdin:
-        requests.put(line)
-    os._exit(0)  # libraries get no chance to hang or crash in their own ends
+def questions() -> Questions:
+    """Return the questions about one program, which the first of them opens."""
+    work = _Work()
+    return {
+        "open": lambda message, _: work.open(**message),
+        "measure_round": lambda seconds, _: work.measure_round(seconds),
+        "memory": lambda *_: work.memory(),
+        "outputs": lambda message, _: work.outputs(**message),
+    }
 
 
 class _Work:
@@ -80,13 +57,13 @@ class _Work:
         """Load a program and run it once.
 
         Args:
-            path: Where the program's file is.
+            path: of the program's file.
             method: the method to call.
             inputs: see `leaves`.
             kernels: names of the kernel libraries.
             trusted: True if partitions of machine code may run.
             watched: True if its steps are timed.
-            options: The options of `delegate.load`.
+            options: of `delegate.load`.
         """
         before = _memory()
         self.program = load(path, kernels=kernels, trust_code=trusted, options=options, fallback="error")
@@ -102,7 +79,7 @@ class _Work:
         """Call the method for some time. Return seconds per call, and per watched step.
 
         Args:
-            seconds: The seconds of calls that count; at least `_LEAST` calls do.
+            seconds: of calls that count; at least `_LEAST` calls do.
         """
         reset = self.program.reset if self.program.states else None
         call_times(lambda: self.run(self.leaves), _WARM, 1, reset)

@@ -112,7 +112,7 @@ def test_requests_that_arrived_before_the_signal_are_answered(programs: dict[str
 @SIGNALS
 @pytest.mark.parametrize("isolate", ["", "killed", "stopped"])
 def test_it_ends_in_time_with_0(programs: dict[str, Path], loop: Path, isolate: str) -> None:
-    """A call cannot be ended, and a library may hang in its end. That an idle process has died is not a failure."""
+    """A call cannot be ended, and a library may hang in its end. That an idle process has died is no failure."""
     options = ("--isolate", str(programs["net"])) if isolate else (str(programs["pair"]),)
     with serving(str(loop), *options, "--timeout", "1") as (process, url):
         if isolate:
@@ -131,7 +131,7 @@ def test_it_ends_in_time_with_0(programs: dict[str, Path], loop: Path, isolate: 
 def worker_of(process: int) -> int:
     """Return the process that runs the delegates of a server."""
     children = [n for f in Path(f"/proc/{process}/task").glob("*/children") for n in f.read_text().split()]
-    (worker,) = [n for n in children if "isolation.worker" in Path(f"/proc/{n}/cmdline").read_text()]
+    (worker,) = [n for n in children if "runtime.isolated" in Path(f"/proc/{n}/cmdline").read_text()]
     return int(worker)
 
 

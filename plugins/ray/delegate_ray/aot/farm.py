@@ -26,7 +26,7 @@ from delegate.config.source import raise_all
 from delegate.errors import ConfigError, DelegateError, did_you_mean
 from delegate.files import read_bytes, require_folder, with_short_paths, write_text
 from delegate.plugins import PORTABLE, one_line
-from delegate.probing.lifeline import end_with_parent
+from delegate.processes.lifeline import end_with_parent
 from delegate_ray.aot.jobs import LoweringJob, digest_of
 
 RECORD = "jobs.json"
@@ -47,7 +47,7 @@ class Outcome:
         digest: its checksum.
         seconds: duration of the job.
         error: its error and remedy if it failed.
-        traceback: the error's traceback, if Python raised it.
+        traceback: that of the error, if Python raised it.
     """
 
     model: str
@@ -267,7 +267,7 @@ def in_processes(jobs: Iterable[LoweringJob], count: int) -> Iterator[Outcome]:
 
 
 def _child(job: LoweringJob, outcomes: Connection, life: Connection) -> None:
-    """Lower a model, unless the parent dies: a program without a record could be taken for a later job's program."""
+    """Lower a model, unless the parent dies: a program without a record could be taken for that of a later job."""
     end_with_parent(life.fileno())
     outcomes.send(lower(job))
 

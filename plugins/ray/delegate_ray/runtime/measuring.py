@@ -29,7 +29,7 @@ from delegate.placement.runtime.trials import (
     TrialFailed,
 )
 from delegate.plugins import INSTANCE, one_line
-from delegate.probing.process import PATIENCE
+from delegate.processes.limits import PATIENCE
 from delegate.program import file
 from delegate_ray.runtime.connection import connected
 
@@ -82,10 +82,10 @@ class RayCluster(Cluster):
     """A connection to a Ray cluster, as a context manager. It reuses an existing connection of this process.
 
     Args:
-        address: An address for `ray.init`: host:port, "auto", or "ray://host:port".
+        address: for `ray.init`: host:port, "auto", or "ray://host:port".
 
     Raises:
-        ConfigError: the cluster does not exist.
+        ConfigError: there is no cluster.
     """
 
     def __init__(self, address: str) -> None:
@@ -104,7 +104,7 @@ class RayCluster(Cluster):
     def create_factory(
         self, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float, left: Callable[[], float]
     ) -> RayRunnerFactory:
-        """Return the factory for a method; it takes the arguments of `ProcessRunnerFactory`."""
+        """Return the factory for a method; the arguments are those of `ProcessRunnerFactory`."""
         return RayRunnerFactory(leaves, kernels, limit, left)
 
 

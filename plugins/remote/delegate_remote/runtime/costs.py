@@ -14,6 +14,7 @@ from delegate.field_checks import amount, items, mapping, number, require_format
 from delegate.files import read_text, write_text
 from delegate.measured import UNITS, cost_text
 from delegate.placement.runtime.costs import Record
+from delegate.placement.runtime.remote import RemoteCosts
 from delegate.plugins import one_line
 
 FORMAT = 2  # 1 had no steps
@@ -25,7 +26,7 @@ class ProgramCosts:
     """The measurement of one program.
 
     Args:
-        digest: A checksum of its bytes.
+        digest: of its bytes.
         record: its rounds, with their steps if these were timed.
         sqnr_db: the SQNR of its results; None if they were not compared.
     """
@@ -37,14 +38,14 @@ class ProgramCosts:
 
 @dataclass(frozen=True, slots=True)
 class MethodCosts:
-    """The measurement of one method's programs.
+    """The measurement of the programs of one method.
 
     Args:
         objective: a key of `delegate.measured.UNITS`.
         inputs: a short description of each argument of the calls.
         budget: seconds for the measurement.
         spent: seconds that it took.
-        programs: Name of a plan -> its program's costs.
+        programs: by name of the plan.
     """
 
     objective: str
@@ -55,12 +56,12 @@ class MethodCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(RemoteCosts):
     """The measurements of a machine.
 
     Args:
         machine: description of the machine.
-        methods: Method name -> its costs.
+        methods: by name.
     """
 
     machine: str
@@ -91,7 +92,7 @@ class Costs:
 
     @classmethod
     def from_json(cls, document: str, where: str = "") -> Costs:
-        """Return the costs in a text from `to_json`; raises PartitionError for other text.
+        """Return the costs of the result of `to_json`; raises PartitionError for other text.
 
         `where` is for the message.
         """

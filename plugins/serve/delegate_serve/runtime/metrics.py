@@ -57,7 +57,7 @@ class ModelMetrics:
     """The metrics of one model.
 
     Args:
-        name: The model's name.
+        name: of the model.
         requests: counts requests by model and status.
         seconds, runs, batches: of this model.
     """

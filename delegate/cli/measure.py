@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from delegate.cli import options, output
 from delegate.cli.completions import kernel_names
 from delegate.cli.options import Imports, TrustCode, import_modules
-from delegate_remote.runtime.measuring import measure as measure_bundle
+from delegate.measurements import BUNDLE
+from delegate.registry import default_registry
+
+if TYPE_CHECKING:
+    from delegate.placement.runtime.remote import MeasureBundle
 
 
 def measure(
@@ -46,6 +50,7 @@ def measure(
     """Measure the candidates of a bundle on this machine, for `delegate lower --costs` on another."""
     options.require_distinct({"--output": out}, {"FILE": path})
     import_modules(imports)
+    measure_bundle: MeasureBundle = default_registry().measurements.part(BUNDLE, "runtime")
     with output.working(f"measuring {path}") as progress:
         costs = measure_bundle(path, kernels=kernels, budget=budget, trust_code=trust_code, progress=progress)
     if out is None:

@@ -1,0 +1,47 @@
+"""Time limits of separate processes."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+START_LIMIT = 60.0  # seconds for the start of Python; they do not count as a library's time
+AOT_LIMIT = 60.0  # seconds to import an AOT part, which imports torch
+UNNAMED_LIMIT = 10.0  # seconds of a plugin that the user did not name, for each of its answers
+PATIENCE = 6  # times the limit, if a process waits for a core on a busy machine
+_BYTES_PER_SECOND = 1 << 26  # of weights: a third of what OpenVINO converts and opens on two busy cores
+
+
+def seconds_for(weights: int) -> float:
+    """Return the seconds that a plugin which the user did not name has more for weights of a size in bytes."""
+    return weights / _BYTES_PER_SECOND
+
+
+class Clock:
+    """The remaining time of a process. Time spent waiting for a core does not count.
+
+    Args:
+        pid: of the process.
+        limit: seconds.
+        most: seconds in all, with those in which it waits.
+    """
+
+    def __init__(self, pid: int, limit: float, most: float = math.inf) -> None:
+        self.limit = limit
+        self._pid, self._most = pid, most
+        self._begun, self._waited = time.monotonic(), waited(pid)
+
+    @property
+    def left(self) -> float:
+        """Return the remaining seconds; 0 or less if the time is up."""
+        idle = min(waited(self._pid) - self._waited, (PATIENCE - 1) * self.limit)
+        return min(self.limit + idle, self._most) - (time.monotonic() - self._begun)
+
+
+def waited(pid: int) -> float:
+    """Return the seconds a process waited for a core, if the system reports them (Linux: proc(5), schedstat)."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0

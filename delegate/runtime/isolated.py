@@ -1,0 +1,288 @@
+"""Delegates in a separate process: a crash of a vendor library is an error there, and the program goes on.
+
+One process runs all delegates of a program, one call at a time. It gets no more than their blobs and tensors, in shared
+memory. Its answers are data, checked like a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from delegate.errors import BackendFailed, BackendUnavailable
+from delegate.plugins import load_object, one_line
+from delegate.processes.answering import Questions
+from delegate.processes.channel import map_shared, share, shared_file
+from delegate.processes.process import Process, ProcessEnded
+from delegate.program.model import DelegateSpec, Program
+from delegate.program.raw import array_over
+from delegate.program.segments import align
+from delegate.registry import Registry
+from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
+from delegate.runtime.call_lock import CallLock
+from delegate.runtime.delegates import open_blob
+
+_CLOSE_LIMIT = 5.0  # seconds to close a delegate, where a library may hang too
+_SUSPECT = "the blob may be damaged or malicious, or the library has a bug"
+
+
+class Isolated:
+    """Creates the delegates of a program in a separate process, which is started for the first one.
+
+    Args:
+        program: verified.
+        registry: source of backends.
+        trust_code: open blobs of machine code too.
+        limit: seconds for the creation of a delegate and for each call; None: no limit.
+
+    Attributes:
+        runtimes: empty: tensors between delegates lie in the host's memory.
+        limit: the argument.
+        lock: held during a call, since the process answers one question at a time.
+    """
+
+    def __init__(self, program: Program, registry: Registry, trust_code: bool, limit: float | None = None) -> None:
+        self.runtimes: dict[str, BackendRuntime] = {}
+        self.limit, self.lock = limit, CallLock("the process of the program's delegates")
+        self._program, self._registry, self._trust_code = program, registry, trust_code
+        self._process: Process | None = None
+
+    def __call__(self, spec: DelegateSpec) -> Delegate:
+        parts = [memoryview(self._program.segments[i]) for i in (spec.segment, *spec.data)]
+        return self.create(spec.backend, spec.compile_specs, parts)
+
+    def create(self, backend: str, compile_specs: Mapping[str, Any], parts: Sequence[memoryview]) -> Delegate:
+        """Create a delegate of a blob and its data, the first and the other parts; raises BackendError."""
+        runtime = self._registry.runtime(backend)
+        if runtime.__module__ == "__main__":
+            what = "its runtime part is in __main__, which another process cannot import"
+            raise BackendUnavailable(what, remedy="put it in a module, or load without isolate")
+        request = {
+            "runtime": f"{runtime.__module__}:{runtime.__qualname__}",
+            "compile_specs": dict(compile_specs),
+            "trust_code": self._trust_code,
+        }
+        return IsolatedDelegate(self, request, parts)
+
+    def process(self) -> Process:
+        """Return the process, which is started again if it has ended.
+
+        Raises:
+            BackendUnavailable: it cannot be started here.
+        """
+        if self._process is None or not self._process.is_running:
+            try:
+                self._process = Process(f"{__name__}:questions")
+            except OSError as error:  # no descriptors are left, or no processes
+                raise _unavailable(one_line(error)) from error
+        return self._process
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.end()
+
+
+class IsolatedDelegate(Delegate):
+    """A delegate in another process. If that has ended, the next call starts it again.
+
+    Args:
+        host: owns the process.
+        request: creates the delegate there.
+        parts: its blob and data.
+    """
+
+    def __init__(self, host: Isolated, request: Mapping[str, Any], parts: Sequence[memoryview]) -> None:
+        self._host, self._request, self._parts = host, request, parts
+        self._shapes: list[tuple[int, ...]] | None = None
+        self._memory: mmap.mmap | None = None
+        self._inputs: list[Array] = []
+        self._outputs: list[Array] = []
+        self._process: Process | None = None
+        self._number = 0  # of the delegate in that process
+        self._run(self._open)
+
+    def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
+        """Set up such tensors in shared memory on both sides, and let the delegate check them."""
+        self._run(partial(self._prepare, inputs, outputs))
+
+    def execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self._run(partial(self._execute, inputs, outputs))
+
+    def close(self) -> None:
+        limit = _CLOSE_LIMIT if self._host.limit is None else min(self._host.limit, _CLOSE_LIMIT)
+        with self._host.lock.hold(), _translate_end():
+            try:
+                if self._process is not None and self._process.is_running:
+                    self._process.ask("close", self._number, limit=limit)
+            except ProcessEnded as end:
+                if end.was_taken:  # else the delegate has ended with its process
+                    raise
+            finally:
+                self._inputs, self._outputs, self._memory, self._process = [], [], None, None
+
+    def _run(self, work: Callable[[], None]) -> None:
+        """Do work in the process; once more if that ended before it took the question: it was killed while idle."""
+        with self._host.lock.hold(), _translate_end():
+            try:
+                work()
+            except ProcessEnded as end:
+                if end.was_taken:
+                    raise
+                work()
+
+    def _open(self) -> None:
+        self._process, self._shapes, self._memory = self._host.process(), None, None
+        try:
+            file = share(self._parts)
+        except OSError as error:  # no descriptors are left, or no memory
+            raise _unavailable(one_line(error)) from error
+        with file:
+            request = {**self._request, "sizes": [part.nbytes for part in self._parts]}
+            self._number = int(self._process.ask("open", request, (file.fileno(),), self._host.limit))
+
+    def _prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
+        if self._process is None or not self._process.is_running:
+            self._open()
+        assert self._process is not None
+        tensors = Tensors([*inputs, *outputs])
+        message = [self._number, len(inputs), tensors.to_json()]
+        memory, self._memory, self._shapes = self._memory, None, None  # unknown until the other side has it, too
+        if memory is None or len(memory) < tensors.size:
+            with _shared_memory(tensors.size) as file:
+                memory = mmap.mmap(file.fileno(), tensors.size)
+                self._process.ask("prepare", message, (file.fileno(),), self._host.limit)
+        else:
+            self._process.ask("prepare", message, (), self._host.limit)
+        arrays = tensors.arrays(memory)
+        self._inputs, self._outputs = arrays[: len(inputs)], arrays[len(inputs) :]
+        self._memory, self._shapes = memory, [shape for shape, _ in tensors.types]
+
+    def _execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        is_ready = self._process is not None and self._process.is_running
+        if not is_ready or [a.shape for a in (*inputs, *outputs)] != self._shapes:
+            self._prepare(*([TensorType(a.shape, a.dtype) for a in arrays] for arrays in (inputs, outputs)))
+        assert self._process is not None
+        for own, array in zip(self._inputs, inputs, strict=True):
+            own[...] = array
+        self._process.ask("execute", self._number, limit=self._host.limit)
+        for array, own in zip(outputs, self._outputs, strict=True):
+            array[...] = own
+
+
+class Tensors:
+    """The inputs and outputs of a delegate, one after another in shared memory.
+
+    Args:
+        types: of the inputs, then of the outputs.
+    """
+
+    def __init__(self, types: Sequence[TensorType]) -> None:
+        self.types, self.offsets, end = tuple(types), list[int](), 0
+        for shape, dtype in types:
+            self.offsets.append(end)
+            end = align(end + dtype.itemsize * math.prod(shape))
+        self.size = max(end, mmap.PAGESIZE)
+
+    def arrays(self, memory: mmap.mmap) -> list[Array]:
+        """Return them as arrays over that memory."""
+        places = zip(self.types, self.offsets, strict=True)
+        return [array_over(memory, dtype, shape, offset) for (shape, dtype), offset in places]
+
+    def to_json(self) -> list[Any]:
+        """Return them as plain JSON."""
+        return [[list(shape), dtype.str] for shape, dtype in self.types]
+
+    @classmethod
+    def from_json(cls, rows: list[Any]) -> Tensors:
+        """Return the tensors of a `to_json` result."""
+        return cls([TensorType(tuple(shape), np.dtype(name)) for shape, name in rows])
+
+
+class _Server:
+    """The delegates of a program in their process."""
+
+    def __init__(self) -> None:
+        self._runtimes: dict[str, BackendRuntime] = {}
+        self._opened: list[_Opened] = []
+
+    def open(self, message: Mapping[str, Any], files: Sequence[int]) -> int:
+        """Create a delegate; return its number."""
+        name = message["runtime"]
+        blob, *data = map_shared(files[0], message["sizes"], mmap.ACCESS_READ)
+        if name not in self._runtimes:
+            self._runtimes[name] = cast("Callable[[], BackendRuntime]", load_object(name))()
+        specs, trust_code = message["compile_specs"], message["trust_code"]
+        self._opened.append(_Opened(open_blob(self._runtimes[name], blob, data, specs, trust_code=trust_code)))
+        return len(self._opened) - 1
+
+    def prepare(self, message: Any, files: Sequence[int]) -> None:
+        """Place the tensors of a delegate in the memory that the program shares; a file is that of a new memory."""
+        number, count, rows = message
+        self._opened[number].prepare(count, Tensors.from_json(rows), *files)
+
+    def execute(self, number: int, _: Sequence[int]) -> None:
+        """Run a delegate."""
+        opened = self._opened[number]
+        opened.delegate.execute(opened.inputs, opened.outputs)
+
+    def close(self, number: int, _: Sequence[int]) -> None:
+        """Close a delegate."""
+        opened = self._opened[number]
+        opened.inputs, opened.outputs = [], []
+        opened.delegate.close()
+
+
+class _Opened:
+    """A delegate in its process, with its tensors in shared memory."""
+
+    def __init__(self, delegate: Delegate) -> None:
+        self.delegate = delegate
+        self.inputs: list[Array] = []
+        self.outputs: list[Array] = []
+        self._memory: mmap.mmap
+
+    def prepare(self, count: int, tensors: Tensors, file: int | None = None) -> None:
+        """Set up the tensors, of which the first ones are inputs."""
+        if file is not None:
+            self._memory = mmap.mmap(file, os.fstat(file).st_size)
+            os.close(file)
+        arrays = tensors.arrays(self._memory)
+        self.inputs, self.outputs = arrays[:count], arrays[count:]
+        self.delegate.prepare(tensors.types[:count], tensors.types[count:])
+
+
+def questions() -> Questions:
+    """Return the questions about the delegates of a program."""
+    server = _Server()
+    return {"open": server.open, "prepare": server.prepare, "execute": server.execute, "close": server.close}
+
+
+@contextlib.contextmanager
+def _translate_end() -> Any:
+    """Return a context in which the end of the process is an error of the backend."""
+    try:
+        yield
+    except ProcessEnded as end:
+        if not end.has_started:
+            raise _unavailable(f"Python {end.ending}") from end
+        raise BackendFailed(f"the process that runs it {end.ending}", remedy=_SUSPECT) from end
+
+
+def _unavailable(why: str) -> BackendUnavailable:
+    remedy = "load the file without isolate if you trust it"
+    return BackendUnavailable("cannot start a process for delegates", where=why, remedy=remedy)
+
+
+def _shared_memory(size: int) -> BinaryIO:
+    try:
+        return shared_file(size)
+    except OSError as error:
+        raise _unavailable(one_line(error)) from error

@@ -1,1 +1,0 @@
-"""Kernels of delegate for operators that few models have."""
