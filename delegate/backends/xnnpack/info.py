@@ -26,4 +26,5 @@ INFO = BackendInfo(
     runtime="delegate.backends.xnnpack.runtime.delegate:XnnpackRuntime",
     probe=probe,
     install=INSTALL,
+    noise=(r"INFO: Created TensorFlow Lite XNNPACK delegate for CPU\.",),
 )

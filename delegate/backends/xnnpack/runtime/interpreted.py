@@ -12,14 +12,11 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
-from threading import RLock
 from typing import Any
 
 import numpy as np
 
 from delegate.backends.xnnpack.info import INSTALL
-from delegate.backends.xnnpack.runtime.litert import create_first_delegate
 from delegate.backends.xnnpack.runtime.verifier import Graph
 from delegate.errors import BackendFailed, BackendUnavailable
 
@@ -32,18 +29,7 @@ def litert() -> Any:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
         raise BackendUnavailable("backend xnnpack needs ai-edge-litert", where=str(error), remedy=INSTALL) from error
-    with _LOCK:
-        if not _INITIALIZED:
-            create_first_delegate(partial(_create_first, Interpreter))
-            _INITIALIZED.append(True)
     return Interpreter
-
-
-_LOCK, _INITIALIZED = RLock(), list[bool]()
-
-
-def _create_first(interpreter: Any, model: bytes) -> None:
-    interpreter(model_content=model, num_threads=1)._interpreter.AllocateTensors()
 
 
 def open_interpreter(model: bytes | ModelFile, num_threads: int) -> Any:
@@ -145,11 +131,11 @@ class ModelFile:
         size: bytes.
 
     Attributes:
-        descriptor: The file's descriptor.
-        path: A path by which this process may open the file.
+        descriptor: of the file.
+        path: by which this process may open it.
 
     Raises:
-        OSError: the file does not exist here, or memory for it is missing.
+        OSError: there is no such file here, or no memory for it.
     """
 
     def __init__(self, size: int) -> None:
@@ -196,7 +182,7 @@ def covered_operators(wrapper: Any, count: int) -> set[int]:
 
     Args:
         wrapper: the object below LiteRT's class of interpreters, with its tensors allocated.
-        count: number of operators in the model.
+        count: number of operators of the model.
     """
     makers = {int(t): i for i in range(count) for t in wrapper.NodeOutputs(i)}
     covered: set[int] = set()

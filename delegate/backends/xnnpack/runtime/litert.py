@@ -1,24 +1,19 @@
 """The part of LiteRT's C interface that runs models. It lets XNNPACK store packed weights in a file.
 
 LiteRT's class of interpreters has no such option. The library exports and documents the functions below. Structures
-belong to version 2.3, so no other version is called.
+are those of version 2.3, so no other version is called.
 """
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import functools
 import math
 import os
-import tempfile
 import threading
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_bool, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from itertools import accumulate
-from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -120,19 +115,7 @@ def library() -> ctypes.CDLL | None:
 def _environment(process: int) -> c_void_p:
     """Create LiteRT's environment of a process, for the CPU only and without log messages."""
     options = (_Option * 2)(_Option(_ACCELERATORS, _Any(_INTEGER, _CPU)), _Option(_SEVERITY, _Any(_INTEGER, _SILENT)))
-    environment = _create("CreateEnvironment", len(options), options)
-    create_first_delegate(functools.partial(_create_first, environment))
-    return environment
-
-
-def _create_first(environment: c_void_p, content: bytes) -> None:
-    """Compile a model, and destroy it."""
-    with tempfile.TemporaryFile() as file:
-        file.write(content)
-        file.flush()
-        model = _create("CreateModelFromFd", environment, file.fileno(), 0, len(content))
-        _destroy("CompiledModel", _compiled(environment, model, {_XNNPACK: "num_threads = 1\n"}))
-        _destroy("Model", model)
+    return _create("CreateEnvironment", len(options), options)
 
 
 # Identifiers of options, which are TOML: XNNPACK's, and those of the run.
@@ -175,7 +158,7 @@ class CompiledModel:
     Args:
         model: descriptor of its file, which the caller closes.
         threads: number of threads.
-        packed: descriptor of a file with packed weights, which the model closes. An empty file is written; the content
+        packed: descriptor of a file of packed weights, which the model closes. An empty file is written; the content
             of another is used. None: the model packs its weights in its own memory.
         inputs, outputs: dtypes of its tensors.
         is_profiled: true to record the operators of each run.
@@ -185,7 +168,7 @@ class CompiledModel:
             `resize`: its arrays are valid from `move_to_thread` until another model runs in this thread.
 
     Raises:
-        RuntimeError: LiteRT fails in a method, or runs operators with its own kernels.
+        RuntimeError: by every method; LiteRT fails, or runs operators with its own kernels.
     """
 
     def __init__(
@@ -368,43 +351,3 @@ def _buffer(array: Array) -> c_void_p:
     layout = _Layout(array.ndim, 0, (c_int32 * 8)(*array.shape))
     kind = _TensorType(_TYPES[array.dtype], layout)
     return _create("CreateTensorBufferFromHostMemory", byref(kind), array.ctypes.data, array.nbytes, None)
-
-
-_ONE_AT_A_TIME = RLock()  # otherwise stderr would be restored in the wrong order
-_LINE = b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\n"
-_MODEL = zlib.decompress(  # y = -x for one number, as `tflite.Model` writes it
-    base64.b85decode(
-        "c-oU-U|<Mw^D$;%;A0SB5Mbb8-~fuS0C@~R9s`365I+H8W*}w+Vu&mVLiivxJaC;XKoTNm1H=wM?1H3@fq@Gw4^qbkHH!x-55o*t"
-        "_)Ji<Kz82y|NlQo3Z@q%S7L~)UJUFO2B`TEzz!6J7>%OO0M#ytUw9a}!Ac>1v4-fg1^}Js3hM"
-    )
-)
-
-
-def create_first_delegate(make: Callable[[bytes], object]) -> None:
-    """Let LiteRT create its first XNNPACK delegate, for a small model, and remove its line from stderr.
-
-    Other output to stderr in the meantime, from any thread, is passed on.
-
-    Args:
-        make: creates the delegate for the bytes of a model.
-    """
-    with _ONE_AT_A_TIME, _stderr_without(_LINE):
-        make(_MODEL)
-
-
-@contextmanager
-def _stderr_without(line: bytes) -> Iterator[None]:
-    try:
-        stderr = os.dup(2)
-    except OSError:  # there is none
-        yield
-        return
-    with tempfile.TemporaryFile() as captured:
-        os.dup2(captured.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            captured.seek(0)
-            os.write(2, captured.read().replace(line, b""))
