@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from delegate.cli import output
-from delegate.cli.commands import Command, Group
-from delegate.cli.lower import Backends, ConfigFile, Inputs, Model
-from delegate.cli.options import Imports, import_modules
+from delegate.cli.commands import Command, Group, expand_groups
+from delegate.cli.model_options import Model, PlanOptions
 
 lock_app = typer.Typer(cls=Group, no_args_is_help=True, help="Compare lockfiles, or check one.", rich_markup_mode=None)
 config_app = typer.Typer(
@@ -55,21 +54,14 @@ def diff_locks(first: LockFile, second: LockFile) -> None:
 
 
 @lock_app.command("check", cls=Command)
-def check_lock(
-    lock: LockFile,
-    model: Model,
-    config: ConfigFile = None,
-    backend: Backends = None,
-    inputs: Inputs = None,
-    imports: Imports = None,
-) -> None:
+@expand_groups
+def check_lock(lock: LockFile, model: Model, source: PlanOptions) -> None:
     """Check that all nodes of a model can run as in a lockfile, without compiling."""
-    import_modules(imports)
-    with output.working("importing torch"):
-        from delegate.cli.models import load_model
-        from delegate.placement.locked import check_locked
+    exported = source.load_model(model)
+    from delegate.placement.locked import check_locked
+
     with output.working(f"planning {model}"):
-        notes = check_locked(load_model(model, inputs or []), lock, backend or None, config=config)
+        notes = check_locked(exported, lock, source.backends, config=source.config)
     for note in notes:
         output.show(note)
     output.print_line(f"{lock} can be applied")

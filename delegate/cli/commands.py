@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from typing import Any
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from inspect import Parameter, signature
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -86,6 +90,8 @@ class Group(TyperGroup):
 def build_command(name: str, source: Any, settings: dict[str, bool] | None = None, *, cls: Any = Command) -> Any:
     """Return the command object of a function with typer's annotations, or of a `typer.Typer`, a group of commands.
 
+    A parameter of the function that is a dataclass is a group of options, see `expand_groups`.
+
     Args:
         name: the name on the command line.
         source: the function or the group.
@@ -97,8 +103,38 @@ def build_command(name: str, source: Any, settings: dict[str, bool] | None = Non
         group.name = name
         return group
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name, cls=cls, context_settings=settings)(source)
+    app.command(name, cls=cls, context_settings=settings)(expand_groups(source))
     return typer.main.get_command(app)
+
+
+def expand_groups(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a command's function with the fields of its option groups as parameters, which is what typer reads.
+
+    A group is a parameter whose type is a dataclass. Each field has typer's annotation and a default, and becomes one
+    option; the function gets an instance.
+    """
+    groups: dict[str, tuple[type, list[str]]] = {}
+    parameters: list[Parameter] = []
+    for parameter in signature(function, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if not (isinstance(group, type) and is_dataclass(group)):
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+            continue
+        groups[parameter.name] = group, [field.name for field in fields(group)]
+        hints = get_type_hints(group, include_extras=True)
+        parameters += (
+            Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+            for f in fields(group)
+        )
+
+    @functools.wraps(function)
+    def command(**arguments: Any) -> None:
+        for name, (group, names) in groups.items():
+            arguments[name] = group(**{field: arguments.pop(field) for field in names})
+        function(**arguments)
+
+    command.__signature__ = signature(function).replace(parameters=parameters)  # type: ignore[attr-defined]
+    return command
 
 
 def _end_if_wrong_usage(error: Exception) -> None:

@@ -9,21 +9,19 @@ from typing import Annotated
 import typer
 
 from delegate.cli import options, output
-from delegate.cli.lower import Backends, Calibration, ConfigFile, Inputs
-from delegate.cli.options import Imports, TrustCode, import_modules
+from delegate.cli.model_options import LoweringOptions
+from delegate.cli.options import TrustCode
 from delegate.errors import InputError
 
 
 def debug(
+    source: LoweringOptions,
     model: Annotated[
         str | None,
         typer.Argument(
             metavar="MODEL", help="file.pt2, or package.module:function returning (module, example_inputs)."
         ),
     ] = None,
-    config: ConfigFile = None,
-    backend: Backends = None,
-    example_inputs: Inputs = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -32,7 +30,6 @@ def debug(
             help="Input to run on, by order or by name, or one .npz. Default: the example inputs of the export.",
         ),
     ] = None,
-    calibration: Calibration = None,
     program_file: Annotated[
         Path | None,
         typer.Option(
@@ -60,25 +57,23 @@ def debug(
         typer.Option("--sqnr-db", metavar="DB", help="Results below this are wrong. Default: by the precision."),
     ] = None,
     nan: Annotated[bool, typer.Option("--nan", help="Print only the first NaN and the first infinity.")] = False,
-    imports: Imports = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
 ) -> None:
     """Find the operators that return wrong values: run a model beside torch, and reduce each wrong partition."""
     if model is None:
         raise _no_model(program_file)
-    with output.working("importing torch"):
-        import delegate
-        from delegate.cli.models import load_model, read_sample, read_settings
-    import_modules(imports)
-    with output.working(f"exporting {model}"):
-        source = load_model(model, example_inputs or ())
-        source, sample = read_sample(source, inputs) if inputs else (source, None)
-    settings = read_settings(config, calibration)
+    exported, sample = source.load_model(model), None
+    import delegate
+    from delegate.cli.models import read_sample
+
+    if inputs:
+        exported, sample = read_sample(exported, inputs)
+    settings = source.read_settings()
     check = delegate.Verify(sample, sqnr_db=sqnr_db)
     with output.working(f"debugging {model}") as progress:
         diagnosis = delegate.debug(
-            source,
-            backend or None,
+            exported,
+            source.backends,
             config=settings,
             inputs=check,
             budget=budget,

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from delegate.cli import options, output
-from delegate.cli.lower import Backends, ConfigFile, Inputs
-from delegate.cli.options import Imports, import_modules
+from delegate.cli.model_options import PlanOptions
 from delegate.cli.report import read_report
 from delegate.devtools.export_graph import dot, model_explorer, node_data, onnx_model
 from delegate.files import require_file, write_bytes
@@ -18,7 +17,8 @@ _FORMATS = {"model-explorer": model_explorer, "dot": dot, "onnx": onnx_model}
 
 
 def export_graph(
-    source: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A model as for `lower`, or a saved program.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A model as for `lower`, or a saved program.")],
+    source: PlanOptions,
     out: Annotated[
         Path,
         typer.Option(
@@ -31,16 +31,11 @@ def export_graph(
             case_sensitive=False, help="Of Google's Model Explorer, of Graphviz, or ONNX without weights, for Netron."
         ),
     ] = "model-explorer",
-    config: ConfigFile = None,
-    backend: Backends = None,
-    inputs: Inputs = None,
-    imports: Imports = None,
 ) -> None:
     """Write the graph with backends and verdicts for another viewer."""
-    options.require_distinct({"--output": out}, {"MODEL": Path(source)})
-    import_modules(imports)
-    report = read_report(source, config, backend, inputs or [])
-    files = {out: _FORMATS[format](report, Path(source).name)}
+    options.require_distinct({"--output": out}, {"MODEL": Path(model)})
+    report = read_report(model, source)
+    files = {out: _FORMATS[format](report, Path(model).name)}
     if format == "model-explorer":
         files |= {out.with_suffix(f".{kind}.json"): data for kind, data in node_data(report).items()}
     for path in files:

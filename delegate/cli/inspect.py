@@ -13,8 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from delegate.cli import output
-from delegate.cli.lower import Backends, ConfigFile, Inputs
-from delegate.cli.options import Imports, import_modules
+from delegate.cli.model_options import PlanOptions
 from delegate.errors import DelegateError
 from delegate.files import open_to_read
 from delegate.program import file
@@ -84,10 +83,7 @@ def _tensor(name: str, dtype: str, shape: tuple[Dim, ...]) -> dict[str, Any]:
 
 def explain(
     model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A model as for `lower`, or a saved program.")],
-    config: ConfigFile = None,
-    backend: Backends = None,
-    inputs: Inputs = None,
-    imports: Imports = None,
+    source: PlanOptions,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show a table of all nodes in place of the report.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -96,12 +92,11 @@ def explain(
     Nothing is compiled. The command fails if `lower` would fail.
     """
     if is_program(Path(model)):
-        if config or backend or inputs or imports:
+        if source.is_given:
             raise typer.BadParameter("a saved program is already planned: -c, -b, -i and --import are for models")
         report, refusal = Report.from_json(file.load(model).report, str(model)), None
     else:
-        import_modules(imports)
-        report, refusal = plan_model(model, config, backend, inputs or [])
+        report, refusal = plan_model(model, source)
     if as_json:
         output.print_json(json.loads(report.to_json()))
     elif nodes:
@@ -112,15 +107,13 @@ def explain(
         raise refusal
 
 
-def plan_model(
-    model: str, config: Path | None, backends: list[str] | None, inputs: list[str]
-) -> tuple[Report, DelegateError | None]:
+def plan_model(model: str, source: PlanOptions) -> tuple[Report, DelegateError | None]:
     """Return the report of a model's plan, and the error of `lower` if it would fail."""
-    with output.working("importing torch"):
-        from delegate import compile
-        from delegate.cli.models import load_model
+    exported = source.load_model(model)
+    from delegate import compile
+
     with output.working(f"planning {model}"):
-        return compile.plan_and_check(load_model(model, inputs), backends or None, config=config)
+        return compile.plan_and_check(exported, source.backends, config=source.config)
 
 
 def is_program(path: Path) -> bool:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -44,11 +45,6 @@ Imports = Annotated[
         help="Import a module first, and call its function, e.g. to register classes of inputs.",
     ),
 ]
-# How a program file is loaded, in the order of the arguments of `delegate.load`.
-OnFallback = Annotated[
-    Literal["allow", "warn", "error"] | None,
-    typer.Option("--fallback", case_sensitive=False, help="Reaction if a delegate fails whose partition has kernels."),
-]
 Kernels = Annotated[
     list[str] | None,
     typer.Option(
@@ -65,11 +61,31 @@ TrustCode = Annotated[
         "--trust-code", help="Open partitions of machine code, as of TVM and QNN, which runs with your permissions."
     ),
 ]
-Isolate = Annotated[bool, typer.Option("--isolate", help="Run delegates in a separate process, for an untrusted file.")]
-LoadOptions = Annotated[
-    list[str] | None,
-    typer.Option("--option", metavar="BACKEND.NAME=VALUE", help="Option of a backend, e.g. xnnpack.threads=4."),
-]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """The options that say how a program file is loaded."""
+
+    kernels: Kernels = None
+    fallback: Annotated[
+        Literal["allow", "warn", "error"] | None,
+        typer.Option(
+            "--fallback", case_sensitive=False, help="Reaction if a delegate fails whose partition has kernels."
+        ),
+    ] = None
+    trust_code: TrustCode = False
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="Run delegates in a separate process, for an untrusted file.")
+    ] = False
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="BACKEND.NAME=VALUE", help="Option of a backend, e.g. xnnpack.threads=4."),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `delegate.load`; raises InputError if an option is not BACKEND.NAME=VALUE."""
+        return {**asdict(self), "options": parse_load_options(self.options or [])}
 
 
 def import_modules(names: Sequence[str] | None) -> None:

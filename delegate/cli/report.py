@@ -12,8 +12,8 @@ import typer
 import delegate
 from delegate.cli import options, output
 from delegate.cli.inspect import is_program, plan_model
-from delegate.cli.lower import Backends, ConfigFile, Inputs
-from delegate.cli.options import Imports, TrustCode, import_modules
+from delegate.cli.model_options import PlanOptions
+from delegate.cli.options import TrustCode
 from delegate.devtools.debugger.diagnosis import Diagnosis
 from delegate.devtools.page.html import page, write
 from delegate.errors import InputError
@@ -34,10 +34,7 @@ def report(
         Path,
         typer.Option("--output", "-o", metavar="FILE", callback=options.REPORT, help="HTML file to write."),
     ],
-    config: ConfigFile = None,
-    backend: Backends = None,
-    inputs: Inputs = None,
-    imports: Imports = None,
+    plan: PlanOptions,
     debug_result: Annotated[
         Path | None,
         typer.Option(
@@ -61,30 +58,29 @@ def report(
         raise typer.BadParameter("--debug-result is of one program: give one")
     read = {f"MODEL {s}": Path(s) for s in sources} | ({} if debug_result is None else {"--debug-result": debug_result})
     options.require_distinct({"--output": out}, read)
-    import_modules(imports)
     diagnosis = None if debug_result is None else _diagnosis(debug_result)
     pages = []
     for source in sources:
         is_saved = is_program(Path(source))
-        planning = (None, None, []) if is_saved and len(sources) > 1 else (config, backend, inputs or [])
+        planning = PlanOptions() if is_saved and len(sources) > 1 else plan
         profile = _profile(source, repeat, inner, trust_code) if repeat and is_saved else None
         name = Path(source).name if is_saved else source
-        pages.append(read_report(source, *planning).page_data(name, profile, diagnosis))
+        pages.append(read_report(source, planning).page_data(name, profile, diagnosis))
     write(page(pages), out)
     output.print_line(f"saved {out}, {out.stat().st_size:,} bytes")
 
 
-def read_report(source: str, config: Path | None, backends: list[str] | None, inputs: list[str]) -> Report:
+def read_report(source: str, plan: PlanOptions) -> Report:
     """Return the report of a saved program, or of the plan of a model.
 
     Raises ProgramError for a program without debug info, and the errors of `explain`.
     """
     if is_program(Path(source)):
-        if config or backends or inputs:
+        if plan.config or plan.backend or plan.example_inputs:
             raise typer.BadParameter("a saved program is already planned: -c, -b and -i are for models")
         program = file.load(source)
         return replace(Report.from_json(program.report, source), memory=memory_pictures(program))
-    planned, refusal = plan_model(source, config, backends, inputs)
+    planned, refusal = plan_model(source, plan)
     return replace(planned, notes=(*planned.notes, *([f"lowering fails: {refusal}"] if refusal else [])))
 
 

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -20,14 +20,9 @@ from delegate.cli.completions import method_names
 from delegate.cli.options import (
     OUTPUTS,
     Imports,
-    Isolate,
-    Kernels,
     LoadOptions,
-    OnFallback,
     TraceFile,
-    TrustCode,
     import_modules,
-    parse_load_options,
     require_distinct,
     tracing,
 )
@@ -44,8 +39,22 @@ from delegate.user_warnings import warn_user
 _NOT_FINITE = {"nan": "NaN", "infinite": "infinite"}  # key of the JSON -> word of the table
 
 
+@dataclass(frozen=True, slots=True)
+class TimingOptions:
+    """The options that say how runs are timed."""
+
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Number of timed runs.")] = 1
+    profile: Annotated[bool, typer.Option("--profile", help="Show how long every instruction takes.")] = False
+    inner: Annotated[
+        bool, typer.Option("--inner", help="With --profile or --trace: also the operators inside the vendor libraries.")
+    ] = False
+    trace: TraceFile = None
+
+
 def run(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A program file.")],
+    load: LoadOptions,
+    timing: TimingOptions,
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", "-i", metavar="[NAME=]A.npy", help="Input, by order or by name. Default: random ones."),
@@ -54,40 +63,23 @@ def run(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", callback=OUTPUTS, help="Write the outputs here."),
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Number of timed runs.")] = 1,
-    kernels: Kernels = None,
     method: Annotated[
         str | None,
         typer.Option(metavar="NAME", autocompletion=method_names, help="Method to run, if the program has several."),
     ] = None,
-    fallback: OnFallback = None,
-    trust_code: TrustCode = False,
-    isolate: Isolate = False,
-    options: LoadOptions = None,
     imports: Imports = None,
-    profile: Annotated[bool, typer.Option("--profile", help="Show how long every instruction takes.")] = False,
-    inner: Annotated[
-        bool, typer.Option("--inner", help="With --profile or --trace: also the operators inside the vendor libraries.")
-    ] = False,
-    trace: TraceFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run a program file on .npy files, or on seeded random inputs, without torch."""
-    if inner and not (profile or trace):
+    repeat, inner, trace = timing.repeat, timing.inner, timing.trace
+    if inner and not (timing.profile or trace):
         raise typer.BadParameter("--inner adds to --profile or --trace: give one of them")
     require_distinct({"--trace": trace}, {"FILE": path})
     import_modules(imports)
     with ExitStack() as stack:
         tracer = stack.enter_context(tracing(trace))
         with output.working(f"loading {path}"):
-            loaded = delegate.load(
-                path,
-                fallback=fallback,
-                kernels=kernels,
-                trust_code=trust_code,
-                isolate=isolate,
-                options=parse_load_options(options or []),
-            )
+            loaded = delegate.load(path, **load.arguments())
         program = stack.enter_context(_warn_if_close_fails(loaded))
         chosen = chosen_method(program, method, str(path))
         arrays = _read(chosen, inputs) if inputs else random_inputs(chosen.definition)
@@ -95,7 +87,7 @@ def run(
         results, seconds = [], []
         with (
             nullcontext() if tracer is None else program.listen(tracer, inner=inner),
-            program.profile(inner=inner) if profile else nullcontext() as watching,
+            program.profile(inner=inner) if timing.profile else nullcontext() as watching,
         ):
             for _ in output.counted(repeat, f"running {path}"):
                 start = time.perf_counter()

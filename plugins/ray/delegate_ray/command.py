@@ -11,7 +11,7 @@ import typer
 
 from delegate.cli import output
 from delegate.cli.completions import method_names
-from delegate.cli.options import OUTPUTS, Isolate, Kernels, LoadOptions, OnFallback, TrustCode, parse_load_options
+from delegate.cli.options import OUTPUTS, LoadOptions
 from delegate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def batch(
         Path,
         typer.Option("--output", "-o", metavar="FOLDER", callback=OUTPUTS, help="Where to write the output files."),
     ],
+    load: LoadOptions,
     columns: Annotated[
         list[str] | None,
         typer.Option(
@@ -74,11 +75,6 @@ def batch(
         str | None, typer.Option(metavar="ADDRESS", help="Work on this Ray cluster: host:port, or auto.")
     ] = None,
     actors: Annotated[int, typer.Option(min=1, metavar="N", help="With --ray: the number of actors.")] = 2,
-    kernels: Kernels = None,
-    fallback: OnFallback = None,
-    trust_code: TrustCode = False,
-    isolate: Isolate = False,
-    options: LoadOptions = None,
 ) -> None:
     """Run a program on each row of a file. A stopped job continues with the same command."""
     from delegate_ray.runtime import job as jobs  # not for the help
@@ -92,13 +88,7 @@ def batch(
         batch=batch_rows,
         threads=(threads or 1) if ray else threads,
         rows=rows,
-        load={
-            "kernels": kernels,
-            "fallback": fallback,
-            "trust_code": trust_code,
-            "isolate": isolate,
-            "options": parse_load_options(options or []),
-        },
+        load=load.arguments(),
     )
     with ExitStack() as stack:
         if ray is not None:

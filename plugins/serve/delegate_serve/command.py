@@ -9,7 +9,7 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Timer
@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from delegate.cli import output
-from delegate.cli.options import Isolate, Kernels, LoadOptions, OnFallback, TrustCode, parse_load_options
+from delegate.cli.options import LoadOptions, parse_load_options
 from delegate.errors import ConfigError, DelegateError
 from delegate_serve.runtime.settings import MAX_CONNECTIONS, MAX_THREADS, MIB, ModelFile, Settings
 
@@ -47,8 +47,86 @@ _IN_ONE_PROCESS = {  # an option that needs a server in one process -> the way w
 }
 
 
+@dataclass(frozen=True, slots=True)
+class AddressOptions:
+    """Where the server listens, and where it runs."""
+
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is all.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port for HTTP; 0: a free one.")] = 8000
+    grpc_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Port for gRPC. Default: no gRPC.")
+    ] = None
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Serve on this Ray cluster: host:port, or auto.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """How requests are joined, limited and ordered."""
+
+    batch: Annotated[
+        int,
+        typer.Option(min=1, metavar="ROWS", help="Join requests of programs with a dynamic batch, up to these rows."),
+    ] = _DEFAULT.batch
+    batch_delay: Annotated[
+        float,
+        typer.Option(min=0, max=_MICROSECONDS, metavar="MICROSECONDS", help="With --batch: time to wait for others."),
+    ] = _DEFAULT.batch_delay
+    queue: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Requests of a model that may wait; others get the status 429.")
+    ] = _DEFAULT.queue
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.001, max=86400, metavar="SECONDS", help="Limit for a request to arrive, and then for its answer."
+        ),
+    ] = _DEFAULT.timeout
+    max_body: Annotated[int, typer.Option(min=1, metavar="MIB", help="Limit for the size of a request.")] = (
+        _DEFAULT.max_body // MIB
+    )
+    sessions: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Conversations at once with a program that has states.")
+    ] = _DEFAULT.sessions
+    session_timeout: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="Time without requests after which one may end for another."),
+    ] = _DEFAULT.session_timeout
+    priority: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Of requests that have none; smaller numbers run first.")
+    ] = _DEFAULT.priority
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceOptions:
+    """What the models may use, and what clients may do with them."""
+
+    threads: Annotated[
+        int,
+        typer.Option(
+            min=0, max=MAX_THREADS, metavar="N", help="Calls of all models at once. Default: the number of cores."
+        ),
+    ] = _DEFAULT.threads
+    memory: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="MIB", help="Memory of all models. Those not in use are closed for others."),
+    ] = None
+    model_memory: Annotated[int | None, typer.Option(min=1, metavar="MIB", help="Memory of one program.")] = None
+    control: Annotated[bool, typer.Option("--control", help="Let clients load and unload models.")] = False
+    shared_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PREFIX", help="Let clients on this machine use shared memory whose names begin with PREFIX."
+        ),
+    ] = None
+
+
 def serve(
     context: typer.Context,
+    address: AddressOptions,
+    requests: RequestOptions,
+    resources: ResourceOptions,
+    load: LoadOptions,
     files: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NAME=]FILE", help="Program files. Default name: that of the file."),
@@ -58,41 +136,6 @@ def serve(
         typer.Option("--config", "-c", metavar="FILE", help="YAML file of models and limits. Options here replace it."),
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of that file, for editors.")] = False,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port for HTTP; 0: a free one.")] = 8000,
-    grpc_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Port for gRPC. Default: no gRPC.")
-    ] = None,
-    batch: Annotated[
-        int,
-        typer.Option(min=1, metavar="ROWS", help="Join requests of programs with a dynamic batch, up to these rows."),
-    ] = _DEFAULT.batch,
-    batch_delay: Annotated[
-        float,
-        typer.Option(min=0, max=_MICROSECONDS, metavar="MICROSECONDS", help="With --batch: time to wait for others."),
-    ] = _DEFAULT.batch_delay,
-    ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Serve on this Ray cluster: host:port, or auto.")
-    ] = None,
-    queue: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Requests of a model that may wait; others get the status 429.")
-    ] = _DEFAULT.queue,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            min=0.001, max=86400, metavar="SECONDS", help="Limit for a request to arrive, and then for its answer."
-        ),
-    ] = _DEFAULT.timeout,
-    max_body: Annotated[
-        int, typer.Option(min=1, metavar="MIB", help="Limit for the size of a request.")
-    ] = _DEFAULT.max_body // MIB,
-    sessions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Conversations at once with a program that has states.")
-    ] = _DEFAULT.sessions,
-    session_timeout: Annotated[
-        float,
-        typer.Option(min=0, metavar="SECONDS", help="Time without requests after which one may end for another."),
-    ] = _DEFAULT.session_timeout,
     adapter: Annotated[
         list[str] | None,
         typer.Option(
@@ -100,32 +143,6 @@ def serve(
             help="LoRA adapter of a language model; requests select it as MODEL:NAME. May be repeated.",
         ),
     ] = None,
-    priority: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Of requests that have none; smaller numbers run first.")
-    ] = _DEFAULT.priority,
-    threads: Annotated[
-        int,
-        typer.Option(
-            min=0, max=MAX_THREADS, metavar="N", help="Calls of all models at once. Default: the number of cores."
-        ),
-    ] = _DEFAULT.threads,
-    memory: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="MIB", help="Memory of all models. Those not in use are closed for others."),
-    ] = None,
-    model_memory: Annotated[int | None, typer.Option(min=1, metavar="MIB", help="Memory of one program.")] = None,
-    control: Annotated[bool, typer.Option("--control", help="Let clients load and unload models.")] = False,
-    shared_memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PREFIX", help="Let clients on this machine use shared memory whose names begin with PREFIX."
-        ),
-    ] = None,
-    kernels: Kernels = None,
-    fallback: OnFallback = None,
-    trust_code: TrustCode = False,
-    isolate: Isolate = False,
-    options: LoadOptions = None,
 ) -> None:
     """Serve program files over HTTP and gRPC, by the open inference protocol of KServe and Triton.
 
