@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import groupby, pairwise
-from threading import RLock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,10 +22,6 @@ from delegate.program.dtypes import DType
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
-
-
-_POOL: list[ThreadPoolExecutor] = []
-_LOCK = RLock()
 
 
 def run_in_parts(work: Callable[[int, int], None], count: int, is_small: bool) -> None:
@@ -41,7 +37,7 @@ def run_in_parts(work: Callable[[int, int], None], count: int, is_small: bool) -
         return
     parts = min(cores(), count)
     bounds = [count * i // parts for i in range(parts + 1)]
-    waiting = [_pool().submit(work, first, end) for first, end in pairwise(bounds[:-1])]
+    waiting = [_pool(os.getpid()).submit(work, first, end) for first, end in pairwise(bounds[:-1])]
     try:
         work(bounds[-2], bounds[-1])
     finally:
@@ -51,24 +47,12 @@ def run_in_parts(work: Callable[[int, int], None], count: int, is_small: bool) -
         part.result()
 
 
-def _pool() -> ThreadPoolExecutor:
+@cache
+def _pool(process: int) -> ThreadPoolExecutor:
+    """Return the threads of a process: a fork has none of its parent's."""
     from concurrent.futures import ThreadPoolExecutor  # imports logging, which the runtime otherwise does not need
 
-    with _LOCK:
-        if not _POOL:
-            _POOL.append(ThreadPoolExecutor(cores(), "delegate-kernels"))
-        return _POOL[0]
-
-
-def _reset_after_fork() -> None:
-    """Drop the pool in a forked process, where the threads of the parent do not exist."""
-    global _LOCK  # noqa: PLW0603 - another thread of the parent may hold it
-    _LOCK = RLock()
-    _POOL.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+    return ThreadPoolExecutor(cores(), "delegate-kernels")
 
 
 OPERATOR = "delegate.cached_attention.default"

@@ -161,8 +161,6 @@ class BackendRuntime(ABC):
     """The runtime part of a backend. One object serves one loaded program.
 
     Attributes:
-        fork_safe: True if `init` works in a process that was forked after the library was used. There the runtime
-            creates all delegates again; those of the parent are neither run nor closed.
         load_options: compile specs that `delegate.load(..., options=...)` may replace, with their types (int, bool,
             str or float). They need no other blob. `threads` is the number of threads of a call; absent or 0 means all
             cores.
@@ -170,7 +168,6 @@ class BackendRuntime(ABC):
             other versions.
     """
 
-    fork_safe: bool = True
     blob_format: ClassVar[BlobFormat | None] = None
     load_options: ClassVar[Mapping[str, type]] = MappingProxyType({})
 

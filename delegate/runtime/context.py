@@ -12,7 +12,7 @@ from delegate.listeners import subscribed
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
 from delegate.runtime.call_lock import CallLock
-from delegate.runtime.lifecycle import NotPicklable, closed_error, leak, torn_states_error
+from delegate.runtime.lifecycle import FORKED, NotPicklable, Rejecting, closed_error, leak
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 from delegate.runtime.states import Parts, States
@@ -43,14 +43,13 @@ class Context(NotPicklable):
 
     def __init__(self, resources: Resources) -> None:
         program = resources.program
-        self._lock = CallLock(_CONTEXT)
+        lock = CallLock(_CONTEXT)
+        self._lock: CallLock | Rejecting = lock
         self._platform = resources.platform
         self._states = States(program.states, resources.states, resources.platform)
-        own = resources._replace(states=self._states.arrays, lock=self._lock)
+        own = resources._replace(states=self._states.arrays, lock=lock)
         self._methods = {m.name: Method(own, m) for m in program.methods}
         self._default: Callable[..., Any] = self._methods.get(self.default_method, self._no_default)
-        self._ready: Callable[[], Resources] | None = None  # after a fork: creates the resources to bind to
-        self._torn = False
         self._listeners: tuple[tuple[Subscription, bool], ...] = ()  # True: with the operators of vendor libraries
         self._profiled: ProfiledDelegates | None = None
         self._modules: ModulePaths | None = None
@@ -60,36 +59,13 @@ class Context(NotPicklable):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._methods) or 'a closed program'}>"
 
-    def mark_forked(self, ready: Callable[[], Resources]) -> None:
-        """Delay binding until the first call in this forked process: see `lifecycle`.
-
-        Args:
-            ready: returns the resources of the contexts, created in this process.
-        """
-        self._torn = bool(self._lock.owner and self._states.arrays)
-        self._lock, self._ready = CallLock(_CONTEXT), ready
+    def leave_to_parent(self) -> None:
+        """Reject all calls in this forked process."""
+        self._lock = FORKED
         if self._profiled is not None:
             leak(self._profiled)
-            self._profiled = None
         for method in self._methods.values():
-            method.mark_forked(self.make_ready, self._lock)
-
-    def make_ready(self) -> None:
-        """Bind the methods in this process, if it was forked after they were bound.
-
-        Raises:
-            ExecutionError: a call was writing the states then.
-            BackendError: a delegate cannot be created here.
-        """
-        with self._lock.hold():
-            if self._ready is None:
-                return
-            if self._torn:
-                raise torn_states_error()
-            own = self._ready()._replace(states=self._states.arrays, lock=self._lock)
-            for method in self._methods.values():
-                method.rebind(own)
-            self._ready = None
+            method.leave_to_parent()
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -137,7 +113,6 @@ class Context(NotPicklable):
         """Set all states back to their initial values."""
         with self._lock.hold():
             self._states.reset()
-            self._torn = False
 
     def snapshot(self, parts: Parts | None = None) -> dict[str, Array]:
         """Return a copy of all states by name, as they are between two calls; bfloat16 as its bits in uint16.
@@ -149,8 +124,6 @@ class Context(NotPicklable):
             InputError: a state is unknown, or has no such part.
         """
         with self._lock.hold(), translate_input_errors("the parts"):
-            if self._torn:
-                raise torn_states_error()
             return self._states.snapshot(parts)
 
     def restore(self, snapshot: Mapping[str, Array], parts: Parts | None = None) -> None:
@@ -165,7 +138,6 @@ class Context(NotPicklable):
         """
         with self._lock.hold(), translate_input_errors("the snapshot"):
             self._states.restore(snapshot, parts)
-            self._torn = self._torn and parts is not None
 
     @contextmanager
     def listen(self, listener: Listener, *, inner: bool = False) -> Iterator[None]:
@@ -187,7 +159,6 @@ class Context(NotPicklable):
         """
         self.refuse_reentry()
         with subscribed(listener) as subscription:
-            self.make_ready()
             try:
                 self._bind_listeners((*self._listeners, (subscription, inner)))
                 yield

@@ -130,23 +130,17 @@ class InProcess:
         program: verified.
         registry: source of backends.
         trust_code: open blobs of machine code too.
-        forked: True if this process was forked from one in which the program had delegates.
 
     Attributes:
         runtimes: the runtime part of every backend that has created a delegate.
     """
 
-    def __init__(self, program: Program, registry: Registry, trust_code: bool, forked: bool = False) -> None:
+    def __init__(self, program: Program, registry: Registry, trust_code: bool) -> None:
         self.runtimes: dict[str, BackendRuntime] = {}
-        self._program, self._registry, self._trust_code, self._forked = program, registry, trust_code, forked
+        self._program, self._registry, self._trust_code = program, registry, trust_code
 
     def __call__(self, spec: DelegateSpec) -> Delegate:
         runtime = self.runtimes.get(spec.backend) or self._runtime(spec.backend)
-        if self._forked and not runtime.fork_safe:
-            raise BackendFailed(
-                "its library does not work in a process that was forked from a process that uses the library",
-                remedy="start the new process by spawn or forkserver, and load the program there",
-            )
         blob, *data = (memoryview(self._program.segments[i]) for i in (spec.segment, *spec.data))
         delegate = open_blob(runtime, blob, data, spec.compile_specs, trust_code=self._trust_code)
         self.runtimes[spec.backend] = runtime

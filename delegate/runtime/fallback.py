@@ -74,10 +74,6 @@ class Fallbacks:
         self._delegates.append(wrapper)
         return wrapper
 
-    def forget_delegates(self) -> None:
-        """Forget the delegates, which are created again after a fork. The events stay."""
-        self._delegates.clear()
-
     def switch_space(self, space: int, error: BaseException) -> bool:
         """Run all partitions of a memory space on their fallbacks. Return True if that changes anything."""
         changed = [d.switch_to_fallback(error) for d in self._delegates if d.spec.space == space]  # all of them

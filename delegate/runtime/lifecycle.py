@@ -1,18 +1,18 @@
-"""The life of a program in its process: it can be closed, but not pickled, and it follows forks.
+"""The life of a program in its process: it can be closed, but not pickled, and it cannot be used after a fork.
 
 In a forked process, threads of the parent do not exist, but their locks are held and their calls unfinished. Vendor
-libraries lack threads and devices. So locks are new, and the first call creates new delegates. Those of the parent are
-neither run nor freed, because their libraries may wait for missing threads.
+libraries lack threads and devices. So any use of the parent's programs is an error there. Their delegates are not freed
+either, because their libraries may wait for missing threads.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable
+from typing import NoReturn, Protocol
 from weakref import WeakSet
 
-from delegate.errors import ExecutionError, ProgramError
+from delegate.errors import DelegateError, ExecutionError, ProgramError
 
 
 def closed_error() -> ProgramError:
@@ -20,14 +20,26 @@ def closed_error() -> ProgramError:
     return ProgramError("the program is closed", remedy="load it again")
 
 
-class Closed:
-    """A replacement for the executor of a closed method: any call raises ProgramError."""
+def forked_error() -> ExecutionError:
+    """Return the error for any use of a program in a process that was forked from the one that loaded it."""
+    what = "the program was loaded before this process was forked"
+    return ExecutionError(what, remedy="load it in this process, which `spawn` and `forkserver` start without a fork")
+
+
+class Rejecting:
+    """A replacement for the executor, the input checker or the lock of a method: any use raises an error."""
+
+    def __init__(self, error: Callable[[], DelegateError]) -> None:
+        self._error = error
 
     def run(self, *args: object) -> NoReturn:
-        """Raise ProgramError."""
-        raise closed_error()
+        """Raise the error."""
+        raise self._error()
 
-    execute = arrays = run
+    execute = arrays = hold = refuse_reentry = run
+
+
+CLOSED, FORKED = Rejecting(closed_error), Rejecting(forked_error)
 
 
 class NotPicklable:
@@ -41,27 +53,22 @@ class NotPicklable:
 
 
 class ForkAware(Protocol):
-    """An object that must handle forks of its process: a program."""
+    """An object that a fork makes unusable: a program."""
 
-    def follow_fork(self) -> None:
-        """Handle a fork; called in the forked process before anything else there."""
-
-
-_PROGRAMS = WeakSet[ForkAware]()
+    def leave_to_parent(self) -> None:
+        """Reject all calls; called in the forked process before anything else there."""
 
 
-def follow_forks(program: ForkAware) -> None:
-    """Call `follow_fork` of a program after every fork of its process."""
-    _PROGRAMS.add(program)
+PROGRAMS = WeakSet[ForkAware]()
 
 
-def _follow() -> None:
-    for program in list(_PROGRAMS):
-        program.follow_fork()
+def _leave_to_parent() -> None:
+    for program in list(PROGRAMS):
+        program.leave_to_parent()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_follow)
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def leak(value: object) -> None:
@@ -69,28 +76,3 @@ def leak(value: object) -> None:
     import ctypes  # not needed by most processes
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
-
-
-def torn_states_error() -> ExecutionError:
-    """Return the error for states that a call was writing while the process was forked."""
-    return ExecutionError(
-        "another thread was in a call when this process was forked, so the states may be incomplete",
-        remedy="call reset(), or restore() a snapshot; or fork only between calls",
-    )
-
-
-class ForkedChecker:
-    """A replacement of a method's input checker that binds the method in this process at its first call.
-
-    Args:
-        make_ready: binds the method in this process, which replaces this checker.
-        check: of the method.
-    """
-
-    def __init__(self, make_ready: Callable[[], None], check: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
-        self._make_ready, self._check = make_ready, check
-
-    def arrays(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """Bind the method, and check its inputs."""
-        self._make_ready()
-        return self._check(leaves)

@@ -28,7 +28,7 @@ from delegate.runtime.call_lock import CallLock
 from delegate.runtime.context import Context
 from delegate.runtime.delegates import InProcess, announce, close_delegates, lock_of, make_delegates
 from delegate.runtime.lazy_constants import LazyConstantTable
-from delegate.runtime.lifecycle import closed_error, follow_forks, leak
+from delegate.runtime.lifecycle import FORKED, PROGRAMS, closed_error, forked_error, leak
 from delegate.runtime.platform import DEFAULT, Platform
 from delegate.runtime.resources import Resources
 from delegate.runtime.states import zeros
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 Policy = Literal["allow", "warn", "error"]
 _POLICIES = get_args(Policy)
-_DELEGATES = "the creation of the program's delegates"  # in a forked process
 _MAX_SECONDS = 1e6  # of `isolate`: system calls take no more
 LoadOptions = Mapping[str, Mapping[str, Any]]  # backend -> option -> value
 # An option that does not exist at lowering has only the type of the runtime part.
@@ -233,15 +232,14 @@ class LoadedProgram(Context):
         )
         self._fallbacks = _fallbacks(self._shared, program.on_fallback if fallback is None else fallback)
         self._contexts: WeakSet[Context] = WeakSet()
-        self._making = CallLock(_DELEGATES)
-        self._make_delegates(forked=False)
+        self._make_delegates()
         try:
             super().__init__(self._shared)
         except BaseException:  # kernels of a plugin may raise anything, too
             with suppress(BackendFailed):
                 self._close_delegates()
             raise
-        follow_forks(self)
+        PROGRAMS.add(self)
 
     def __repr__(self) -> str:
         if not self._methods:
@@ -259,38 +257,27 @@ class LoadedProgram(Context):
         """
         if not self._methods:
             raise closed_error()
-        context = Context(self.ready())
+        if self._lock is FORKED:
+            raise forked_error()
+        context = Context(self._shared)
         self._contexts.add(context)
         return context
 
-    def ready(self) -> Resources:
-        """Return the resources of its contexts, with delegates that were created in this process."""
-        with self._making.hold():
-            if self._forked:
-                self._make_delegates(forked=True)
-        return self._shared
-
-    def follow_fork(self) -> None:
-        """Replace locks and delegates of the parent process; called in a forked process before anything else."""
-        if not self._methods:
-            return
+    def leave_to_parent(self) -> None:
+        """Reject all calls in this forked process, and keep the delegates of the parent as they are."""
         leak((self._shared, self._init))
-        fresh = LazyConstantTable()
-        self._shared = self._shared._replace(delegates=(), delegate_locks=(), spaces=(), lazy_constants=fresh)
-        if self._fallbacks is not None:
-            self._fallbacks.forget_delegates()
-        self._forked, self._making = True, CallLock(_DELEGATES)
-        for context in (self, *self._contexts):
-            context.mark_forked(self.ready)
+        super().leave_to_parent()
+        for context in self._contexts:
+            context.leave_to_parent()
 
-    def _make_delegates(self, *, forked: bool) -> None:
+    def _make_delegates(self) -> None:
         program = self.program
         if self._isolate:
             from delegate.runtime.isolated import Isolated  # not needed by most programs
 
             self._init: InProcess | Isolated = Isolated(program, self._registry, self._trust_code, self._limit)
         else:
-            self._init = InProcess(program, self._registry, self._trust_code, forked)
+            self._init = InProcess(program, self._registry, self._trust_code)
         delegates: tuple[Delegate, ...] = ()
         try:
             init = announce(self._init, program, self._shared.platform.clock) if is_heard() else self._init
@@ -303,7 +290,6 @@ class LoadedProgram(Context):
             self._init.close()
             raise
         self._shared = self._shared._replace(delegates=delegates, delegate_locks=delegate_locks, spaces=spaces)
-        self._forked = False
 
     def _close_delegates(self) -> None:
         delegates, self._shared = self._shared.delegates, self._shared._replace(delegates=(), delegate_locks=())
@@ -352,6 +338,8 @@ class LoadedProgram(Context):
             BackendFailed: a delegate could not be closed. All others are closed.
             ExecutionError: a call of this thread is using the program, which stays open.
         """
+        if self._lock is FORKED:
+            return
         contexts = list(self._contexts)
         for context in (self, *contexts):
             context.refuse_reentry()

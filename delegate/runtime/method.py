@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,7 +18,7 @@ from delegate.runtime.arguments import leaves_of, unflatten
 from delegate.runtime.backend import Array, Delegate
 from delegate.runtime.execution_plan import ExecutionPlan
 from delegate.runtime.inputs import InputChecker, copy_back, writable_inputs
-from delegate.runtime.lifecycle import Closed, ForkedChecker, NotPicklable
+from delegate.runtime.lifecycle import CLOSED, FORKED, NotPicklable, Rejecting
 from delegate.runtime.platform import DEFAULT
 from delegate.runtime.resources import Resources
 from delegate.runtime.translate_errors import translate_binding_errors, translate_input_errors, translate_run_errors
@@ -42,7 +42,7 @@ class Method(NotPicklable):
     def __init__(self, resources: Resources, definition: model.Method) -> None:
         self.definition = definition
         self._inputs = InputChecker(definition)
-        self._checker: InputChecker | Closed | ForkedChecker = self._inputs
+        self._checker: InputChecker | Rejecting = self._inputs
         self._executor: Executor
         self._lock = resources.lock
         self.written = written_inputs(resources.program, definition)
@@ -162,14 +162,10 @@ class Method(NotPicklable):
         with self._lock.hold():
             self._bind(self._resources._replace(watch=watch, profiled=profiled))
 
-    def mark_forked(self, make_ready: Callable[[], None], lock: CallLock) -> None:
-        """Wait until the first call in this forked process runs `make_ready`, which binds the method again."""
-        self._lock, self._checker = lock, ForkedChecker(make_ready, self.check)
-
-    def rebind(self, resources: Resources) -> None:
-        """Bind to these resources of this process."""
-        self._bind(resources._replace(watch=self._resources.watch))
-        self._checker = self._inputs
+    def leave_to_parent(self) -> None:
+        """Reject all calls in this forked process."""
+        self._checker = self._executor = FORKED
+        self._lock = FORKED  # type: ignore[assignment]  # every use of it raises the error
 
     def refuse_reentry(self) -> None:
         """Raise ExecutionError if `close` would wait for a call of this thread."""
@@ -179,11 +175,10 @@ class Method(NotPicklable):
 
     def close(self) -> None:
         """Wait for a running call, and reject all later ones."""
-        closed = Closed()
         with self._lock.hold():
-            self._checker = self._executor = closed
+            self._checker = self._executor = CLOSED
         if self._direct is not None:
-            self._direct.close(closed)
+            self._direct.close(CLOSED)
 
     def _bind(self, resources: Resources) -> None:
         self._resources = resources

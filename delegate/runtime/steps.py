@@ -14,7 +14,7 @@ from delegate.plugins import AUTHOR, PORTABLE, one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate, TensorType
 from delegate.runtime.call_lock import CallLock, hold
-from delegate.runtime.lifecycle import Closed
+from delegate.runtime.lifecycle import Rejecting
 from delegate.runtime.platform import no_memory
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class SingleDelegateFastPath:
             raise self._step.failed(error) from error
         return outputs
 
-    def close(self, closed: Closed) -> None:
+    def close(self, closed: Rejecting) -> None:
         """Wait for a running call, unless the delegate is thread-safe, and reject all later ones."""
         with hold(self.lock):
             self._execute = closed.execute

@@ -71,7 +71,6 @@ class OnnxRuntimeRuntime(BackendRuntime):
     """The runtime part of the backend, which opens sessions."""
 
     load_options: ClassVar = {"threads": int}
-    fork_safe = False  # ONNX Runtime's threads are gone in a forked process
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
         return self.init_with_data(blob, (), compile_specs)

@@ -26,7 +26,6 @@ class OpenVinoRuntime(BackendRuntime):
     """The runtime part, which opens models of the AOT part."""
 
     load_options: ClassVar = {"device": str, "precision": str, "threads": int, "cache": str}
-    fork_safe = False  # its threads are gone in a forked process
 
     def __init__(self) -> None:
         self._core = openvino.Core()

@@ -1,4 +1,4 @@
-"""Packed weights are shared by methods, loads, forks, processes; no fault of their file is ever seen in an answer."""
+"""Packed weights are shared by methods, loads and processes; no fault of their file is ever seen in an answer."""
 
 from __future__ import annotations
 
@@ -181,19 +181,6 @@ def test_a_folder_that_cannot_be_written(program: Path, folder: Path, answer: st
     folder.parent.mkdir()
     folder.write_text("a file where a folder should be")
     assert run(program) == (answer, 1)
-
-
-FORKED = """
-child = os.fork()
-if not child:
-    again = [program.method("decode")(x[:1]), program.method("prefill")(x)]
-    os._exit(0 if len(packs) == 1 and all(map(np.array_equal, results, again)) else 1)
-assert os.waitpid(child, 0)[1] == 0
-"""
-
-
-def test_forked_processes_share(program: Path, answer: str) -> None:
-    assert run(program, {"options": {"xnnpack": {"weight_cache": False}}}, after=FORKED) == (answer, 1)
 
 
 def descriptors() -> int:

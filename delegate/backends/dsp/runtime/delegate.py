@@ -55,7 +55,6 @@ class DspRuntime(BackendRuntime):
     """The runtime part, which opens context binaries."""
 
     load_options: ClassVar = {"rpc_control_latency": int}
-    fork_safe = False  # QNN keeps its device for the process that opened it
 
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
         """Return true for all specs: a context binary is code of the DSP, or of the CPU in the emulator."""

@@ -5,7 +5,6 @@ A lost device is only available again after the process has released all its mem
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -121,10 +120,6 @@ class Device:
 def device(name: str) -> Device:
     """Return the device of a provider."""
     return Device()
-
-
-if hasattr(os, "register_at_fork"):  # a thread that a fork does not copy may hold the lock
-    os.register_at_fork(after_in_child=device.cache_clear)
 
 
 def one_line(error: Exception) -> str:

@@ -71,8 +71,6 @@ def host() -> str:
 class CudaRuntime(BackendRuntime):
     """The runtime part, which opens libraries of the AOT part."""
 
-    fork_safe = False  # CUDA is not
-
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
         return True
 

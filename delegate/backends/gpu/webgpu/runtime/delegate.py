@@ -18,7 +18,6 @@ class WebGpuRuntime(BackendRuntime):
     """The runtime part, which opens models of the AOT part."""
 
     load_options: ClassVar = {"threads": int, "memory_pattern": bool}
-    fork_safe = False  # neither Vulkan nor ONNX Runtime's threads are
 
     def __init__(self) -> None:
         self._copier = provider.copier()
