@@ -14,7 +14,7 @@ import torch
 from delegate.errors import ProgramError
 from delegate.partitioner.reporting import make_report
 from delegate.report import Report
-from delegate.report_rows import Accuracy, LayerAccuracy, MethodAccuracy, NodeReport, PartitionReport
+from delegate.report.rows import Accuracy, LayerAccuracy, MethodAccuracy, NodeReport, PartitionReport
 from delegate.verdict import YES, Reason, no
 from tests.support.planning import edge, only, planned, without
 

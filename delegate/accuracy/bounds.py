@@ -17,7 +17,7 @@ from delegate.config.source import sentences
 from delegate.edge.node import arguments, base_name, draws, tensors
 from delegate.edge.subclasses import with_plain_tensors
 from delegate.errors import ConfigError
-from delegate.report_rows import Accuracy
+from delegate.report.rows import Accuracy
 
 OnFailure = Literal["error", "warn", "move"]
 

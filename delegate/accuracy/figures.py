@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from delegate.report_rows import Accuracy
+from delegate.report.rows import Accuracy
 
 _LOGITS = 2  # dimensions: a row per sample, a column per class
 

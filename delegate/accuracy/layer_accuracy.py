@@ -12,7 +12,7 @@ from delegate.accuracy.layer_noise import FloatRun, layer_errors
 from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import MeasuredAccuracy, Verification
 from delegate.errors import AccuracyError
-from delegate.report_rows import LayerAccuracy
+from delegate.report.rows import LayerAccuracy
 
 
 def layer_accuracies(verification: Verification, measured: MeasuredAccuracy) -> Iterator[LayerAccuracy]:

@@ -15,7 +15,7 @@ from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import NodeRunner, flat_arguments
 from delegate.accuracy.samples import Sample
 from delegate.edge.node import base_name, decodes, edge_names, float_node, module_path, op_name, overload, tensors
-from delegate.report_rows import Accuracy
+from delegate.report.rows import Accuracy
 
 _MOST = 64  # layers whose effect on the results is measured: the least accurate by themselves
 _NAMED = 5

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from delegate.edge.program import META_VALUE
 from delegate.edge.signature import read_signature
 from delegate.errors import InputError, did_you_mean
-from delegate.report_rows import InputOrigin
+from delegate.report.rows import InputOrigin
 from delegate.runtime.backend import Array
 
 _ACCEPTED = "give a tuple of arguments, a dict of keyword arguments, or a list of these; by method, a dict of these"

@@ -15,7 +15,7 @@ from delegate.backends.guilty import Unit, part_of
 from delegate.compiled import to_array, to_tensor
 from delegate.edge.node import dtype_of
 from delegate.edge.program import META_VALUE
-from delegate.report_rows import Accuracy
+from delegate.report.rows import Accuracy
 from delegate.runtime.backend import Delegate
 
 

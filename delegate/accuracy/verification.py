@@ -38,7 +38,7 @@ from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram
 from delegate.program.model import Program
 from delegate.registry import Registry
 from delegate.report import Report
-from delegate.report_rows import Accuracy, InputOrigin, MethodAccuracy
+from delegate.report.rows import Accuracy, InputOrigin, MethodAccuracy
 from delegate.runtime.backend import Delegate
 from delegate.runtime.delegates import open_blob
 from delegate.runtime.loaded import LoadedProgram

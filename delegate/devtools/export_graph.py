@@ -15,7 +15,7 @@ from typing import Any
 from delegate.errors import DelegateError
 from delegate.plugins import PORTABLE
 from delegate.report import Report
-from delegate.report_rows import NodeReport, by_method
+from delegate.report.rows import NodeReport, by_method
 from delegate.text_table import printable
 
 _COLOURS = ("#a9bdf0", "#f3cf8b", "#a5dcae", "#d6b8fa", "#f4aca0", "#9fd8d8")  # of backends, in their order

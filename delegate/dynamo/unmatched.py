@@ -8,7 +8,7 @@ from typing import Any
 from delegate.config.model import Partitioning
 from delegate.errors import did_you_mean
 from delegate.partitioner.rules import RulePattern, module_pins, node_pins, with_parents
-from delegate.report_rows import NodeReport
+from delegate.report.rows import NodeReport
 from delegate.user_warnings import warn_user
 
 

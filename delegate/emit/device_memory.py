@@ -31,7 +31,7 @@ from delegate.program.model import (
 )
 from delegate.program.stages import depends_on_data
 from delegate.report import Report
-from delegate.report_rows import PartitionReport
+from delegate.report.rows import PartitionReport
 
 
 def assign_device_memory(method: Method, tables: SharedTables) -> Method:

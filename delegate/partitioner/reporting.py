@@ -17,7 +17,7 @@ from delegate.partitioner.extraction import Boundary, RegionExtractor
 from delegate.partitioner.plan import NodePlan, Partition, Plan
 from delegate.plugins import PORTABLE
 from delegate.report import Report
-from delegate.report_rows import NodeReport, PartitionReport, PatternReport
+from delegate.report.rows import NodeReport, PartitionReport, PatternReport
 from delegate.verdict import Reason
 
 _MOST = 0.5  # a share of the work; if one reason keeps this much from a backend, the report has a note

@@ -20,11 +20,11 @@ from delegate.edge.graphs import described
 from delegate.errors import DelegateError, PartitionError
 from delegate.field_checks import fault, mapping, require_format, text
 from delegate.files import read_text, write_text
-from delegate.measured import UNITS, Placement
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import Options
 from delegate.registry import Registry
+from delegate.report.measured import UNITS, Placement
 
 FORMAT = 1
 _KEYS = frozenset(

@@ -12,7 +12,6 @@ from statistics import median
 from delegate.costs.corrections import CorrectedEstimates
 from delegate.errors import DelegateError
 from delegate.lowering.compiler import Compiler
-from delegate.measured import Placement, PlanCost
 from delegate.partitioner.plan import Partition, Plan
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
 from delegate.partitioner.search import MIXED
@@ -39,6 +38,7 @@ from delegate.placement.runtime.noise import NoiseFilter, ratio
 from delegate.placement.runtime.trials import BUDGET_OVER, ProgramRunner, RunnerFactory
 from delegate.plugins import PORTABLE, one_line
 from delegate.program.model import Program
+from delegate.report.measured import Placement, PlanCost
 
 _COMPILE_SHARE = 0.6  # of the budget, for compiling candidates
 _CANDIDATES_SHARE = 0.4  # of the budget, for measuring candidates

@@ -13,13 +13,13 @@ from torch.export import ExportedProgram
 from delegate.config import PlacementSection
 from delegate.errors import ConfigError, did_you_mean
 from delegate.lowering.compiler import Compiler
-from delegate.measured import Placement
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.runtime.accuracy_check import AccuracyResult
 from delegate.placement.runtime.trials import ProgramRunner, Trial
 from delegate.processes.limits import seconds_for
 from delegate.program.model import Program
+from delegate.report.measured import Placement
 
 Options = Mapping[str, Mapping[str, Any]]
 Progress = Callable[[str], None]
@@ -75,7 +75,7 @@ class Task:
     Args:
         method: its name.
         candidates: the preferred first.
-        objective: a key of `delegate.measured.UNITS`.
+        objective: a key of `delegate.report.measured.UNITS`.
         budget: seconds.
         mixes: True if plans that mix backends are searched for; else only the candidates are compared.
         limits: backend -> most seconds for an answer of a program with partitions of it. The others have no limit.

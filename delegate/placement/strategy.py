@@ -19,13 +19,13 @@ from delegate.costs.estimates import Estimates
 from delegate.files import require_file
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.quantized import quantized
-from delegate.measured import Placement
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
 from delegate.placement.plans import Options, Progress
 from delegate.registry import Registry
 from delegate.report import Report
+from delegate.report.measured import Placement
 from delegate.selection import Selection
 
 

@@ -23,7 +23,7 @@ from delegate.compile import explain
 from delegate.errors import DelegateError
 from delegate.plugins import one_line
 from delegate.program.file import serialize
-from delegate.report_rows import NodeReport
+from delegate.report.rows import NodeReport
 from delegate.testing.backend import BackendTests, arrays_of
 from delegate.testing.cases import COMMON, Case
 

@@ -15,7 +15,7 @@ import delegate
 from delegate.accuracy.samples import Sample, origin_of
 from delegate.errors import ProgramError
 from delegate.report import Report
-from delegate.report_rows import InputOrigin
+from delegate.report.rows import InputOrigin
 
 SHAPE = (1, 3, 32, 32)
 NOT_VERIFIED = "not verified: no result was compared with torch"

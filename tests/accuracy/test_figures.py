@@ -10,7 +10,7 @@ import torch
 from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.figures import Differences, difference
 from delegate.report import Report
-from delegate.report_rows import Accuracy, MethodAccuracy, PartitionReport
+from delegate.report.rows import Accuracy, MethodAccuracy, PartitionReport
 
 INF, NAN = math.inf, math.nan
 I8 = torch.int8

@@ -21,7 +21,7 @@ from delegate.program.model import (
     Value,
 )
 from delegate.report import Report
-from delegate.report_rows import NodeReport, PartitionReport
+from delegate.report.rows import NodeReport, PartitionReport
 from delegate.verdict import YES
 
 LEAF = Tree("leaf")

@@ -23,8 +23,8 @@ START = {
 }  # fmt: skip
 RUN = START | {
     "delegate.array_files", "delegate.cli.arrays", "delegate.cli.completions", "delegate.cli.options",
-    "delegate.cli.run", "delegate.field_checks", "delegate.files", "delegate.measured", "delegate.option_rules",
-    "delegate.registry", "delegate.report", "delegate.report_rows", "delegate.user_warnings", "delegate.verdict",
+    "delegate.cli.run", "delegate.field_checks", "delegate.files", "delegate.report.measured", "delegate.option_rules",
+    "delegate.registry", "delegate.report", "delegate.report.rows", "delegate.user_warnings", "delegate.verdict",
 }  # fmt: skip
 RUNTIME = {"delegate.kernels", "delegate.memory", "delegate.program", "delegate.runtime"}  # packages that run programs
 OF_PLUGINS = {"delegate.cli.completions", "delegate.cli.options", "delegate.files", "delegate.usage_data"}

@@ -17,9 +17,9 @@ from torch import nn
 
 import delegate
 from delegate.errors import PartitionError
-from delegate.measured import Interval, Placement, PlanCost
 from delegate.placement.lock import Lock
 from delegate.placement.locked import check_locked
+from delegate.report.measured import Interval, Placement, PlanCost
 from delegate.testing import assert_same
 from tests.support.availability import require
 from tests.support.processes import run

@@ -16,7 +16,6 @@ from delegate.costs.profile import shipped
 from delegate.edge.sources import exported_programs
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
-from delegate.measured import PlanCost
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
 from delegate.placement.placer import Placer
 from delegate.placement.plans import BaseProgram, Candidate, ChosenPlan, Task
@@ -24,6 +23,7 @@ from delegate.placement.runtime.accuracy_check import AccuracyResult
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.program.model import DelegateCall, Program
 from delegate.registry import default_registry
+from delegate.report.measured import PlanCost
 from delegate.selection import select
 
 BLOCKS, WIDTH, ON_KERNELS = 6, 16, 5.0

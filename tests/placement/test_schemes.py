@@ -12,7 +12,7 @@ from torch import nn
 
 import delegate
 from delegate.errors import ConfigError, DelegateError
-from delegate.measured import Placement, PlanCost
+from delegate.report.measured import Placement, PlanCost
 from tests.support.placing import FLOAT, X, decibels, model
 from tests.support.zoo import libraries
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultKind, FaultyNode
-from delegate.measured import Interval, Placement, PlanCost
 from delegate.program.memory_picture import Block, MemoryPicture, PartitionMemory
 from delegate.report import Report
-from delegate.report_rows import Accuracy, LayerAccuracy, MethodAccuracy, NodeReport, PartitionReport
+from delegate.report.measured import Interval, Placement, PlanCost
+from delegate.report.rows import Accuracy, LayerAccuracy, MethodAccuracy, NodeReport, PartitionReport
 from delegate.verdict import YES, Reason, no
 
 RELU = FaultyNode("relu_0", "aten.relu.default", "blocks.0.relu", "model.py:6")

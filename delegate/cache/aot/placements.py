@@ -15,9 +15,9 @@ from delegate.edge.build import raw_bytes
 from delegate.edge.graphs import described
 from delegate.edge.program import EdgeProgram
 from delegate.field_checks import flag, mapping, text
-from delegate.measured import Placement
 from delegate.partitioner.saved import SavedPlan
 from delegate.program.segments import checksums
+from delegate.report.measured import Placement
 
 if TYPE_CHECKING:
     from delegate.placement.plans import ChosenPlan, Options

@@ -13,7 +13,7 @@ from delegate.field_checks import amount, count, default, flag, items, mapping, 
 from delegate.field_checks import fault as fault_of
 from delegate.field_checks import number as number_of
 from delegate.field_checks import text as text_of
-from delegate.report_rows import Accuracy, accuracy_of
+from delegate.report.rows import Accuracy, accuracy_of
 from delegate.text_table import Table
 
 REFUSAL = "refusal"  # the kind of operators that no library ran, so that they are not wrong

@@ -21,7 +21,7 @@ from delegate.errors import AccuracyError, DelegateError, InputError
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.placement.strategy import Placed
 from delegate.program.model import Method, Program
-from delegate.report_rows import Accuracy
+from delegate.report.rows import Accuracy
 from delegate.request import LoweringRequest
 from delegate.runtime.arguments import leaves_of
 from delegate.runtime.inputs import InputChecker

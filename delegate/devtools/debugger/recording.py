@@ -32,7 +32,7 @@ from delegate.program.model import (
     Ref,
     StructuredCall,
 )
-from delegate.report_rows import Accuracy
+from delegate.report.rows import Accuracy
 from delegate.runtime.call_lock import hold
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
 from delegate.runtime.watch import Shapes, StepWatch, WrappedStep

@@ -26,7 +26,7 @@ from delegate.devtools.debugger.reproduction import write_compilation, write_rep
 from delegate.errors import DelegateError, InputError
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import LoweredDelegate
-from delegate.report_rows import Accuracy
+from delegate.report.rows import Accuracy
 from delegate.runtime.backend import Delegate
 from delegate.runtime.isolated import Isolated
 

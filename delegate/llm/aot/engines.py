@@ -18,9 +18,9 @@ from delegate.compile import to_backend
 from delegate.edge.program import EdgeProgram
 from delegate.errors import DelegateError, ExportError
 from delegate.llm.aot.hugging_face import transformers
-from delegate.measured import cost_text
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.support_query import Check, computing
+from delegate.report.measured import cost_text
 from delegate.runtime.loaded import LoadedProgram
 from delegate.text_table import Table
 from delegate.verdict import Reason, Verdict, no

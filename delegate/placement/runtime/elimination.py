@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from delegate.measured import Interval
 from delegate.placement.runtime.costs import Record
 from delegate.placement.runtime.noise import MIN_ROUNDS, NoiseFilter, Round, ratio
 from delegate.placement.runtime.trials import (
@@ -18,6 +17,7 @@ from delegate.placement.runtime.trials import (
     Trial,
     TrialFailed,
 )
+from delegate.report.measured import Interval
 
 MAX_ROUNDS = 40
 WATCHED_ROUNDS = 9  # of programs whose steps are timed

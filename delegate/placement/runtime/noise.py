@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from delegate.measured import Interval
 from delegate.placement.runtime.trials import RoundResult
+from delegate.report.measured import Interval
 
 CONFIDENCE = 0.99  # of an interval; repeated tests after every round reduce it
 MIN_ROUNDS = 8  # fewer rounds have no interval of this confidence

@@ -41,7 +41,7 @@ class Trial:
         name: unique in one measurement.
         program: compiled.
         method: the method to call.
-        objective: a key of `delegate.measured.UNITS`.
+        objective: a key of `delegate.report.measured.UNITS`.
         options: of `delegate.load`, by name of a backend.
         is_watched: True if its steps are timed too.
         limit: most seconds for each answer, if its place allows more.

@@ -30,11 +30,11 @@ from delegate.cli.app import app
 from delegate.compiled import to_array
 from delegate.edge.node import dtype_of
 from delegate.errors import ConfigError, PartitionError, ProgramError
-from delegate.measured import PlanCost
 from delegate.placement.runtime.costs import Record
 from delegate.placement.runtime.elimination import choose_winner, measure_until_decided
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.report import Report
+from delegate.report.measured import PlanCost
 from delegate.testing import assert_same
 from tests.support.placing import Block
 from tests.support.plugins import Site

@@ -10,7 +10,7 @@ import pytest
 from delegate.devtools.page.html import page
 from delegate.events import BoundInstruction, InstructionRun, OperatorRun
 from delegate.report import Report
-from delegate.report_rows import LayerAccuracy, NodeReport
+from delegate.report.rows import LayerAccuracy, NodeReport
 from delegate.runtime.profile import Profile
 from delegate.verdict import YES
 from tests.support.browser import Opened, browser

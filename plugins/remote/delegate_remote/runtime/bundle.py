@@ -22,13 +22,13 @@ import numpy as np
 from delegate.errors import ProgramError
 from delegate.field_checks import amount, count, finite, flag, items, mapping, require_format, text
 from delegate.files import open_to_read, replacing, require_file
-from delegate.measured import UNITS
 from delegate.placement.runtime.accuracy_check import Array
 from delegate.placement.runtime.trials import save_leaves
 from delegate.placement.runtime.worker import leaves
 from delegate.plugins import one_line
 from delegate.program import file as program_file
 from delegate.program.model import Program
+from delegate.report.measured import UNITS
 
 FORMAT = 3  # 1 had only single-backend plans, 2 did not compare states
 _ABOUT = "bundle.json"
@@ -61,7 +61,7 @@ class Task:
 
     Args:
         method: its name.
-        objective: a key of `delegate.measured.UNITS`.
+        objective: a key of `delegate.report.measured.UNITS`.
         budget: seconds.
         bound: the least SQNR in dB; None: that of the program's own precision.
         entries: the plans; those of one program share the `Program` object.

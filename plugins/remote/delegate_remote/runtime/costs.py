@@ -12,10 +12,10 @@ from typing import Any
 from delegate.errors import PartitionError
 from delegate.field_checks import amount, items, mapping, number, require_format, text, texts
 from delegate.files import read_text, write_text
-from delegate.measured import UNITS, cost_text
 from delegate.placement.runtime.costs import Record
 from delegate.placement.runtime.remote import RemoteCosts
 from delegate.plugins import one_line
+from delegate.report.measured import UNITS, cost_text
 
 FORMAT = 2  # 1 had no steps
 _AGAIN = "measure a bundle again: `delegate measure BUNDLE -o FILE`"
@@ -41,7 +41,7 @@ class MethodCosts:
     """The measurement of the programs of one method.
 
     Args:
-        objective: a key of `delegate.measured.UNITS`.
+        objective: a key of `delegate.report.measured.UNITS`.
         inputs: a short description of each argument of the calls.
         budget: seconds for the measurement.
         spent: seconds that it took.

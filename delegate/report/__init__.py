@@ -14,9 +14,9 @@ from delegate.errors import ProgramError
 from delegate.field_checks import amount, default, fault, items, mapping, plain_json, require_format, texts
 from delegate.field_checks import text as read_text
 from delegate.files import with_short_paths
-from delegate.measured import Placement
 from delegate.plugins import PORTABLE
-from delegate.report_rows import (
+from delegate.report.measured import Placement
+from delegate.report.rows import (
     LayerAccuracy,
     MethodAccuracy,
     NodeReport,
